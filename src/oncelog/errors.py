@@ -1,0 +1,131 @@
+"""Every error Oncelog raises, grouped by what the one who catches it does.
+
+::
+
+    OncelogError
+    ├── InvalidArgument         fix the call
+    │   ├── IdConflict          this id is taken by other content
+    │   └── PartialOverlap      a batch that is neither stored exactly so, nor all new
+    ├── AppendErrors            some records of append_many were refused
+    ├── NotFound                no such log, stream, topic, position
+    ├── WrongExpectedVersion    the stream is at another version
+    ├── Unavailable             try again
+    ├── WriterFenced            another writer took the log: stop
+    ├── LogBusy                 another live process holds a local log
+    ├── LeaseLost               this token is no longer the owner
+    ├── TooSlow                 a subscriber fell too far behind
+    ├── Unsupported             this store, or this version, lacks what is needed
+    ├── Closed                  the handle was closed, or belongs to the process before a fork
+    └── CorruptionError         stop and look
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Outcome = Literal["unknown", "not written"]
+
+
+class OncelogError(Exception):
+    """The root of the tree: catches everything Oncelog raises on purpose."""
+
+
+class InvalidArgument(OncelogError, ValueError):
+    """The call is wrong and will stay wrong: fix it. Nothing was written."""
+
+
+class IdConflict(InvalidArgument):
+    """This id is taken by other content; ``position`` is where the first one stands."""
+
+    def __init__(self, message: str, *, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+class PartialOverlap(InvalidArgument):
+    """A batch that is not exactly one that was stored, nor all new. Nothing was written.
+
+    ``known`` and ``new`` are the ids (in the batch's order) that were and were not found.
+    """
+
+    def __init__(self, message: str, *, known: Sequence[str], new: Sequence[str]) -> None:
+        super().__init__(message)
+        self.known = tuple(known)
+        self.new = tuple(new)
+
+
+class AppendErrors(OncelogError):
+    """Some records were refused; every other one is stored.
+
+    ``results`` has, for each record in the order given, its ``Ack`` or the error that refused it.
+    """
+
+    def __init__(self, message: str, *, results: Sequence[Any]) -> None:
+        super().__init__(message)
+        self.results = tuple(results)
+
+
+class NotFound(OncelogError, LookupError):
+    """No such log, stream, topic or position; ``first`` is the first position there is, if it was truncated."""
+
+    def __init__(self, message: str, *, first: int | None = None) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+class WrongExpectedVersion(OncelogError):
+    """The stream is at ``actual``, not at ``expected``. Nothing was written."""
+
+    def __init__(self, message: str, *, expected: int | str, actual: int | None) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+
+class Unavailable(OncelogError):
+    """Try again: storage is away, too busy, or time ran out.
+
+    ``outcome`` is ``"unknown"`` when the write may or may not be stored: retry it with the same id.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, outcome: Outcome = "not written") -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.outcome = outcome
+
+
+class WriterFenced(OncelogError):
+    """Another writer took the log: stop, reopen if you must. ``outcome`` is that of the write in hand."""
+
+    def __init__(self, message: str, *, outcome: Outcome = "not written") -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class LogBusy(OncelogError):
+    """Another live process (``pid``, where it is known) holds this local log."""
+
+    def __init__(self, message: str, *, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class LeaseLost(OncelogError):
+    """This token is no longer the owner: what was done under it must not be recorded."""
+
+
+class TooSlow(OncelogError):
+    """A subscriber fell too far behind and was ended; subscribe again from the last position seen."""
+
+
+class Unsupported(OncelogError):
+    """This store lacks what is needed, or the bytes are of a newer format than this version reads."""
+
+
+class Closed(OncelogError):
+    """The handle was closed, or belongs to the process before a fork: open a new one."""
+
+
+class CorruptionError(OncelogError):
+    """Stored bytes are not what was written: stop and look. The message says what and where."""

@@ -1,0 +1,45 @@
+"""Every limit, in one place. Going over one is ``InvalidArgument``, and nothing is written."""
+
+from __future__ import annotations
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+NAME_BYTES_MAX = 255
+"""A log's name, in UTF-8."""
+
+ID_BYTES_MAX = 255
+"""A record's id, in UTF-8; the least is one byte."""
+
+VALUE_BYTES_MAX = 16 * MIB
+"""One record's value."""
+
+LABEL_BYTES_MAX = 1 * KIB
+"""A record's stream, type, producer or tenant, in UTF-8; a header's name."""
+
+HEADERS_MAX = 64
+"""Headers on one record."""
+
+HEADER_BYTES_MAX = 64 * KIB
+"""All of one record's headers together, names and values."""
+
+BLOCK_BYTES_MAX = 64 * MIB
+"""What one commit may write: so the most an atomic batch may hold."""
+
+BLOCK_RECORDS_MAX = 1 << 20
+"""Records in one block."""
+
+SEGMENT_BYTES_MIN = 64 * KIB
+SEGMENT_BYTES_MAX = 4 * GIB
+"""A segment's size before it rolls (the last block may go over it)."""
+
+WINDOW_KEYS_MAX = 100_000_000
+"""Ids one dedup window may keep."""
+
+WINDOW_DURATION_S_MAX = 366 * 86_400.0
+"""How long a dedup window may keep an id."""
+
+PENDING_BYTES_MAX = 4 * GIB
+PENDING_RECORDS_MAX = 100_000_000
+"""What may wait to be stored before append waits for room."""

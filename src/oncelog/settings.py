@@ -1,0 +1,94 @@
+"""A log's settings: data, checked where they come in, stored with the log."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from oncelog import limits
+from oncelog.errors import InvalidArgument
+
+Idempotence = Literal["explicit", "content", "off"]
+OnConflict = Literal["error", "original"]
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """How long, and how many, ids are remembered: whichever limit is reached first.
+
+    ``duration_s`` is counted in up-time (a writer was there and its storage answered), so an outage
+    never ages the window. ``refresh_on_hit`` makes a duplicate as young as a new id.
+    """
+
+    duration_s: float = 600.0
+    max_keys: int = 100_000
+    refresh_on_hit: bool = False
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log promises and how it is kept.
+
+    ``idempotence``: ``"explicit"`` deduplicates records that carry an id, ``"content"`` gives the others a
+    hash of their content as id, ``"off"`` refuses ids and keeps no window. ``on_conflict``: what the same
+    id with other content gets: ``IdConflict``, or the original's ack marked ``conflict``.
+    """
+
+    idempotence: Idempotence = "explicit"
+    window: Window = Window()
+    on_conflict: OnConflict = "error"
+    segment_bytes: int = 64 * limits.MIB
+    segment_age_s: float | None = None
+    block_bytes: int = 4 * limits.MIB
+    block_records: int = 10_000
+    snapshot_interval_s: float = 30.0
+    snapshot_records: int = 250_000
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+    pending_bytes: int = 64 * limits.MIB
+    pending_records: int = 1_000_000
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "segment_bytes": (limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
+    "segment_age_s": (0.001, limits.WINDOW_DURATION_S_MAX),
+    "block_bytes": (limits.KIB, limits.BLOCK_BYTES_MAX),
+    "block_records": (1, limits.BLOCK_RECORDS_MAX),
+    "snapshot_interval_s": (0.001, limits.WINDOW_DURATION_S_MAX),
+    "snapshot_records": (1, limits.WINDOW_KEYS_MAX),
+    "retention_s": (0.001, 1e12),
+    "retention_bytes": (0, 2**62),
+    "pending_bytes": (limits.KIB, limits.PENDING_BYTES_MAX),
+    "pending_records": (1, limits.PENDING_RECORDS_MAX),
+}
+
+
+def check(settings: LogSettings) -> LogSettings:
+    """Return the settings, or raise ``InvalidArgument`` naming the first that is wrong."""
+    try:
+        checked = msgspec.convert(msgspec.to_builtins(settings), LogSettings, strict=True)
+    except (msgspec.ValidationError, TypeError) as error:
+        message = f"settings: {error}"
+        raise InvalidArgument(message) from error
+    for name, (low, high) in _RANGES.items():
+        _check_range(name, getattr(checked, name), low, high)
+    _check_range("window.duration_s", checked.window.duration_s, 0.001, limits.WINDOW_DURATION_S_MAX)
+    _check_range("window.max_keys", checked.window.max_keys, 1, limits.WINDOW_KEYS_MAX)
+    return checked
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        message = f"settings: {name} is {value}, must be from {low} to {high}"
+        raise InvalidArgument(message)
+
+
+def differences(stored: LogSettings, given: LogSettings) -> list[str]:
+    """Return one line for each setting that differs: ``window.max_keys: stored 10, given 20``."""
+    before, after = _flat(stored), _flat(given)
+    return [f"{name}: stored {before[name]!r}, given {after[name]!r}" for name in before if before[name] != after[name]]
+
+
+def _flat(settings: LogSettings) -> dict[str, object]:
+    values: dict[str, object] = {f"window.{name}": getattr(settings.window, name) for name in Window.__struct_fields__}
+    values.update({name: getattr(settings, name) for name in LogSettings.__struct_fields__ if name != "window"})
+    return values

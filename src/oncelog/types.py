@@ -1,0 +1,83 @@
+"""What goes into a log, what comes out of it, and the answer to an append."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(timestamp_us: int) -> datetime:
+    """Return a stored timestamp (microseconds since 1970, UTC) as a datetime, exactly."""
+    return EPOCH + timedelta(microseconds=timestamp_us)
+
+
+def micros(when: datetime) -> int:
+    """Return an aware datetime as microseconds since 1970, exactly."""
+    return (when - EPOCH) // timedelta(microseconds=1)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a user appends: a value, and what is known about it.
+
+    >>> Record(b"paid", id="order-42").id
+    'order-42'
+    """
+
+    value: bytes
+    id: str | None = None
+    stream: str | None = None
+    type: str | None = None
+    headers: Mapping[str, bytes] | None = None
+    producer: str | None = None
+    sequence: int | None = None
+    tenant: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A stored record: what was appended, where it stands, and when it was stored.
+
+    ``position`` counts over the whole log without gaps; ``entry`` counts from 0 in its ``segment``.
+    None of the three ever changes. ``timestamp`` never goes back within a log.
+    """
+
+    position: int
+    segment: int
+    entry: int
+    timestamp: datetime
+    id: str | None
+    value: bytes
+    stream: str | None = None
+    type: str | None = None
+    headers: Mapping[str, bytes] | None = None
+    producer: str | None = None
+    sequence: int | None = None
+    tenant: str | None = None
+
+
+class Ack(msgspec.Struct, frozen=True):
+    """The answer to an append: the record is durable, at this place.
+
+    ``duplicate``: it was there before, and this is its original place. ``conflict``: under
+    ``on_conflict="original"``, the id was there before with other content, which stands.
+    """
+
+    position: int | None
+    segment: int | None
+    entry: int | None
+    timestamp: datetime | None
+    duplicate: bool = False
+    conflict: bool = False
+
+
+class ColumnAcks(msgspec.Struct, frozen=True):
+    """The answer to ``append_arrow``: one element a row, in the order of the rows."""
+
+    positions: NDArray[np.int64]
+    duplicates: NDArray[np.bool_]
+    conflicts: NDArray[np.bool_]
