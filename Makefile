@@ -1,0 +1,39 @@
+PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+SOURCES := $(wildcard src tests examples benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench soak lock clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: .venv/installed ## show the embedded log at work
+	.venv/bin/python examples/embedded.py
+
+test: lint ## lint, then every test but the soak tests
+	$(PYTEST)
+
+lint: .venv/installed ## ruff, mypy --strict and the layers
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy $(SOURCES)
+	.venv/bin/lint-imports
+
+bench: .venv/installed ## the benchmarks
+	@if [ -d benchmarks ]; then .venv/bin/python -m benchmarks; else echo "There are no benchmarks yet."; fi
+
+soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
+	ONCELOG_SOAK=1 $(PYTEST) -m "" -o faulthandler_timeout=14400
+
+lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
+	.venv/bin/uv pip compile pyproject.toml --extra dev --extra all --output-file requirements/dev.lock --quiet \
+		--universal --python-version 3.11 --generate-hashes --no-config --custom-compile-command "make lock" \
+		$(if $(UPGRADE),--upgrade)
+
+clean: ## remove .venv and everything else that is made from the sources
+	rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/installed: requirements/dev.lock pyproject.toml scripts/install
+	scripts/install
+	@touch $@
