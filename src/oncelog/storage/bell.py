@@ -1,0 +1,44 @@
+"""How readers sleep until there is something to read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from oncelog.clock import Clock
+
+
+class Bell:
+    """What waiting readers of one log listen to, in one process.
+
+    ``ring`` ends every ``wait``, also one that a thread was just about to begin: a thread that has not heard
+    the last ring returns from its next ``wait`` at once. ``nudge`` only makes waiters look again.
+    """
+
+    def __init__(self) -> None:
+        """Make a bell that nobody listens to yet."""
+        self._condition = threading.Condition()
+        self._rings = 0
+        self._heard = threading.local()
+
+    def ring(self) -> None:
+        """Make every wait return now."""
+        with self._condition:
+            self._rings += 1
+            self._condition.notify_all()
+
+    def nudge(self) -> None:
+        """Make every wait look whether it is over."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float, clock: Clock, poll_s: float | None = None) -> None:
+        """Wait until ``ready()``, a ring, or the end of the time; look at least every ``poll_s``."""
+        deadline_us = clock.elapsed_us() + round(timeout_s * 1_000_000)
+        with self._condition:
+            while self._rings == getattr(self._heard, "rings", 0) and not ready():
+                left_s = (deadline_us - clock.elapsed_us()) / 1_000_000
+                if left_s <= 0:
+                    break
+                clock.wait(self._condition, left_s if poll_s is None else min(poll_s, left_s))
+            self._heard.rings = self._rings

@@ -1,0 +1,329 @@
+"""The handful of system calls that local storage makes, so that tests can put a simulated disk in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, Outcome, Unavailable
+from oncelog.storage.base import Chunk
+
+Identity = tuple[int, int]
+"""Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
+
+_IOVECS_MAX = 1024
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Disk(Protocol):
+    """What local storage asks of a file system. Every method raises ``OSError`` as the system call does.
+
+    Safe to share between threads. ``boot_id`` differs after every start of the machine: what was written before it
+    changed is on the disk, or gone.
+    """
+
+    @property
+    def boot_id(self) -> str:
+        """Which start of the machine this is."""
+        ...
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        """Open a file for reading and writing, making it if asked to, and return its descriptor."""
+        ...
+
+    def open_to_read(self, path: Path) -> int:
+        """Open a file for reading only."""
+        ...
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor. It reports nothing about what was written."""
+        ...
+
+    def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
+        """Write all the chunks, one behind the other."""
+        ...
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Return the bytes from ``offset``, fewer than ``length`` only at the file's end."""
+        ...
+
+    def size(self, descriptor: int) -> int:
+        """Return a file's size in bytes."""
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """Return when a file's content is on stable storage. After a failure its unwritten pages are lost."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in a folder are on stable storage."""
+        ...
+
+    def identity(self, path: Path) -> Identity | None:
+        """Return which file a name stands for, ``None`` when there is none."""
+        ...
+
+    def identity_of(self, descriptor: int) -> Identity:
+        """Return which file a descriptor stands for."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether a folder is there."""
+        ...
+
+    def make_directory(self, path: Path) -> bool:
+        """Make a folder; ``False`` when it is there."""
+        ...
+
+    def list_directory(self, path: Path) -> list[tuple[str, bool]]:
+        """Return the names in a folder, each with whether it is a folder itself."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file a second name; ``False`` when that is taken."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name. The file lives as long as it is open or mapped."""
+        ...
+
+    def map(self, descriptor: int, length: int) -> pa.Buffer:
+        """Return the first bytes of a file as memory that shows later writes, and outlives the descriptor."""
+        ...
+
+    def lock(self, descriptor: int) -> bool:
+        """Lock a file until the descriptor is closed or its process ends; ``False`` when another has it."""
+        ...
+
+    def process(self) -> int:
+        """Return the id of this process."""
+        ...
+
+    def is_alive(self, process: int) -> bool:
+        """Tell whether a process of that id runs."""
+        ...
+
+
+class RealDisk:
+    """The machine's own file systems."""
+
+    def __init__(self) -> None:
+        """Learn which start of the machine this is."""
+        self.boot_id = _boot_id()
+
+    def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
+        """Open a file for reading and writing."""
+        flags = os.O_RDWR | (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0)
+        return os.open(path, flags, 0o666)
+
+    def open_to_read(self, path: Path) -> int:
+        """Open a file for reading only."""
+        return os.open(path, os.O_RDONLY)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
+        """Write all the chunks, however the system divides the work."""
+        wanted = sum(map(len, chunks))
+        written = os.pwritev(descriptor, chunks, offset) if len(chunks) <= _IOVECS_MAX else 0
+        if written != wanted:
+            _write_rest(descriptor, chunks, offset, written)
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """Read until the length or the file's end."""
+        data = os.pread(descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        while length > (have := sum(map(len, pieces))) and (data := os.pread(descriptor, length - have, offset + have)):
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def size(self, descriptor: int) -> int:
+        """Return a file's size in bytes."""
+        return os.fstat(descriptor).st_size
+
+    def sync(self, descriptor: int) -> None:
+        """Call fdatasync, or on macOS what reaches the platter."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Call fsync on a folder."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def identity(self, path: Path) -> Identity | None:
+        """Return device and inode of what a name stands for."""
+        try:
+            found = os.stat(path)  # noqa: PTH116  called for every read: Path.stat does the same, slower
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def identity_of(self, descriptor: int) -> Identity:
+        """Return device and inode of what a descriptor stands for."""
+        found = os.fstat(descriptor)
+        return found.st_dev, found.st_ino
+
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether a folder is there."""
+        try:
+            return stat.S_ISDIR(path.stat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def make_directory(self, path: Path) -> bool:
+        """Make a folder; a file of that name is an error."""
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
+            return False
+        return True
+
+    def list_directory(self, path: Path) -> list[tuple[str, bool]]:
+        """Return names, and which are folders."""
+        with os.scandir(path) as found:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file a second name, unless that is taken."""
+        try:
+            target.hardlink_to(source)
+        except FileExistsError:
+            return False
+        return True
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        path.unlink()
+
+    def map(self, descriptor: int, length: int) -> pa.Buffer:
+        """Map the file; the mapping ends when nobody holds a buffer of it any more."""
+        if length == 0:
+            return pa.py_buffer(b"")
+        return pa.py_buffer(mmap.mmap(descriptor, length, prot=mmap.PROT_READ))
+
+    def lock(self, descriptor: int) -> bool:
+        """Try flock, which belongs to the open file: two openings exclude each other in one process too."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def process(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+    def is_alive(self, process: int) -> bool:
+        """Ask the system for the process."""
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+def _write_rest(descriptor: int, chunks: Sequence[Chunk], offset: int, written: int) -> None:
+    """Go on after a short write, in portions the system takes."""
+    views = [memoryview(chunk).cast("B") for chunk in chunks]
+    first = 0
+    while True:
+        offset += written
+        while first < len(views) and written >= len(views[first]):
+            written -= len(views[first])
+            first += 1
+        if first == len(views):
+            return
+        views[first] = views[first][written:]
+        written = os.pwritev(descriptor, views[first : first + _IOVECS_MAX], offset)
+        if written == 0:
+            raise OSError(errno.EIO, "a write made no progress")
+
+
+def _boot_id() -> str:
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603  fixed
+    return _BOOT_ID.read_text().strip()
+
+
+_ADVICE: dict[int, str] = {
+    errno.ENOSPC: "disk full: free space there, then it goes on",
+    errno.EDQUOT: "disk quota used up: free space there or raise the quota, then it goes on",
+    errno.EROFS: "read-only file system: mount it writable, then it goes on",
+    errno.EIO: "input/output error: look at the kernel's messages and at the disk's health",
+    errno.EMFILE: "too many open files in this process: raise its limit (ulimit -n)",
+    errno.ENFILE: "too many open files on this machine: raise fs.file-max",
+    errno.ENOMEM: "out of memory: free some, then it goes on",
+}
+
+_FIXES: dict[int, str] = {
+    errno.EACCES: "permission denied: give the user of this process the right to read and write there",
+    errno.EPERM: "not permitted: give the user of this process the right to read and write there",
+    errno.ENOTDIR: "a file where a folder should be: move it away, or choose another place",
+    errno.EISDIR: "a folder where a file should be: move it away, or choose another place",
+    errno.ENAMETOOLONG: "name too long for this file system: choose a shorter one",
+    errno.ELOOP: "too many symbolic links: choose another place",
+}
+
+
+def explain(error: OSError, path: Path, outcome: Outcome = "not written") -> OncelogError:
+    """Return what an error of the system means to the caller: try again, fix the call, or nothing is there.
+
+    An unknown outcome is ``Unavailable`` whatever the cause: nothing else says that it may have been written.
+    """
+    number = error.errno or 0
+    place = f"{path}"
+    if outcome != "unknown":
+        if number == errno.ENOENT:
+            return NotFound(f"{place}: not there")
+        if number in _FIXES:
+            return InvalidArgument(f"{place}: {_FIXES[number]}")
+    advice = _ADVICE.get(number) or _FIXES.get(number) or error.strerror or repr(error)
+    return Unavailable(f"{place}: {advice}", outcome=outcome)
+
+
+def close_quietly(disk: Disk, descriptor: int) -> None:
+    """Close a descriptor that no answer depends on any more."""
+    with contextlib.suppress(OSError):
+        disk.close(descriptor)

@@ -1,0 +1,109 @@
+"""A clock that stands still until it is told to move, and chance that repeats itself."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+_YIELD_S = 0.001
+
+
+class SimulatedClock:
+    """Time that a test moves: wall time and elapsed time apart from each other, randomness from a seed.
+
+    With ``auto_advance`` a ``wait`` gives other threads a moment to notify it, and then moves time to its own
+    end: loops that back off or poll run through at once.
+
+    >>> clock = SimulatedClock(now_us=5_000_000)
+    >>> clock.advance(1.5)
+    >>> clock.now_us(), clock.elapsed_us()
+    (6500000, 1500000)
+    """
+
+    def __init__(
+        self, *, now_us: int = 1_700_000_000_000_000, seed: int | str | bytes = 0, auto_advance: bool = False
+    ) -> None:
+        """Start at a wall time, with elapsed time 0."""
+        self.auto_advance = auto_advance
+        self._lock = threading.Lock()
+        self._wall_offset_us = now_us
+        self._elapsed_us = 0
+        self._random = random.Random(seed)
+        self._waiters: list[tuple[threading.Condition, int]] = []
+
+    def now_us(self) -> int:
+        """Return the simulated wall time."""
+        with self._lock:
+            return self._wall_offset_us + self._elapsed_us
+
+    def elapsed_us(self) -> int:
+        """Return the simulated time since the clock was made."""
+        with self._lock:
+            return self._elapsed_us
+
+    def jump(self, seconds: float) -> None:
+        """Move wall time alone, forth or back, as an administrator or a time server would."""
+        with self._lock:
+            self._wall_offset_us += round(seconds * 1_000_000)
+
+    def set_now_us(self, now_us: int) -> None:
+        """Set wall time; elapsed time does not notice."""
+        with self._lock:
+            self._wall_offset_us = now_us - self._elapsed_us
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and wake every ``wait`` whose time is over. Hold no condition others wait on."""
+        with self._lock:
+            target_us = self._elapsed_us + round(seconds * 1_000_000)
+        self._advance_to(target_us)
+
+    def waiting(self) -> int:
+        """Return how many threads wait for time to pass: a test can wait until its threads have got there."""
+        with self._lock:
+            return len(self._waiters)
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> None:
+        """Wait on a held condition until it is notified or simulated time has passed; it may also wake early."""
+        if timeout_s is None:
+            condition.wait()
+            return
+        with self._lock:
+            deadline_us = self._elapsed_us + round(timeout_s * 1_000_000)
+        if timeout_s <= 0:
+            return
+        if not self.auto_advance:
+            self._wait_until(condition, deadline_us)
+        elif not condition.wait(_YIELD_S):
+            self._advance_to(deadline_us)
+
+    def token(self, size_bytes: int) -> bytes:
+        """Return the next bytes of the seeded sequence."""
+        with self._lock:
+            return self._random.randbytes(size_bytes)
+
+    def chance(self) -> float:
+        """Return the next number of the seeded sequence, in [0, 1)."""
+        with self._lock:
+            return self._random.random()
+
+    def _wait_until(self, condition: threading.Condition, deadline_us: int) -> None:
+        waiter = (condition, deadline_us)
+        with self._lock:
+            if self._elapsed_us >= deadline_us:
+                return
+            # The condition is held from here until it waits, so an advance that sees this waiter cannot
+            # notify before the waiter listens.
+            self._waiters.append(waiter)
+        try:
+            condition.wait()
+        finally:
+            with self._lock:
+                self._waiters.remove(waiter)
+
+    def _advance_to(self, target_us: int) -> None:
+        with self._lock:
+            self._elapsed_us = max(self._elapsed_us, target_us)
+            due = [condition for condition, deadline_us in self._waiters if deadline_us <= self._elapsed_us]
+        for condition in due:
+            with condition:
+                condition.notify_all()

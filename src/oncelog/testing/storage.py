@@ -1,0 +1,186 @@
+"""A home that fails on demand, at the level of its contract: wraps any other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from oncelog.errors import Unavailable
+from oncelog.storage.base import Chunk, Claim, LogHome, SegmentWriter, Storage, Tail
+from oncelog.testing.faults import Faults, When
+
+T = TypeVar("T")
+
+
+class FaultyStorage:
+    """Any storage, with failures: before an operation, after it (its answer is lost), or of the whole process.
+
+    Operations of homes and of their segment writers are counted in ``faults``. With ``duplicate_creates`` every
+    create is sent twice underneath, as a client that retries by itself would, and the second answer is returned.
+    """
+
+    def __init__(self, inner: Storage, *, duplicate_creates: bool = False) -> None:
+        self.url = inner.url
+        self.faults = Faults()
+        self.duplicate_creates = duplicate_creates
+        self._inner = inner
+        self._lock = threading.Lock()
+        self._claims: list[Claim] = []
+
+    def fail_at(self, number: int, when: When = "before") -> None:
+        """Let an operation fail as ``Unavailable``: not written, or after it of unknown outcome."""
+        outcome_unknown = when != "before"
+        error = Unavailable("simulated failure", outcome="unknown" if outcome_unknown else "not written")
+        self.faults.fail_at(number, error, when)
+
+    def kill_at(self, number: int, when: When = "before") -> None:
+        """Let the process die in an operation: it and all later ones raise ``Killed``."""
+        self.faults.kill_at(number, when)
+
+    def restart(self) -> None:
+        """Start the process that died again: locks it held are free, as the operating system would have it."""
+        with self._lock:
+            claims, self._claims = self._claims, []
+        for claim in claims:
+            claim.release()
+        self.faults.heal()
+
+    def homes(self) -> list[str]:
+        """Return the keys of the inner storage's homes."""
+        return self.call("homes", self.url, self._inner.homes)
+
+    def home(self, key: str) -> FaultyHome:
+        """Return a home that fails on demand."""
+        return FaultyHome(self, self._inner.home(key), key)
+
+    def remove_home(self, key: str) -> None:
+        """Delete a log's home."""
+        self.call("remove_home", key, lambda: self._inner.remove_home(key))
+
+    def close(self) -> None:
+        """Close the inner storage."""
+        self._inner.close()
+
+    def call(self, operation: str, what: str, work: Callable[[], T]) -> T:
+        """Do the work of an operation, unless it is to fail."""
+        error, when = self.faults.next_call(operation, what)
+        if error is not None and when == "before":
+            raise error
+        answer = work()
+        if error is not None:
+            raise error
+        return answer
+
+    def keep_claim(self, claim: Claim) -> FaultyClaim:
+        """Remember a claim, to be released when the process is started again."""
+        with self._lock:
+            self._claims.append(claim)
+        return FaultyClaim(self, claim)
+
+
+class FaultyHome:
+    """A home of which every operation may fail."""
+
+    def __init__(self, storage: FaultyStorage, inner: LogHome, key: str) -> None:
+        self._storage = storage
+        self._inner = inner
+        self._key = key
+
+    def create(self, key: str, data: Sequence[Chunk]) -> bool:
+        """Create an object, twice if so asked."""
+
+        def work() -> bool:
+            answer = self._inner.create(key, data)
+            return self._inner.create(key, data) if self._storage.duplicate_creates else answer
+
+        return self._storage.call("create", key, work)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+        """Read an object."""
+        return self._storage.call("read", key, lambda: self._inner.read(key, start, length))
+
+    def exists(self, key: str) -> bool:
+        """Look for an object."""
+        return self._storage.call("exists", key, lambda: self._inner.exists(key))
+
+    def list(self, prefix: str) -> list[str]:
+        """List objects."""
+        return self._storage.call("list", prefix, lambda: self._inner.list(prefix))
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        self._storage.call("delete", key, lambda: self._inner.delete(key))
+
+    def claim(self, wait_s: float, *, force: bool) -> FaultyClaim:
+        """Claim the log."""
+
+        def work() -> FaultyClaim:
+            return self._storage.keep_claim(self._inner.claim(wait_s, force=force))
+
+        return self._storage.call("claim", self._key, work)
+
+    def start_segment(self, segment: int, epoch: int) -> FaultySegmentWriter:
+        """Start a segment."""
+
+        def work() -> FaultySegmentWriter:
+            return FaultySegmentWriter(self._storage, self._inner.start_segment(segment, epoch), segment)
+
+        return self._storage.call("start_segment", str(segment), work)
+
+    def fence(self, segment: int, epoch: int) -> Tail:
+        """Fence a segment."""
+        return self._storage.call("fence", str(segment), lambda: self._inner.fence(segment, epoch))
+
+    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+        """Read blocks."""
+        return self._storage.call("blocks", str(segment), lambda: self._inner.blocks(segment, cursor, end, limit_bytes))
+
+    def locate(self, segment: int, entry: int, end: int | None) -> int:
+        """Locate an entry."""
+        return self._storage.call("locate", str(segment), lambda: self._inner.locate(segment, entry, end))
+
+    def remove_segment(self, segment: int) -> None:
+        """Remove a segment."""
+        self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
+
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+        """Wait, without being counted."""
+        self._inner.wait(cursor_seen, timeout_s)
+
+    def wake(self) -> None:
+        """Wake, without being counted."""
+        self._inner.wake()
+
+
+class FaultyClaim:
+    """A claim that a dead process does not give back by itself."""
+
+    def __init__(self, storage: FaultyStorage, inner: Claim) -> None:
+        self._storage = storage
+        self._inner = inner
+
+    def release(self) -> None:
+        """Give the right back, if the process lives."""
+        if not self._storage.faults.is_killed:
+            self._inner.release()
+
+
+class FaultySegmentWriter:
+    """A segment writer of which every append may fail."""
+
+    def __init__(self, storage: FaultyStorage, inner: SegmentWriter, segment: int) -> None:
+        self.in_flight_max = inner.in_flight_max
+        self._storage = storage
+        self._inner = inner
+        self._segment = segment
+
+    def append(self, number: int, block: Sequence[Chunk]) -> int:
+        """Append a block."""
+        return self._storage.call("append", str(self._segment), lambda: self._inner.append(number, block))
+
+    def close(self) -> None:
+        """Close, without being counted."""
+        self._inner.close()
