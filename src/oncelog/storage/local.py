@@ -181,7 +181,12 @@ class LocalHome:
                 writer.fence()
             try:
                 tail = recover(
-                    self._disk, path, segment, self._torn_path(segment), self._objects, self._end_of(segment)
+                    self._disk,
+                    path,
+                    segment,
+                    torn=self._path / TORN,
+                    objects=self._objects,
+                    published_end=self._end_of(segment),
                 )
                 if tail.blocks:
                     published.begin(segment, tail.end, tail.entries)
@@ -233,9 +238,6 @@ class LocalHome:
     def _end_of(self, segment: int) -> int:
         slots = read_published(self._disk, self._path / PUBLISHED)
         return max((slot.end for slot in slots if slot.segment == segment), default=0)
-
-    def _torn_path(self, segment: int) -> str:
-        return str(self._path / TORN / f"{segment:020d}-") + "{offset}.bin"
 
     def _refuse_if_begun(self, path: Path, segment: int) -> None:
         """Remove a file without blocks that an earlier attempt has left; a segment with blocks is no new one."""

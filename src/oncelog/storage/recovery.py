@@ -18,10 +18,10 @@ _MAGIC = int.from_bytes(block.MAGIC, "little")
 _EMPTY = block.Scan([], [], [], 0, 0, "end")
 
 
-def recover(disk: Disk, path: Path, segment: int, *, torn_path: str, objects: Objects, published_end: int) -> Tail:
+def recover(disk: Disk, path: Path, segment: int, *, torn: Path, objects: Objects, published_end: int) -> Tail:
     """Find a segment's end, make sure of it on stable storage, and clear what is behind it.
 
-    ``torn_path`` is where torn bytes are kept, with a place for their offset; ``published_end`` is how far readers were
+    ``torn`` is the folder where torn bytes are kept; ``published_end`` is how far readers were
     let. ``CorruptionError`` when a block is bad before the tail: there are whole ones behind it, or it was published.
     Raises ``OSError``.
     """
@@ -33,7 +33,7 @@ def recover(disk: Disk, path: Path, segment: int, *, torn_path: str, objects: Ob
         content = disk.map(descriptor, disk.size(descriptor))
         whole = whole_blocks(content, path, segment)
         _check_nothing_is_lost(content, path, segment, whole, published_end)
-        aside = Path(torn_path.format(offset=whole.end))
+        aside = torn / f"{segment:020d}-{whole.end}.bin"
         torn_bytes = _keep_torn(content, segment, whole, aside, objects)
         _make_certain(disk, descriptor, content, whole, torn_bytes)
         return _tail(whole, torn_bytes)
