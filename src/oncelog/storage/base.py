@@ -16,12 +16,12 @@ Failures are told in three ways only, and every method may use them:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
-Chunk = bytes | bytearray | memoryview | pa.Buffer
+Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 """A piece of what is to be written; a sequence of them is written as one."""
 
 
@@ -29,7 +29,8 @@ class Tail(msgspec.Struct, frozen=True):
     """Where a segment ends: all that recovery may count on, and no more.
 
     ``entries`` and ``blocks`` are how many there are; ``end`` is the cursor behind the last block and
-    ``checksum`` that block's own (0 when there is none). ``torn_bytes`` were cut off behind it.
+    ``checksum`` that block's own (0 when there is none). ``torn_bytes`` were cut off behind it;
+    ``size_bytes`` is what all the blocks together take.
     """
 
     entries: int
@@ -37,6 +38,7 @@ class Tail(msgspec.Struct, frozen=True):
     end: int
     checksum: int
     torn_bytes: int = 0
+    size_bytes: int = 0
 
 
 class SegmentWriter(Protocol):
@@ -83,7 +85,9 @@ class LogHome(Protocol):
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
-        """Return an object's bytes, or those from ``start``, at most ``length`` of them; ``NotFound`` if it is not there."""
+        """Return an object's bytes, or those from ``start``, at most ``length`` of them; ``NotFound`` if it is not
+        there.
+        """
         ...
 
     def exists(self, key: str) -> bool:
@@ -117,18 +121,20 @@ class LogHome(Protocol):
         """
         ...
 
-    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
+    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
         """Return whole blocks from ``cursor`` on (0 is the start), about ``limit_bytes`` of them, and the next cursor.
 
         ``end`` is the end cursor of a segment that is closed; ``None`` reads an open one, as far as it is visible:
-        *durable, and impossible to take back*. An empty list means that there is nothing more now. At least one block is
-        returned if there is one, whatever the limit. Buffers stay valid and unchanged as long as they are held. Framing is
-        checked, the blocks' own checksums are not. ``NotFound`` when a closed segment is gone.
+        *durable, and impossible to take back*. An empty list means that there is nothing more now. At least one block
+        is returned if there is one, whatever the limit. Buffers stay valid and unchanged as long as they are held.
+        Framing is checked, the blocks' own checksums are not. ``NotFound`` when a closed segment is gone.
         """
         ...
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:
-        """Return the cursor of the block that holds ``entry``, or the end cursor when that lies behind what is visible."""
+        """Return the cursor of the block that holds ``entry``, or the end cursor when that lies behind what is
+        visible.
+        """
         ...
 
     def remove_segment(self, segment: int) -> None:
@@ -136,7 +142,9 @@ class LogHome(Protocol):
         ...
 
     def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
-        """Return when there may be blocks behind ``(segment, cursor)``, or the log has moved on, or the time is over."""
+        """Return when there may be blocks behind ``(segment, cursor)``, or the log has moved on, or the time is
+        over.
+        """
         ...
 
     def wake(self) -> None:

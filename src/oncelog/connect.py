@@ -1,0 +1,99 @@
+"""``connect``: from a URL to a database, and from a database to its logs."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from oncelog.clock import SYSTEM, Clock
+from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.log import names
+from oncelog.log.handle import Handle
+from oncelog.log.log import Log, open_log
+from oncelog.log.manifests import Manifests
+from oncelog.settings import LogSettings
+from oncelog.storage.base import Storage
+from oncelog.storage.local import LocalStorage
+from oncelog.storage.memory import MemoryStorage
+
+_LATER = {"s3", "gs", "az", "quorum", "oncelog"}
+
+
+class Database(Handle):
+    """Logs under one URL. Made by ``connect``; safe to share between threads.
+
+    >>> import oncelog
+    >>> with oncelog.connect("memory://") as db, db.log("orders", create=True).writer() as w:
+    ...     first = w.append(b"paid", id="order-42")
+    ...     again = w.append(b"paid", id="order-42")
+    >>> again.position == first.position, again.duplicate
+    (True, True)
+    """
+
+    _what = "database"
+
+    def __init__(self, storage: Storage, clock: Clock = SYSTEM) -> None:
+        super().__init__()
+        self.url = storage.url
+        self._storage = storage
+        self._clock = clock
+        self._logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+    def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
+        """Open a log; create it only when asked to.
+
+        Without settings it is opened as stored. Raises ``NotFound`` when it is not there, ``InvalidArgument`` for a bad
+        name, and for settings that differ from the stored ones, naming the difference.
+        """
+        self._check_usable()
+        home = self._storage.home(names.home_key(names.check(name)))
+        log = open_log(name, home, self._clock, settings, create=create)
+        self._logs.add(log)
+        return log
+
+    def logs(self) -> list[str]:
+        """Return the names of the logs there are, sorted."""
+        self._check_usable()
+        found = []
+        for key in self._storage.homes():
+            known = Manifests(self._storage.home(key), self._clock).newest()
+            if known is not None:
+                found.append(known.manifest.name)
+        return sorted(found)
+
+    def close(self) -> None:
+        """End every reader and writer of this database; what is pending is stored first."""
+        if not self._closed:
+            self._closed = True
+            for log in list(self._logs):
+                log.close()
+            self._storage.close()
+
+
+def connect(url: str) -> Database:
+    """Open the database at a URL: ``file:///path``, or ``memory://`` (``memory://name`` is shared within the process).
+
+    Nothing is created before the first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported``
+    for a kind of home that this version does not have.
+    """
+    return Database(_storage(url))
+
+
+def _storage(url: object) -> Storage:
+    if not isinstance(url, str):
+        message = f"a URL is a str such as 'file:///var/lib/shop', not {type(url).__name__}"
+        raise InvalidArgument(message)
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        return MemoryStorage.named(parts.netloc)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            message = f"{url!r}: a file URL has three slashes and an absolute path, as in file:///var/lib/shop"
+            raise InvalidArgument(message)
+        return LocalStorage(Path(unquote(parts.path)))
+    if parts.scheme in _LATER:
+        message = f"{url!r}: this version has homes on a local disk (file:///…) and in memory (memory://) only"
+        raise Unsupported(message)
+    message = f"{url!r} is not a URL of a database: use file:///path or memory://"
+    raise InvalidArgument(message)

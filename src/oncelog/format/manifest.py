@@ -1,0 +1,137 @@
+"""The manifest: a log's truth, as versions that point to bodies, which point to pages of old segments.
+
+A *version* is a few dozen bytes that are never deleted. A *body* has everything that changes often. *Pages* hold the
+segments of long ago, so that the cost of a version does not grow with the log's age.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from oncelog.errors import CorruptionError
+from oncelog.format import frame
+from oncelog.settings import LogSettings
+
+FORMAT = 1
+VERSION_KIND, BODY_KIND, PAGE_KIND = b"OLMV", b"OLMB", b"OLMP"
+INLINE_SEGMENTS_MAX = 512
+PAGE_SEGMENTS = 256
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that is closed: where it stands in the log, and how its run of blocks ends.
+
+    ``end`` is the cursor behind its last block and ``checksum`` that block's own, so that damage to the last
+    block is seen. ``ids`` counts the records that carry one, ``last_uptime_us`` is the up-time of its last
+    block: together they tell recovery which segments the dedup window cannot need.
+    """
+
+    number: int
+    first_position: int
+    entries: int
+    epoch: int
+    end: int
+    checksum: int
+    size_bytes: int
+    first_timestamp_us: int
+    last_timestamp_us: int
+    last_uptime_us: int
+    ids: int
+
+    @property
+    def next_position(self) -> int:
+        """The position behind the segment's last record."""
+        return self.first_position + self.entries
+
+
+class Page(msgspec.Struct, frozen=True, array_like=True):
+    """A pointer to a page: an immutable object with consecutive segments of long ago."""
+
+    key: str
+    checksum: int
+    first_position: int
+    next_position: int
+    segments: int
+    size_bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a log that is not in its blocks.
+
+    Closed segments, oldest first, are those in ``pages`` and then those in ``segments``; positions run through them
+    without a gap from ``first_position`` to ``next_position``, where the open segment, if there is one, begins.
+    Segment numbers only grow; one that ended up empty leaves a gap in them. An open segment whose ``open_epoch`` is
+    below ``epoch`` was abandoned by its writer and is being closed by the next.
+    """
+
+    name: str
+    log_id: str
+    secret: bytes
+    settings: LogSettings
+    created_us: int
+    epoch: int = 0
+    writer: bytes = b""
+    open_segment: int | None = None
+    open_epoch: int = 0
+    next_segment: int = 0
+    first_position: int = 0
+    next_position: int = 0
+    last_timestamp_us: int = 0
+    uptime_us: int = 0
+    pages: tuple[Page, ...] = ()
+    segments: tuple[Segment, ...] = ()
+
+
+class Version(msgspec.Struct, frozen=True, array_like=True):
+    """One version: which body it points to. ``nonce`` tells whose it is when an answer was lost."""
+
+    number: int
+    epoch: int
+    nonce: bytes
+    body_key: str
+    body_checksum: int
+
+
+_T = TypeVar("_T")
+
+
+def encode_version(version: Version) -> bytes:
+    """Return a version as the bytes of its object."""
+    return frame.wrap(VERSION_KIND, FORMAT, msgspec.msgpack.encode(version))
+
+
+def decode_version(data: pa.Buffer, what: str) -> Version:
+    """Return the version that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
+    return _decode(VERSION_KIND, data, Version, what)
+
+
+def encode_body(manifest: Manifest) -> bytes:
+    """Return a manifest as the bytes of a body."""
+    return frame.wrap(BODY_KIND, FORMAT, msgspec.msgpack.encode(manifest))
+
+
+def decode_body(data: pa.Buffer, what: str) -> Manifest:
+    """Return the manifest that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
+    return _decode(BODY_KIND, data, Manifest, what)
+
+
+def encode_page(segments: tuple[Segment, ...]) -> bytes:
+    """Return consecutive segments as the bytes of a page."""
+    return frame.wrap(PAGE_KIND, FORMAT, msgspec.msgpack.encode(segments))
+
+
+def decode_page(data: pa.Buffer, what: str) -> tuple[Segment, ...]:
+    """Return the segments that a page holds; ``CorruptionError`` or ``Unsupported`` otherwise."""
+    return _decode(PAGE_KIND, data, tuple[Segment, ...], what)
+
+
+def _decode(kind: bytes, data: pa.Buffer, shape: type[_T], what: str) -> _T:
+    payload = frame.unwrap(kind, FORMAT, data, what)
+    try:
+        return msgspec.msgpack.decode(payload, type=shape)
+    except msgspec.MsgspecError as error:
+        message = f"{what}: checksum holds but the content does not make sense: {error}"
+        raise CorruptionError(message) from error

@@ -1,0 +1,1 @@
+"""Ordered, durable, once: a log's writer, readers, take-over and recovery."""

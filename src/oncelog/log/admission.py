@@ -1,0 +1,293 @@
+"""Deciding records in columns: which are new, which were there before, and which clash with what was there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from oncelog import limits
+from oncelog.dedup.content import content_ids
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
+from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
+from oncelog.format import columns
+from oncelog.format.snapshot import Snapshot
+from oncelog.settings import LogSettings
+from oncelog.types import Record
+
+if TYPE_CHECKING:
+    from oncelog.log.committer import Group
+
+
+class Keys(NamedTuple):
+    """The identities and fingerprints of a payload's rows; ``rows`` are those that carry an id (``None``: all)."""
+
+    rows: NDArray[np.int64] | None
+    identities: NDArray[np.uint64]
+    fingerprints: NDArray[np.uint64]
+
+
+class Admitted:
+    """What was decided for each row of a payload.
+
+    ``positions`` is where the row's record is or will be; ``new`` rows are to be written, ``duplicates`` were there (or
+    come earlier in the same payload), ``conflicts`` are duplicates with other content. ``times`` is the original's time
+    where it was stored before, ``handles`` are the window's for those; ``groups`` are what must be stored
+    before this may be answered.
+    """
+
+    def __init__(self, payload: pa.RecordBatch) -> None:
+        count = payload.num_rows
+        self.payload = payload
+        self.positions: NDArray[np.int64] = np.empty(count, np.int64)
+        self.new: NDArray[np.bool_] = np.ones(count, np.bool_)
+        self.duplicates: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.conflicts: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.times: NDArray[np.int64] = np.full(count, -1, np.int64)
+        self.handles: NDArray[np.int64] = np.empty(0, np.int64)
+        self.groups: list[Group] = []
+
+    @classmethod
+    def joined(cls, parts: Sequence[Admitted], payload: pa.RecordBatch) -> Admitted:
+        """Return the decisions for the pieces of a payload as those for the whole."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = cls(payload.slice(0, 0))
+        whole.payload = payload
+        if parts:
+            for name in ("positions", "new", "duplicates", "conflicts", "times"):
+                setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
+        for part in parts:
+            whole.groups += [group for group in part.groups if group not in whole.groups]
+        return whole
+
+    def ids(self) -> list[str | None]:
+        """Return the rows' ids."""
+        at = self.payload.schema.get_field_index("id")
+        return self.payload.column(at).to_pylist() if at >= 0 else [None] * self.payload.num_rows
+
+
+def conflict(id: str | None, position: int) -> IdConflict:
+    """Return the error for an id that is taken by other content."""
+    message = (
+        f"id {id!r} is taken by other content, stored at position {position}: "
+        "give this record an id of its own, or set on_conflict='original' to get the first one's ack"
+    )
+    return IdConflict(message, position=position)
+
+
+def replace(record: Record, **changes: object) -> Record:
+    """Return a record with some fields changed."""
+    return msgspec.structs.replace(record, **changes)
+
+
+def payload_of(records: Sequence[Record]) -> pa.RecordBatch:
+    """Return checked records in columns, each a batch of its own."""
+    return columns.from_records(records)
+
+
+def batch_payload(records: Sequence[Record], settings: LogSettings) -> pa.RecordBatch:
+    """Return checked records in columns, as one atomic batch; ``InvalidArgument`` if they cannot be one."""
+    ids = [record.id for record in records if record.id is not None]
+    if ids and len(ids) != len(records):
+        message = f"{len(ids)} of {len(records)} records of the batch carry an id: all must, or none"
+        raise InvalidArgument(message)
+    if len(set(ids)) != len(ids):
+        message = f"id {Counter(ids).most_common(1)[0][0]!r} occurs more than once in one batch"
+        raise InvalidArgument(message)
+    if ids and len(ids) > settings.window.max_keys:
+        message = f"a batch of {len(ids)} ids could not be retried in a window of {settings.window.max_keys} keys"
+        raise InvalidArgument(message)
+    payload = columns.from_records(records, [True] + [False] * (len(records) - 1) if len(records) > 1 else None)
+    if payload.num_rows > limits.BLOCK_RECORDS_MAX or payload.nbytes > limits.BLOCK_BYTES_MAX:
+        message = (
+            f"a batch of {payload.num_rows} records and {payload.nbytes} bytes does not fit a block "
+            f"of {limits.BLOCK_RECORDS_MAX} records and {limits.BLOCK_BYTES_MAX} bytes"
+        )
+        raise InvalidArgument(message)
+    return payload
+
+
+def check_columns(payload: pa.RecordBatch, settings: LogSettings, log_id: str) -> pa.RecordBatch:
+    """Return a user's payload as it will be stored, with content ids where those are asked for."""
+    names = payload.schema.names
+    if "producer" in names or "sequence" in names:
+        message = "columns producer and sequence: this version has no producer sessions yet; use ids"
+        raise Unsupported(message)
+    if settings.idempotence == "off" and "id" in names:
+        message = "column id: this log has idempotence off, so it cannot keep the promise an id asks for"
+        raise InvalidArgument(message)
+    if settings.idempotence != "content" or payload.num_rows == 0:
+        return payload
+    ids = content_ids(log_id, payload)
+    if "id" in names:
+        at = names.index("id")
+        return payload.set_column(at, "id", pc.coalesce(payload.column(at), ids))
+    return payload.add_column(1, "id", ids)
+
+
+def pieces(payload: pa.RecordBatch, settings: LogSettings) -> list[pa.RecordBatch]:
+    """Cut a payload into pieces that each fit a block."""
+    count = payload.num_rows
+    if count <= settings.block_records and payload.nbytes <= settings.block_bytes:
+        return [payload] if count else []
+    sizes = np.asarray(pc.binary_length(payload.column(0)).to_numpy(zero_copy_only=False), np.int64)
+    overhead_bytes = max(0, payload.nbytes - int(sizes.sum())) // count + 1
+    ends = np.cumsum(sizes + overhead_bytes)
+    cut: list[pa.RecordBatch] = []
+    start = 0
+    while start < count:
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + settings.block_bytes, side="right"))
+        end = min(max(fit, start + 1), start + settings.block_records, count)
+        cut.append(payload.slice(start, end - start))
+        start = end
+    return cut
+
+
+def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: Window | None) -> Keys | None:
+    """Return the identities of the rows that carry an id, or ``None`` when there are none to look up."""
+    at = payload.schema.get_field_index("id")
+    if window is None or at < 0:
+        return None
+    ids = payload.column(at)
+    if ids.null_count == 0:
+        return Keys(None, hasher.identities(None, ids), hasher.fingerprints(payload))
+    present = ids.is_valid()
+    rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
+    named = payload.filter(present)
+    return Keys(rows, hasher.identities(None, named.column(at)), hasher.fingerprints(named))
+
+
+def decide(
+    payload: pa.RecordBatch, keys: Keys | None, window: Window | None, next_position: int, uptime_us: int
+) -> Admitted:
+    """Decide each row on its own. Nothing is changed but what the window evicts."""
+    admitted = Admitted(payload)
+    if keys is None or window is None:
+        admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
+        return admitted
+    window.evict(uptime_us)
+    handles = window.find(keys.identities)
+    known = handles >= 0
+    if known.any():
+        _meet_stored(admitted, keys, window, handles, known)
+    repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
+    admitted.positions[admitted.new] = np.arange(next_position, next_position + np.count_nonzero(admitted.new))
+    if repeats is not None:
+        rows, originals = repeats
+        admitted.positions[rows] = admitted.positions[originals]
+    return admitted
+
+
+def _rows(keys: Keys, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the payload's rows for chosen keys."""
+    return keys.rows[chosen] if keys.rows is not None else np.arange(len(keys.identities))[chosen]
+
+
+def _meet_stored(
+    admitted: Admitted, keys: Keys, window: Window, handles: NDArray[np.int64], known: NDArray[np.bool_]
+) -> None:
+    """Note the rows whose identity the window knows."""
+    rows, found = _rows(keys, known), handles[known]
+    admitted.handles = found[~window.pending(found)]
+    admitted.new[rows] = False
+    admitted.duplicates[rows] = True
+    admitted.positions[rows] = window.positions(found)
+    admitted.times[rows] = window.times(found)
+    admitted.conflicts[rows] = window.fingerprints(found) != keys.fingerprints[known]
+
+
+def _meet_each_other(
+    admitted: Admitted, keys: Keys, window: Window, known: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Note the rows whose identity occurs earlier in the same payload; return them, and the rows they repeat."""
+    first = window.first_occurrence(keys.identities)
+    repeats = np.flatnonzero((first != np.arange(len(first))) & ~known)
+    rows = _rows(keys, repeats)
+    admitted.new[rows] = False
+    admitted.duplicates[rows] = True
+    admitted.conflicts[rows] = keys.fingerprints[first[repeats]] != keys.fingerprints[repeats]
+    return rows, _rows(keys, first[repeats])
+
+
+def decide_batch(
+    payload: pa.RecordBatch, keys: Keys | None, window: Window | None, next_position: int, uptime_us: int
+) -> Admitted:
+    """Decide all rows as one: all new, or exactly a stored batch; else ``PartialOverlap``."""
+    admitted = Admitted(payload)
+    admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
+    if keys is None or window is None:
+        return admitted
+    window.evict(uptime_us)
+    handles = window.find(keys.identities)
+    known = handles >= 0
+    if not known.any():
+        return admitted
+    ids = admitted.ids()
+    if not known.all() or not window.is_batch(handles):
+        raise _overlap(ids, known)
+    _meet_stored(admitted, keys, window, handles, known)
+    return admitted
+
+
+def _overlap(ids: list[str | None], known: NDArray[np.bool_]) -> PartialOverlap:
+    found = [id for id, seen in zip(ids, known.tolist(), strict=True) if seen and id is not None]
+    new = [id for id, seen in zip(ids, known.tolist(), strict=True) if not seen and id is not None]
+    message = (
+        f"{len(found)} of {len(ids)} ids are stored (the first: {found[0]!r}), but not as exactly this batch in this "
+        "order: nothing was written; retry a batch as it was, or use append_many"
+    )
+    return PartialOverlap(message, known=found, new=new)
+
+
+def remember(admitted: Admitted, keys: Keys | None, window: Window | None, payload: pa.RecordBatch) -> int:
+    """Put the new rows' identities into the window, as pending; return how many rows carry an id."""
+    if keys is None or window is None:
+        return 0
+    at = payload.schema.get_field_index("start")
+    starts = payload.column(at).to_numpy(zero_copy_only=False) if at >= 0 else np.ones(payload.num_rows, np.bool_)
+    if keys.rows is None and admitted.new.all():
+        window.add(keys.identities, admitted.positions, keys.fingerprints, starts)
+        return len(keys.identities)
+    rows = np.arange(payload.num_rows) if keys.rows is None else keys.rows
+    fresh = admitted.new[rows]
+    chosen = rows[fresh]
+    window.add(keys.identities[fresh], admitted.positions[chosen], keys.fingerprints[fresh], starts[chosen])
+    return len(chosen)
+
+
+def snapshot_of(
+    window: Window,
+    *,
+    settings: LogSettings,
+    log_id: str,
+    now_us: int,
+    uptime_us: int,
+    watermark: int,
+    segments: Sequence[tuple[int, int]],
+) -> Snapshot:
+    """Return the committed part of a window as a snapshot that covers all before ``watermark``."""
+    state = window.dump()
+    return Snapshot(
+        log_id=log_id,
+        created_us=now_us,
+        uptime_us=uptime_us,
+        watermark=watermark,
+        duration_us=int(settings.window.duration_s * 1e6),
+        max_keys=settings.window.max_keys,
+        segments=segments,
+        identities=state.keys,
+        positions=state.positions,
+        fingerprints=state.fingerprints,
+        ticks=state.ticks,
+        times=state.times,
+        starts=state.starts,
+    )

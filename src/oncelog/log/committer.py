@@ -1,0 +1,419 @@
+"""Ordered and durable: turns what was admitted into blocks, stores them one after the other, then acknowledges.
+
+A *group* is what becomes one block. Groups are formed into blocks in the order of their positions, offered to storage
+as the same bytes until their outcome is known, and acknowledged in order. Whoever waits for a group may store it itself
+(no hand-over between threads, so one append costs little more than its sync); what fails is taken over by threads of
+the committer's own, which offer it again whether anybody waits or not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.clock import Clock
+from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
+from oncelog.format import block, columns
+from oncelog.log.counters import Counters
+from oncelog.log.run import Run
+from oncelog.log.uptime import Uptime
+from oncelog.settings import LogSettings
+from oncelog.types import Ack, Record
+
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
+
+Settle = Callable[["Group"], None]
+Futures = list[tuple[Future[Ack], Callable[[], Ack]]]
+
+
+class Group:
+    """Records that will be, or are, one block.
+
+    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its bytes and its place
+    are fixed), *stored* (durable, visible, acknowledged), or *failed* (``error`` says how).
+    """
+
+    __slots__ = (
+        "attempts", "block", "busy", "count", "error", "first_entry", "first_position", "futures", "ids",
+        "number", "parts", "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us", "uptime_us",
+    )  # fmt: skip
+
+    def __init__(self, first_position: int) -> None:
+        self.first_position = first_position
+        self.count = 0
+        self.ids = 0
+        self.size_bytes = 0
+        self.parts: list[pa.RecordBatch] = []
+        self.records: list[Record] = []
+        self.futures: Futures = []
+        self.state: Literal["waiting", "offered", "stored", "failed"] = "waiting"
+        self.error: OncelogError | None = None
+        self.block: block.Encoded | None = None
+        self.number = self.segment = self.first_entry = self.timestamp_us = self.uptime_us = -1
+        self.busy = False
+        self.attempts = 0
+        self.retry_at_us = 0
+
+    @property
+    def next_position(self) -> int:
+        """The position behind the group's last record."""
+        return self.first_position + self.count
+
+    def add_record(self, record: Record, size_bytes: int) -> None:
+        """Add one record at the end."""
+        self.records.append(record)
+        self.count += 1
+        self.ids += record.id is not None
+        self.size_bytes += size_bytes
+
+    def add_payload(self, payload: pa.RecordBatch, size_bytes: int, ids: int) -> None:
+        """Add records in columns at the end."""
+        self._gather()
+        self.parts.append(payload)
+        self.count += payload.num_rows
+        self.ids += ids
+        self.size_bytes += size_bytes
+
+    def _gather(self) -> None:
+        if self.records:
+            self.parts.append(columns.from_records(self.records, None))
+            self.records = []
+
+    def payload(self) -> pa.RecordBatch:
+        """Return all records as one batch of columns."""
+        self._gather()
+        return self.parts[0] if len(self.parts) == 1 else columns.concat(self.parts)
+
+
+class Committer:
+    """Stores groups in order. ``changed`` guards all state here, and the dedup window beside it.
+
+    Invariants: the groups in ``_offered`` are older than those in ``_waiting``, and both are in the order of their
+    positions without a gap; at most ``in_flight_max`` are offered; ``stored_position`` is behind all that is durable.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        settings: LogSettings,
+        uptime: Uptime,
+        clock: Clock,
+        counters: Counters,
+        next_position: int,
+        settle: Settle,
+    ) -> None:
+        self.changed = threading.Condition(threading.Lock())
+        self.next_position = next_position
+        self.stored_position = next_position
+        self.error: OncelogError | None = None
+        self._run = run
+        self._settings = settings
+        self._uptime = uptime
+        self._clock = clock
+        self._counters = counters
+        self._settle = settle
+        self._waiting: deque[Group] = deque()
+        self._offered: deque[Group] = deque()
+        self._forming = False
+        self._form_retry_at_us = 0
+        self._form_attempts = 0
+        self._pending_bytes = 0
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+
+    # What the writer calls with ``changed`` held.
+
+    def room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
+        """Wait until that much more may be pending; ``Unavailable`` when time runs out first."""
+        while True:
+            self.check()
+            pending = self.next_position - self.stored_position
+            if pending == 0 or (
+                self._pending_bytes + size_bytes <= self._settings.pending_bytes
+                and pending + records <= self._settings.pending_records
+            ):
+                return
+            if not self._past(deadline_us):
+                self._step(deadline_us)
+                continue
+            message = (
+                f"{pending} records ({self._pending_bytes} bytes) are waiting for storage, which is as many as may: "
+                "slow down, or raise pending_bytes and pending_records"
+            )
+            raise Unavailable(message)
+
+    def group_for(self, size_bytes: int, records: int, *, alone: bool = False) -> Group:
+        """Return the group that so much more goes into: the newest, if it has not been offered and has room."""
+        if self._waiting:
+            newest = self._waiting[-1]
+            fits = (
+                newest.size_bytes + size_bytes <= self._settings.block_bytes
+                and newest.count + records <= self._settings.block_records
+            )
+            if fits and not alone:
+                return newest
+        group = Group(self.next_position)
+        self._waiting.append(group)
+        return group
+
+    def admitted(self, size_bytes: int, records: int) -> None:
+        """Count what was just added to the newest group."""
+        self.next_position += records
+        self._pending_bytes += size_bytes
+
+    def group_of(self, position: int) -> Group:
+        """Return the pending group that holds a position."""
+        for groups in (self._offered, self._waiting):
+            for group in groups:
+                if position < group.next_position:
+                    return group
+        message = f"position {position} is not pending"
+        raise AssertionError(message)
+
+    def groups_of(self, positions: NDArray[np.int64]) -> list[Group]:
+        """Return the pending groups that hold any of these positions."""
+        pending = np.sort(positions[positions >= self.stored_position])
+        if not pending.size:
+            return []
+        groups = (*self._offered, *self._waiting)
+        starts = np.searchsorted(pending, [group.first_position for group in groups])
+        ends = np.searchsorted(pending, [group.next_position for group in groups])
+        return [group for group, start, end in zip(groups, starts, ends, strict=True) if end > start]
+
+    def check(self) -> None:
+        """Raise what ended this committer, if something did."""
+        if self.error is not None:
+            raise self.error
+
+    def pending(self) -> tuple[int, int]:
+        """Return how many records, and bytes, are not stored yet."""
+        return self.next_position - self.stored_position, self._pending_bytes
+
+    def start_threads(self) -> None:
+        """Make sure that what is pending is stored although nobody waits for it."""
+        while len(self._threads) < self._run.in_flight_max:
+            thread = threading.Thread(target=self._work, name=f"oncelog-committer-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self.changed.notify_all()
+
+    def wait(self, group: Group, deadline_us: int | None) -> None:
+        """Return when a group is stored; raise its error, or ``Unavailable(outcome="unknown")`` when time runs out."""
+        while group.state != "stored":
+            if group.error is not None:
+                raise group.error
+            if self._past(deadline_us):
+                message = f"not stored in time{self._why()}: the write stays pending, retry it with the same id"
+                raise Unavailable(message, outcome="unknown")
+            self._step(deadline_us)
+
+    def drain(self, deadline_us: int | None) -> None:
+        """Return when nothing is pending."""
+        while self._offered or self._waiting:
+            self.wait((self._waiting or self._offered)[-1], deadline_us)
+
+    def stop(self, error: OncelogError) -> None:
+        """End: nothing is accepted or offered any more. What is still pending fails with ``error``."""
+        self._stopping = True
+        if self.error is None:
+            self._fail_all(error)
+        self.changed.notify_all()
+
+    # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
+
+    def _step(self, deadline_us: int | None) -> None:
+        """Do a piece of the work that is there to do, or wait until something changes."""
+        if self._run.in_flight_max == 1 and self._attempts_so_far() == 0 and self._work_once():
+            return
+        if self._attempts_so_far() or self._run.in_flight_max > 1:
+            self.start_threads()
+        timeout_s = None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
+        self._clock.wait(self.changed, timeout_s)
+
+    def _attempts_so_far(self) -> int:
+        return self._form_attempts + sum(group.attempts for group in self._offered)
+
+    def _work(self) -> None:
+        """Store what is pending until stopped: the life of one of the committer's own threads."""
+        with self.changed:
+            while not self._stopping and self.error is None:
+                try:
+                    if not self._work_once():
+                        self._clock.wait(self.changed, self._until_retry_s())
+                except BaseException:  # noqa: BLE001  # noqa: BLE001
+                    return  # everybody who waits has been told by _die
+
+    def _work_once(self) -> bool:
+        """Offer one block, if there is one that may be offered now."""
+        now_us = self._clock.elapsed_us()
+        for group in self._offered:
+            if not group.busy and group.state == "offered" and group.retry_at_us <= now_us:
+                self._offer(group)
+                return True
+        if self._forming or not self._waiting or self._form_retry_at_us > now_us:
+            return False
+        if self._run.full and self._offered:
+            return False  # a segment closes only at a tail that is known
+        if len(self._offered) >= self._run.in_flight_max:
+            return False
+        return self._form()
+
+    def _form(self) -> bool:
+        """Give the oldest waiting group its place and its bytes, and offer it."""
+        self._forming = True
+        started_us = self._clock.elapsed_us()
+        group: Group | None = None
+        try:
+            self._unlocked(self._run.prepare)
+            if not self._waiting:
+                return True  # stopped meanwhile
+            group = self._waiting.popleft()
+            group.state = "offered"
+            group.busy = True
+            self._offered.append(group)
+            group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
+            group.uptime_us = self._uptime.now_us()
+            self._run.place(group)
+            self._unlocked(lambda: self._run.encode(group))
+            self._form_attempts = self._form_retry_at_us = 0
+        except BaseException as error:
+            if group is not None or not self._survivable(error):
+                self._die(error)
+                return True
+            self._form_attempts += 1
+            self._form_retry_at_us = self._later(started_us, self._form_attempts, error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return True
+        finally:
+            self._forming = False
+            self.changed.notify_all()
+        if group.state == "offered":
+            self._offer(group)
+        return True
+
+    def _offer(self, group: Group) -> None:
+        """Offer a block to storage; on failure leave it for the next attempt, byte for byte as it is."""
+        group.busy = True
+        started_us = self._clock.elapsed_us()
+        try:
+            self._unlocked(lambda: self._run.append(group))
+        except BaseException as error:
+            group.busy = False
+            if not self._survivable(error):
+                self._die(error)
+                return
+            group.attempts += 1
+            group.retry_at_us = self._later(started_us, group.attempts, error)
+            self.changed.notify_all()
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            return
+        group.busy = False
+        if group.state != "offered":
+            return  # stopped meanwhile: the next writer decides
+        self._uptime.resume()
+        self._counters.committed(group, self._clock.elapsed_us() - started_us)
+        group.state = "stored"
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Settle, in order, every stored block that has no unstored one before it."""
+        futures: Futures = []
+        while self._offered and self._offered[0].state == "stored":
+            group = self._offered.popleft()
+            self.stored_position = group.next_position
+            self._pending_bytes -= group.size_bytes
+            self._settle(group)
+            futures += group.futures
+            group.parts, group.block, group.futures = [], None, []
+        self.changed.notify_all()
+        if futures:
+            self._unlocked(lambda: _resolve_all(futures))
+
+    def _unlocked(self, work: Callable[[], object]) -> None:
+        self.changed.release()
+        try:
+            work()
+        finally:
+            self.changed.acquire()
+
+    # Failing.
+
+    def _survivable(self, error: BaseException) -> bool:
+        """Tell whether the same bytes may be offered again: after all but losing the log, damage, and bugs."""
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        return isinstance(error, OncelogError) and not isinstance(error, WriterFenced | CorruptionError | Closed)
+
+    def _later(self, started_us: int, attempts: int, error: BaseException) -> int:
+        """Note an outage; return the moment of the next attempt."""
+        self._uptime.stop(started_us)
+        self._counters.failed(str(error))
+        delay_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(attempts - 1, 16)) * (0.5 + self._clock.chance() / 2)
+        return self._clock.elapsed_us() + int(delay_s * 1e6)
+
+    def _until_retry_s(self) -> float | None:
+        moments = [group.retry_at_us for group in self._offered if group.attempts and not group.busy]
+        if self._form_retry_at_us:
+            moments.append(self._form_retry_at_us)
+        return max(0.0, (min(moments) - self._clock.elapsed_us()) / 1e6) if moments else None
+
+    def _die(self, error: BaseException) -> None:
+        """End because of an error that no further attempt can mend; whoever waits is told."""
+        if isinstance(error, WriterFenced):
+            self._fail_all(WriterFenced(str(error), outcome="unknown"))
+        elif isinstance(error, OncelogError):
+            self._fail_all(error)
+        else:
+            self._fail_all(Closed(f"the writer ended on an unexpected error: {error!r}"))
+            assert self.error is not None
+            self.error.__cause__ = error
+            raise error
+
+    def _fail_all(self, error: OncelogError) -> None:
+        self.error = error
+        futures: Futures = []
+        for group in (*self._offered, *self._waiting):
+            group.error = error
+            if group.state == "waiting" and isinstance(error, WriterFenced):
+                group.error = WriterFenced(str(error), outcome="not written")
+            group.state = "failed"
+            futures += [(future, _raiser(group.error)) for future, _ in group.futures]
+        self._offered.clear()
+        self._waiting.clear()
+        self.changed.notify_all()
+        if futures:
+            self._unlocked(lambda: _resolve_all(futures))
+
+    def _past(self, deadline_us: int | None) -> bool:
+        return deadline_us is not None and self._clock.elapsed_us() >= deadline_us
+
+    def _why(self) -> str:
+        return f" ({self._counters.last_failure})" if self._attempts_so_far() else ""
+
+
+def _resolve_all(futures: Futures) -> None:
+    """Answer futures. Their callbacks are other people's code, so no lock is held here."""
+    for future, answer in futures:
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(answer())
+        except OncelogError as error:
+            future.set_exception(error)
+
+
+def _raiser(error: OncelogError) -> Callable[[], Ack]:
+    def answer() -> Ack:
+        raise error
+
+    return answer

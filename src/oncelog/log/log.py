@@ -1,0 +1,239 @@
+"""A log: what a database hands out by name."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from oncelog import settings as settings_module
+from oncelog.clock import Clock
+from oncelog.dedup.identity import Hasher
+from oncelog.errors import InvalidArgument, NotFound
+from oncelog.format.manifest import Manifest
+from oncelog.log import fencing, recovery, snapshots
+from oncelog.log.counters import Counts
+from oncelog.log.handle import Handle
+from oncelog.log.manifests import Known, Manifests
+from oncelog.log.reader import Reader, Tail, check_columns
+from oncelog.log.run import Run
+from oncelog.log.scan import Scan, Start
+from oncelog.log.uptime import Uptime
+from oncelog.log.writer import Writer
+from oncelog.settings import LogSettings
+from oncelog.storage.base import Claim, LogHome
+
+_Opened = TypeVar("_Opened", bound=Handle)
+
+
+class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator would ask of a log. ``counters`` and ``window`` are there while this handle has a writer."""
+
+    name: str
+    log_id: str
+    settings: LogSettings
+    version: int
+    epoch: int
+    first_position: int
+    last_position: int
+    segments: int
+    open_segment: int | None
+    bytes: int
+    uptime_s: float
+    snapshots: dict[str, int]
+    window: dict[str, int | None]
+    counters: Counts | None
+
+
+class Log(Handle):
+    """An append-only log. Made by ``Database.log``; safe to share between threads."""
+
+    _what = "log"
+
+    def __init__(self, name: str, home: LogHome, manifests: Manifests, known: Known, clock: Clock) -> None:
+        super().__init__()
+        self.name = name
+        self._home = home
+        self._manifests = manifests
+        self._known = known
+        self._clock = clock
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._writer: weakref.ref[Writer] | None = None
+
+    @property
+    def settings(self) -> LogSettings:
+        """The settings as they are stored now."""
+        return self._manifest().settings
+
+    def _manifest(self) -> Manifest:
+        return self._refresh().manifest
+
+    def _refresh(self) -> Known:
+        self._check_usable()
+        newest = self._manifests.newest(self._known)
+        assert newest is not None
+        self._known = newest
+        return newest
+
+    def writer(self, *, wait_s: float = 5.0, takeover: Literal["polite", "force"] = "polite") -> Writer:
+        """Become the log's writer: after this nobody else is, and the dedup window is as the log says.
+
+        Raises ``LogBusy`` when another living process holds a local log and keeps it for ``wait_s``;
+        ``takeover="force"`` takes it all the same where the home can fence the holder.
+        """
+        self._check_usable()
+        if takeover not in ("polite", "force"):
+            message = f"takeover {takeover!r}: must be 'polite' or 'force'"
+            raise InvalidArgument(message)
+        claim = self._home.claim(wait_s, force=takeover == "force")
+        try:
+            writer = self._open_writer(claim)
+        except BaseException:
+            claim.release()
+            raise
+        self._children.add(writer)
+        self._writer = weakref.ref(writer)
+        return writer
+
+    def _open_writer(self, claim: Claim) -> Writer:
+        identity = self._clock.token(16)
+        known, _ = fencing.take(self._home, self._manifests, identity)
+        manifest = known.manifest
+        settings = manifest.settings
+        hasher = Hasher(manifest.secret)
+        self._manifests.sweep(known)
+        window, watermark, uptime_us = None, manifest.next_position, manifest.uptime_us
+        if settings.idempotence != "off":
+            recovered = recovery.recover(self._home, self._manifests, manifest, settings, hasher)
+            window, watermark, uptime_us = recovered
+        return Writer(
+            home=self._home,
+            manifests=self._manifests,
+            run=Run(self._home, self._manifests, known, writer=identity, settings=settings, clock=self._clock),
+            claim=claim,
+            window=window,
+            hasher=hasher,
+            uptime=Uptime(self._clock, uptime_us),
+            settings=settings,
+            clock=self._clock,
+            watermark=watermark,
+        )
+
+    def read(self, start: Start = "earliest", *, limit: int | None = None) -> Reader:
+        """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.
+
+        ``start``: ``"earliest"``, ``"latest"``, a position, (segment, entry), or a moment (an aware datetime). Raises
+        ``NotFound`` for a position that is not there, with ``first`` when it was truncated away.
+        """
+        return self._opened(Reader(self._home, self._manifests, self.name, start, limit))
+
+    def read_arrow(
+        self, start: Start = "earliest", *, limit: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
+        self._check_usable()
+        check_columns(columns)
+        return self.read(start, limit=limit).batches(columns)
+
+    def tail(self, start: Start = "latest") -> Tail:
+        """Return the entries from ``start`` on as they become durable, for ever."""
+        return self._opened(Tail(self._home, self._manifests, self.name, start, self._clock))
+
+    def _opened(self, handle: _Opened) -> _Opened:
+        self._check_usable()
+        self._children.add(handle)
+        return handle
+
+    def configure(self, settings: LogSettings) -> None:
+        """Change the stored settings. Writers that are opened after this keep to the new ones.
+
+        Switching idempotence on later builds the window from the records that carry ids.
+        """
+        self._check_usable()
+        checked = settings_module.check(settings)
+        self._known = self._manifests.update(
+            lambda manifest: (
+                manifest if manifest.settings == checked else msgspec.structs.replace(manifest, settings=checked)
+            ),
+            self._known,
+        )
+
+    def info(self) -> LogInfo:
+        """Return what there is to know about the log now."""
+        known = self._refresh()
+        manifest = known.manifest
+        writer = self._writer() if self._writer is not None else None
+        return LogInfo(
+            name=self.name,
+            log_id=manifest.log_id,
+            settings=manifest.settings,
+            version=known.version,
+            epoch=manifest.epoch,
+            first_position=manifest.first_position,
+            last_position=self._last_position(),
+            segments=len(manifest.segments) + sum(page.segments for page in manifest.pages),
+            open_segment=manifest.open_segment,
+            bytes=sum(page.size_bytes for page in manifest.pages) + sum(part.size_bytes for part in manifest.segments),
+            uptime_s=manifest.uptime_us / 1e6,
+            snapshots=dict(snapshots.heads(self._home, manifest.log_id)),
+            window=dict(writer.window_state) if writer is not None else {},
+            counters=writer.counts() if writer is not None else None,
+        )
+
+    def _last_position(self) -> int:
+        """Return the position of the last visible record, or the one before the first there will be."""
+        scan = Scan(self._home, self._manifests, self.name)
+        scan.begin(self._manifest().next_position)
+        while scan.next_rows():
+            pass
+        return scan.position - 1
+
+    def close(self) -> None:
+        """Close the log's readers and its writer; what is pending is stored first."""
+        if not self._closed:
+            self._closed = True
+            for child in list(self._children):
+                child.close()
+
+
+def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:
+    """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
+    manifests = Manifests(home, clock)
+    wanted = settings_module.check(settings) if settings is not None else None
+    known = manifests.newest()
+    if known is None and create:
+        known = (
+            manifests.create(
+                Manifest(
+                    name=name,
+                    log_id=clock.token(16).hex(),
+                    secret=clock.token(32),
+                    settings=wanted or LogSettings(),
+                    created_us=clock.now_us(),
+                )
+            )
+            or manifests.newest()
+        )
+    if known is None:
+        message = f"there is no log {name!r}: create=True makes it"
+        raise NotFound(message)
+    _check_same(name, known.manifest, wanted)
+    return Log(name, home, manifests, known, clock)
+
+
+def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> None:
+    if manifest.name != name:
+        message = f"the home of log {name!r} holds log {manifest.name!r}"
+        raise InvalidArgument(message)
+    if wanted is None:
+        return
+    different = settings_module.differences(manifest.settings, wanted)
+    if different:
+        message = (
+            f"log {name!r} exists with other settings ({'; '.join(different)}): "
+            "open it without settings, or configure() it"
+        )
+        raise InvalidArgument(message)

@@ -1,0 +1,222 @@
+"""The log's truth as it is kept: versions won one after the other by conditional creates."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.format.manifest import (
+    INLINE_SEGMENTS_MAX,
+    PAGE_SEGMENTS,
+    Manifest,
+    Page,
+    Segment,
+    Version,
+    decode_body,
+    decode_page,
+    decode_version,
+    encode_body,
+    encode_page,
+    encode_version,
+)
+from oncelog.storage.base import LogHome
+
+BODIES_KEPT = 16
+"""A reader that found a version has that many more of them to fetch its body in, else it looks for a newer one."""
+
+
+class Known(NamedTuple):
+    """A manifest and the number of the version it came from."""
+
+    version: int
+    manifest: Manifest
+
+
+Change = Callable[[Manifest], Manifest]
+"""What an update does to the manifest. It may be applied to newer ones again, so it returns its argument
+unchanged when it finds itself done already, and raises (``WriterFenced``, say) when it no longer may."""
+
+
+def version_key(number: int) -> str:
+    """Return the key of a version object."""
+    return f"manifest/{number:020d}"
+
+
+class Manifests:
+    """Reads the newest manifest of a log and adds versions to it. Safe to share between threads."""
+
+    def __init__(self, home: LogHome, clock: Clock) -> None:
+        self._home = home
+        self._clock = clock
+        self._pages: dict[str, tuple[Segment, ...]] = {}
+
+    def newest(self, known: Known | None = None) -> Known | None:
+        """Return the newest manifest there is (``None``: the log does not exist), starting from a known one.
+
+        Versions are dense and never deleted, so the newest is found by doubling steps, without a list call.
+        """
+        while True:
+            number = self._newest_number(known.version if known else 0)
+            if known is not None and number == known.version:
+                return known
+            if number == 0:
+                return None
+            found = self._load(number)
+            if found is not None:
+                return found
+
+    def _newest_number(self, known: int) -> int:
+        """Return the highest version number there is, at least ``known``."""
+        low, step = known, 1
+        while self._home.exists(version_key(low + step)):
+            low, step = low + step, step * 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._home.exists(version_key(middle)):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _load(self, number: int) -> Known | None:
+        """Return a version's manifest, or ``None`` when its body is gone because newer ones came."""
+        version = self.version(number)
+        try:
+            data = self._home.read(version.body_key)
+        except NotFound:
+            if self._home.exists(version_key(number + 1)):
+                return None
+            message = f"manifest version {number} points to {version.body_key}, which is missing"
+            raise CorruptionError(message) from None
+        if xxhash.xxh3_64_intdigest(data) != version.body_checksum:
+            message = f"{version.body_key} is not the body that manifest version {number} points to"
+            raise CorruptionError(message)
+        return Known(number, decode_body(data, version.body_key))
+
+    def version(self, number: int) -> Version:
+        """Return one version object."""
+        key = version_key(number)
+        version = decode_version(self._home.read(key), key)
+        if version.number != number:
+            message = f"{key} says that it is version {version.number}"
+            raise CorruptionError(message)
+        return version
+
+    def update(self, change: Change, known: Known | None = None) -> Known:
+        """Apply a change on top of the newest manifest, by winning the next version; return what stands then.
+
+        Losing a version to somebody else is not an error: the change is applied to theirs. ``Unavailable`` leaves it
+        open whether the change was made: call again with the same change.
+        """
+        current = self.newest(known)
+        if current is None:
+            message = "the log's manifest is gone: was it deleted?"
+            raise NotFound(message)
+        while True:
+            wanted = change(current.manifest)
+            if wanted is current.manifest:
+                return current
+            won = self._offer(current.version + 1, self._spill(wanted))
+            if won is not None:
+                self._forget_body(won.version - BODIES_KEPT)
+                return won
+            newer = self.newest(current)
+            assert newer is not None
+            current = newer
+
+    def create(self, manifest: Manifest) -> Known | None:
+        """Make the first version; ``None`` when somebody else made it."""
+        return self._offer(1, manifest)
+
+    def _offer(self, number: int, manifest: Manifest) -> Known | None:
+        """Try to create a version; ``None`` when the number is taken by another."""
+        nonce = self._clock.token(8)
+        body_key = f"bodies/{number:020d}-{nonce.hex()}"
+        body = encode_body(manifest)
+        self._home.create(body_key, [body])
+        version = Version(number, manifest.epoch, nonce, body_key, xxhash.xxh3_64_intdigest(body))
+        if self._create_version(version):
+            return Known(number, manifest)
+        self._delete_quietly(body_key)
+        return None
+
+    def _create_version(self, version: Version) -> bool:
+        """Create the version object; when the answer is lost, look whose it is."""
+        data = encode_version(version)
+        try:
+            if self._home.create(version_key(version.number), [data]):
+                return True
+        except Unavailable as error:
+            if error.outcome != "unknown" or not self._home.exists(version_key(version.number)):
+                raise
+        return self.version(version.number).nonce == version.nonce
+
+    def _spill(self, manifest: Manifest) -> Manifest:
+        """Move the oldest segments to a page when a body has grown long."""
+        if len(manifest.segments) <= INLINE_SEGMENTS_MAX:
+            return manifest
+        old, recent = manifest.segments[:PAGE_SEGMENTS], manifest.segments[PAGE_SEGMENTS:]
+        key = f"pages/{old[0].number:020d}-{self._clock.token(8).hex()}"
+        data = encode_page(old)
+        self._home.create(key, [data])
+        page = Page(
+            key,
+            xxhash.xxh3_64_intdigest(data),
+            old[0].first_position,
+            old[-1].next_position,
+            len(old),
+            sum(segment.size_bytes for segment in old),
+        )
+        return msgspec.structs.replace(manifest, pages=(*manifest.pages, page), segments=recent)
+
+    def page(self, page: Page) -> tuple[Segment, ...]:
+        """Return a page's segments."""
+        found = self._pages.get(page.key)
+        if found is None:
+            data = self._home.read(page.key)
+            if xxhash.xxh3_64_intdigest(data) != page.checksum:
+                message = f"{page.key} is not the page that the manifest points to"
+                raise CorruptionError(message)
+            found = self._pages[page.key] = decode_page(data, page.key)
+        return found
+
+    def closed_from(self, manifest: Manifest, position: int) -> Iterator[Segment]:
+        """Yield the closed segments, oldest first, beginning with the one that holds ``position``."""
+        first = bisect.bisect_right(manifest.pages, position, key=lambda page: page.next_position)
+        for page in manifest.pages[first:]:
+            yield from (segment for segment in self.page(page) if segment.next_position > position)
+        start = bisect.bisect_right(manifest.segments, position, key=lambda segment: segment.next_position)
+        yield from manifest.segments[start:]
+
+    def closed_back(self, manifest: Manifest) -> Iterator[Segment]:
+        """Yield the closed segments, newest first."""
+        yield from reversed(manifest.segments)
+        for page in reversed(manifest.pages):
+            yield from reversed(self.page(page))
+
+    def sweep(self, known: Known) -> None:
+        """Delete bodies that a crash left behind: those of versions long past, and those that lost their version."""
+        for key in self._home.list("bodies/"):
+            if int(key[7:27]) <= known.version - BODIES_KEPT:
+                self._delete_quietly(key)
+
+    def _forget_body(self, number: int) -> None:
+        if number < 1:
+            return
+        try:
+            self._home.delete(self.version(number).body_key)
+        except OncelogError:
+            return  # a body too many costs a few kilobytes; the next sweep takes it
+
+    def _delete_quietly(self, key: str) -> None:
+        try:
+            self._home.delete(key)
+        except OncelogError:
+            return  # as above

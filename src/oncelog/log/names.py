@@ -1,0 +1,48 @@
+"""Names of logs: what is allowed, and the key of the home that a name stands for."""
+
+from __future__ import annotations
+
+import hashlib
+
+from oncelog.errors import InvalidArgument
+from oncelog.limits import NAME_BYTES_MAX
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_KEY_BYTES_MAX = 180
+
+
+def check(name: object) -> str:
+    """Return the name, or raise ``InvalidArgument`` saying which rule it breaks.
+
+    A name is 1 to 255 bytes of UTF-8 without control characters; a ``/`` separates a namespace from the rest, and no
+    part may be empty, ``.`` or ``..``.
+    """
+    if not isinstance(name, str):
+        message = f"a log's name is a str, not {type(name).__name__}"
+        raise InvalidArgument(message)
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError as error:
+        message = f"log name {name!r} is not valid Unicode: remove the lone surrogate"
+        raise InvalidArgument(message) from error
+    if not 1 <= size_bytes <= NAME_BYTES_MAX:
+        message = f"log name of {size_bytes} bytes: must be 1 to {NAME_BYTES_MAX} bytes of UTF-8"
+        raise InvalidArgument(message)
+    if any(character < " " or character == "\x7f" for character in name):
+        message = f"log name {name!r} holds a control character"
+        raise InvalidArgument(message)
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        message = f"log name {name!r}: no part between slashes may be empty, '.' or '..'"
+        raise InvalidArgument(message)
+    return name
+
+
+def home_key(name: str) -> str:
+    """Return the key of the log's home: the name, percent-encoded, and shortened by a hash when that is long."""
+    encoded = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode()) for c in name)
+    if encoded.startswith("."):
+        encoded = "%2E" + encoded[1:]
+    if len(encoded) <= _KEY_BYTES_MAX:
+        return encoded
+    digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"{encoded[: _KEY_BYTES_MAX - 40]}~{digest}"

@@ -1,0 +1,147 @@
+"""Rebuilding the dedup window before the first write: the newest readable snapshot, and all that came after it.
+
+The log is the truth: a snapshot only saves reading it. Whatever happens to snapshots, the window that comes out is the
+one the last writer had, but for what it had not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window, WindowState
+from oncelog.format import block, columns
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.snapshot import Snapshot
+from oncelog.log import snapshots
+from oncelog.log.manifests import Manifests
+from oncelog.log.rows import Rows
+from oncelog.settings import LogSettings
+from oncelog.storage.base import LogHome
+
+READ_BYTES = 8 << 20
+FOLD_ROWS = 8192
+
+
+class Recovered(NamedTuple):
+    """The window as the log says it is, the position up to which a snapshot gave it, and the log's up-time."""
+
+    window: Window
+    watermark: int
+    uptime_us: int
+
+
+def recover(
+    home: LogHome, manifests: Manifests, manifest: Manifest, settings: LogSettings, hasher: Hasher
+) -> Recovered:
+    """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in."""
+    taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+    window = _from_snapshot(taken, settings)
+    uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
+    start = taken.watermark if taken else manifest.first_position
+    for segment in _needed(manifests, manifest, settings, start, uptime_us):
+        fold(window, rows_of(home, segment, start), hasher)
+    window.evict(uptime_us)
+    return Recovered(window, start if taken else manifest.first_position, uptime_us)
+
+
+def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
+    kept = settings.window
+    if taken is None:
+        return Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+    state = WindowState(
+        keys=taken.identities,
+        positions=taken.positions,
+        fingerprints=taken.fingerprints,
+        ticks=taken.ticks,
+        times=taken.times,
+        starts=taken.starts,
+    )
+    return Window.load(state, int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+
+
+def _needed(
+    manifests: Manifests, manifest: Manifest, settings: LogSettings, start: int, uptime_us: int
+) -> Sequence[Segment]:
+    """Return the segments from ``start`` on that the window can still need, oldest first.
+
+    Walking back from the end: what is older than the duration is not needed, nor what lies before twice as many ids as
+    the window has keys (twice, because an id may occur again once it was forgotten).
+    """
+    needed: list[Segment] = []
+    ids = 0
+    for segment in manifests.closed_back(manifest):
+        expired = segment.last_uptime_us + settings.window.duration_s * 1e6 <= uptime_us
+        if segment.next_position <= start or expired or ids > 2 * settings.window.max_keys:
+            break
+        needed.append(segment)
+        ids += segment.ids
+    return needed[::-1]
+
+
+def rows_of(home: LogHome, segment: Segment, start: int) -> Iterator[Rows]:
+    """Yield a closed segment's records, from the block that holds position ``start`` (or its first) on."""
+    entry = max(0, start - segment.first_position)
+    cursor = home.locate(segment.number, entry, segment.end) if entry else 0
+    while cursor < segment.end:
+        buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
+        for buffer in buffers:
+            rows = Rows.of_block(block.decode(buffer))
+            if rows.next_position > start:
+                yield rows.cut(start - rows.first_position)
+
+
+def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
+    """Add the ids of stored records to a window, as its writer did when it stored them."""
+    gathered: list[Rows] = []
+    count = 0
+    for rows in parts:
+        if "id" not in rows.payload.schema.names:
+            continue
+        gathered.append(rows)
+        count += rows.count
+        if count >= FOLD_ROWS:
+            _fold_some(window, gathered, hasher)
+            gathered, count = [], 0
+    if gathered:
+        _fold_some(window, gathered, hasher)
+
+
+def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
+    """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
+    payload = columns.concat([rows.payload for rows in parts])
+    ids = payload.column(payload.schema.get_field_index("id"))
+    positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])
+    if ids.null_count:
+        present = ids.is_valid()
+        positions = positions[present.to_numpy(zero_copy_only=False)]
+        payload = payload.filter(present)
+        ids = payload.column(payload.schema.get_field_index("id"))
+    keys = hasher.identities(None, ids)
+    window.evict(parts[0].first_uptime_us)
+    handles = window.find(keys)
+    known = handles >= 0
+    if len(parts) > 1 and (known.any() or not window.distinct(keys)):
+        for rows in parts:
+            _fold_some(window, [rows], hasher)
+        return
+    if known.any():
+        # It was stored, so its writer had forgotten it, and everything before it.
+        window.evict_through(int(handles.max()))
+    window.add(keys, positions, hasher.fingerprints(payload), _starts(payload))
+    for rows in parts:
+        assert isinstance(rows.uptime_us, int)
+        assert isinstance(rows.timestamp_us, int)
+        window.commit(rows.next_position, rows.uptime_us, rows.timestamp_us)
+    window.evict(parts[-1].first_uptime_us)
+
+
+def _starts(payload: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    at = payload.schema.get_field_index("start")
+    if at < 0:
+        return np.ones(payload.num_rows, np.bool_)
+    return np.asarray(payload.column(at).to_numpy(zero_copy_only=False))

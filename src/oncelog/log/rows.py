@@ -1,0 +1,85 @@
+"""Consecutive records as they are read, whatever they are kept in: a block, or a piece of a sealed file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.format import columns
+from oncelog.format.block import Block
+from oncelog.types import Entry
+
+Micros = int | NDArray[np.int64]
+"""Microseconds: one figure for all rows, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A run of records of one segment, with the place and the times of each."""
+
+    payload: pa.RecordBatch
+    segment: int
+    first_position: int
+    first_entry: int
+    timestamp_us: Micros
+    uptime_us: Micros
+
+    @classmethod
+    def of_block(cls, found: Block) -> Rows:
+        """Return the records of a block."""
+        header = found.header
+        return cls(
+            found.payload,
+            header.segment,
+            header.first_position,
+            header.first_entry,
+            header.timestamp_us,
+            header.uptime_us,
+        )
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return int(self.payload.num_rows)
+
+    @property
+    def next_position(self) -> int:
+        """The position behind the last record."""
+        return self.first_position + self.count
+
+    @property
+    def first_uptime_us(self) -> int:
+        """The up-time of the first record."""
+        return self.uptime_us if isinstance(self.uptime_us, int) else int(self.uptime_us[0])
+
+    def cut(self, start: int, end: int | None = None) -> Rows:
+        """Return the rows from ``start`` to ``end``, sharing their bytes."""
+        end = self.count if end is None else min(end, self.count)
+        if start <= 0 and end >= self.count:
+            return self
+        return Rows(
+            self.payload.slice(start, end - start),
+            self.segment,
+            self.first_position + start,
+            self.first_entry + start,
+            self.timestamp_us if isinstance(self.timestamp_us, int) else self.timestamp_us[start:end],
+            self.uptime_us if isinstance(self.uptime_us, int) else self.uptime_us[start:end],
+        )
+
+    def before(self, moment_us: int) -> int:
+        """Return how many rows are older than a moment. Timestamps never go back."""
+        if isinstance(self.timestamp_us, int):
+            return self.count if self.timestamp_us < moment_us else 0
+        return int(np.searchsorted(self.timestamp_us, moment_us))
+
+    def entries(self) -> list[Entry]:
+        """Return the records one by one."""
+        return columns.entries(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us)
+
+    def view(self, names: Sequence[str] | None) -> pa.RecordBatch:
+        """Return the records in the columns of a reader, all or those named, without copying them."""
+        return columns.view(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us, names)

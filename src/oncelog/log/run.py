@@ -1,0 +1,151 @@
+"""The segment that a writer is writing: places blocks in it, stores them, and rolls to the next when it is full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oncelog.clock import Clock
+from oncelog.format import block
+from oncelog.format.manifest import Segment
+from oncelog.log import fencing
+from oncelog.log.manifests import Known, Manifests
+from oncelog.settings import LogSettings
+from oncelog.storage.base import LogHome, SegmentWriter
+
+if TYPE_CHECKING:
+    from oncelog.log.committer import Group
+
+
+class Run:
+    """One writer's way through its segments. Used by one thread at a time, except for ``append``.
+
+    The writer's epoch never changes; ``known`` is the newest manifest this writer has seen.
+    """
+
+    def __init__(
+        self, home: LogHome, manifests: Manifests, known: Known, *, writer: bytes, settings: LogSettings, clock: Clock
+    ) -> None:
+        assert known.manifest.open_segment is not None
+        self.known = known
+        self.epoch = known.manifest.epoch
+        self._home = home
+        self._manifests = manifests
+        self._writer = writer
+        self._settings = settings
+        self._clock = clock
+        self._last_timestamp_us = known.manifest.last_timestamp_us
+        self._segment_writer: SegmentWriter | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        number = self.known.manifest.open_segment
+        assert number is not None
+        self.segment = number
+        self.first_position = self.known.manifest.next_position
+        self.start = (self.segment, self.first_position)  # read by other threads, so replaced as one
+        self.started_us = self._clock.elapsed_us()
+        self.entries = self.blocks = self.size_bytes = self.ids = 0
+        self.end = self.checksum = 0
+        self.first_timestamp_us = self.last_uptime_us = 0
+
+    @property
+    def in_flight_max(self) -> int:
+        """How many blocks may be offered before the first of them is known to be stored."""
+        return self._segment_writer.in_flight_max if self._segment_writer is not None else 1
+
+    @property
+    def full(self) -> bool:
+        """Whether the next block belongs into another segment."""
+        if self.entries == 0:
+            return False
+        age_s = self._settings.segment_age_s
+        old = age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
+        return old or self.size_bytes >= self._settings.segment_bytes
+
+    def timestamp_us(self, now_us: int) -> int:
+        """Return the time of the next block: the clock's, but never before the block before it."""
+        self._last_timestamp_us = max(self._last_timestamp_us, now_us)
+        return self._last_timestamp_us
+
+    def place(self, group: Group) -> None:
+        """Give a group its segment, block number and first entry."""
+        group.segment, group.number, group.first_entry = self.segment, self.blocks, self.entries
+        if self.entries == 0:
+            self.first_timestamp_us = group.timestamp_us
+        self.entries += group.count
+        self.blocks += 1
+        self.ids += group.ids
+        self.last_uptime_us = group.uptime_us
+
+    def encode(self, group: Group) -> None:
+        """Fix a placed group's bytes, for good."""
+        group.block = block.encode(
+            group.payload(),
+            segment=group.segment,
+            first_entry=group.first_entry,
+            first_position=group.first_position,
+            epoch=self.epoch,
+            writer=self._writer,
+            uptime_us=group.uptime_us,
+            timestamp_us=group.timestamp_us,
+            previous=self.checksum,
+        )
+        self.checksum = group.block.checksum
+        self.size_bytes += group.block.size_bytes
+
+    def append(self, group: Group) -> None:
+        """Store a group's block; on return it is durable."""
+        assert group.block is not None
+        assert self._segment_writer is not None
+        end = self._segment_writer.append(group.number, group.block.chunks)
+        self.end = max(self.end, end)
+
+    def prepare(self) -> None:
+        """Make sure that there is a segment to put the next block into. Nothing may be in flight if this one is
+        full.
+        """
+        if self.full:
+            self._roll()
+        if self._segment_writer is None:
+            self._segment_writer = self._home.start_segment(self.segment, self.epoch)
+
+    def _roll(self) -> None:
+        """Close this segment in the manifest, at its known tail, and open the next."""
+        self.known = self._manifests.update(
+            fencing.close_and_open(self.epoch, self.segment, self._closed()), self.known
+        )
+        self._let_go()
+        self._begin()
+
+    def finish(self, uptime_us: int) -> None:
+        """Close this segment in the manifest, at its known tail: the writer is leaving."""
+        self._let_go()
+        self.known = self._manifests.update(
+            fencing.close(self.epoch, self.segment, self._closed(), uptime_us), self.known
+        )
+
+    def abandon(self) -> None:
+        """Leave the segment as it is, to be fenced by the next writer."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._segment_writer is not None:
+            self._segment_writer.close()
+            self._segment_writer = None
+
+    def _closed(self) -> Segment | None:
+        if self.entries == 0:
+            return None
+        return Segment(
+            number=self.segment,
+            first_position=self.first_position,
+            entries=self.entries,
+            epoch=self.epoch,
+            end=self.end,
+            checksum=self.checksum,
+            size_bytes=self.size_bytes,
+            first_timestamp_us=self.first_timestamp_us,
+            last_timestamp_us=self._last_timestamp_us,
+            last_uptime_us=self.last_uptime_us,
+            ids=self.ids,
+        )

@@ -1,0 +1,68 @@
+"""Dedup snapshots: a cache of the fold of the log, so that opening one does not read all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
+from oncelog.format import snapshot
+from oncelog.format.snapshot import Snapshot
+from oncelog.storage.base import LogHome
+
+KEPT = 2
+HEAD_BYTES = 4096
+
+
+def prefix(log_id: str) -> str:
+    """Return the prefix of the keys of a log's snapshots."""
+    return f"dedup_snapshot/{log_id}/"
+
+
+def save(home: LogHome, log_id: str, taken: Snapshot, clock: Clock) -> str:
+    """Store a snapshot, then delete all but the newest two; return its key."""
+    chunks = snapshot.encode(taken)
+    timestamp_us = taken.created_us
+    while not home.create(key := f"{prefix(log_id)}snapshot_{timestamp_us:020d}", chunks):
+        timestamp_us = max(timestamp_us + 1, clock.now_us())
+    for stale, _ in heads(home, log_id)[KEPT:]:
+        home.delete(stale)
+    return key
+
+
+def heads(home: LogHome, log_id: str) -> list[tuple[str, int]]:
+    """Return the keys of the snapshots whose head can be read, with their watermarks, newest first.
+
+    The newest is the one with the highest watermark: names come from a clock, and clocks jump.
+    """
+    found = []
+    for key in home.list(prefix(log_id)):
+        try:
+            head = snapshot.decode_head(home.read(key, 0, HEAD_BYTES), key)
+        except (CorruptionError, NotFound, Unsupported):
+            continue
+        if head.log_id == log_id:
+            found.append((key, head.watermark))
+    return sorted(found, key=lambda item: (item[1], item[0]), reverse=True)
+
+
+def readable(home: LogHome, log_id: str, next_position: int) -> Iterator[Snapshot]:
+    """Yield the snapshots that can be believed, newest first: whole, of this log, and not ahead of what is decided."""
+    for key, watermark in heads(home, log_id):
+        if watermark > next_position:
+            continue
+        try:
+            yield snapshot.decode(home.read(key), key)
+        except (CorruptionError, NotFound, Unsupported):
+            continue
+
+
+def forget_unreadable(home: LogHome, log_id: str) -> None:
+    """Delete snapshots that cannot be read: they are only in the way."""
+    good = {key for key, _ in heads(home, log_id)}
+    for key in home.list(prefix(log_id)):
+        if key not in good:
+            try:
+                home.delete(key)
+            except OncelogError:
+                return

@@ -1,0 +1,516 @@
+"""The writer: admits records that are new, answers those that are not, and hands the rest to the committer."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.clock import Clock
+from oncelog.dedup.content import content_id
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
+from oncelog.errors import (
+    AppendErrors,
+    Closed,
+    IdConflict,
+    InvalidArgument,
+    OncelogError,
+    Unavailable,
+    Unsupported,
+)
+from oncelog.format import intake
+from oncelog.format.snapshot import Snapshot
+from oncelog.log import admission, snapshots
+from oncelog.log.admission import Admitted
+from oncelog.log.committer import Committer, Group
+from oncelog.log.counters import Counters, Counts
+from oncelog.log.handle import Handle
+from oncelog.log.manifests import Manifests
+from oncelog.log.run import Run
+from oncelog.log.uptime import Uptime
+from oncelog.settings import LogSettings
+from oncelog.storage.base import Claim, LogHome
+from oncelog.types import Ack, ColumnAcks, Record, moment
+
+TIMEOUT_S = 30.0
+RECORD_OVERHEAD_BYTES = 16
+SNAPSHOT_RECORDS_AT_CLOSE = 1000
+"""A gap shorter than this is read faster than a snapshot is written."""
+
+
+class _Ticket(NamedTuple):
+    """What was decided for one record: where it is, or will be once ``group`` is stored."""
+
+    position: int
+    group: Group | None
+    timestamp_us: int
+    duplicate: bool = False
+    conflict: bool = False
+
+
+class Writer(Handle):
+    """The one writer of a log. Made by ``Log.writer``; safe to share between threads.
+
+    Every method that returns an ``Ack`` returns it when the record is durable, or, for a duplicate, when the original
+    is. ``Unavailable(outcome="unknown")`` means that the record stays pending: retry with the same id.
+    """
+
+    _what = "writer"
+
+    def __init__(
+        self,
+        *,
+        home: LogHome,
+        manifests: Manifests,
+        run: Run,
+        claim: Claim,
+        window: Window | None,
+        hasher: Hasher,
+        uptime: Uptime,
+        settings: LogSettings,
+        clock: Clock,
+        watermark: int,
+    ) -> None:
+        super().__init__()
+        manifest = run.known.manifest
+        self._home = home
+        self._manifests = manifests
+        self._run = run
+        self._claim = claim
+        self._window = window
+        self._hasher = hasher
+        self._uptime = uptime
+        self._settings = settings
+        self._clock = clock
+        self._log_id = manifest.log_id
+        self._counters = Counters()
+        self._committer = Committer(
+            run,
+            settings=settings,
+            uptime=uptime,
+            clock=clock,
+            counters=self._counters,
+            next_position=manifest.next_position,
+            settle=self._settle,
+        )
+        self._snapshot_position = watermark
+        self._snapshot_uptime_us = uptime.now_us()
+        self._snapshotting: threading.Thread | None = None
+
+    # Appending one record.
+
+    def append(
+        self,
+        value: bytes,
+        *,
+        id: str | None = None,
+        stream: str | None = None,
+        type: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        tenant: str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Ack:
+        """Append one record; return where it is, or where it was when its id was seen before.
+
+        Raises ``InvalidArgument`` (``IdConflict`` when the id is taken by other content), ``Unavailable`` when storage
+        does not answer within ``timeout_s``, ``WriterFenced`` when another writer took the log.
+        """
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        deadline_us = self._deadline(timeout_s)
+        with self._committer.changed:
+            ticket = self._admit(record, deadline_us)
+            if ticket.group is not None:
+                self._committer.wait(ticket.group, deadline_us)
+        return self._answer(ticket, record.id)
+
+    def submit(
+        self,
+        value: bytes,
+        *,
+        id: str | None = None,
+        stream: str | None = None,
+        type: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        tenant: str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Future[Ack]:
+        """Append one record without waiting for it: the future has the ack, or the error, once it is known.
+
+        Blocks only while too much is pending, at most ``timeout_s``. ``asyncio.wrap_future`` makes it awaitable.
+        """
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        future: Future[Ack] = Future()
+        with self._committer.changed:
+            ticket = self._admit(record, self._deadline(timeout_s))
+            if ticket.group is not None:
+                ticket.group.futures.append((future, lambda: self._answer(ticket, record.id)))
+                self._committer.start_threads()
+                return future
+        try:
+            future.set_result(self._answer(ticket, record.id))
+        except OncelogError as error:
+            future.set_exception(error)
+        return future
+
+    def _checked(self, record: Record) -> Record:
+        """Return the record as it will be stored, or raise ``InvalidArgument``."""
+        self._check_usable()
+        intake.check_record(record)
+        if record.producer is not None or record.sequence is not None:
+            message = "producer and sequence: this version has no producer sessions yet; use an id"
+            raise Unsupported(message)
+        if record.id is not None and self._window is None:
+            message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
+            raise InvalidArgument(message)
+        if type(record.value) is not bytes:
+            record = admission.replace(record, value=bytes(record.value))
+        if record.id is None and self._settings.idempotence == "content":
+            record = admission.replace(record, id=content_id(self._log_id, record))
+        return record
+
+    def _admit(self, record: Record, deadline_us: int | None) -> _Ticket:
+        """Decide one record, and add it if it is new. The committer's lock is held."""
+        size_bytes = len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
+        self._check_usable()
+        self._committer.room(size_bytes, 1, deadline_us)
+        self._counters.attempts += 1
+        if self._window is not None and record.id is not None:
+            high, low = self._hasher.identity("", record.id)
+            fingerprint = self._hasher.fingerprint(record)
+            self._window.evict(self._uptime.now_us())
+            handle = self._window.find_one(high, low)
+            if handle >= 0:
+                return self._seen(handle, fingerprint)
+            self._window.add_one(high, low, self._committer.next_position, fingerprint)
+        group = self._committer.group_for(size_bytes, 1)
+        position = group.next_position
+        group.add_record(record, size_bytes)
+        self._committer.admitted(size_bytes, 1)
+        return _Ticket(position, group, -1)
+
+    def _seen(self, handle: int, fingerprint: int) -> _Ticket:
+        assert self._window is not None
+        position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
+        conflict = fingerprint != stored_fingerprint
+        if conflict:
+            self._counters.conflicts += 1
+        else:
+            self._counters.duplicates += 1
+            if self._settings.window.refresh_on_hit and not pending:
+                self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
+        group = self._committer.group_of(position) if pending else None
+        return _Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
+
+    def _answer(self, ticket: _Ticket, id: str | None) -> Ack:
+        """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
+        position, group, timestamp_us, duplicate, conflict = ticket
+        if conflict and self._settings.on_conflict == "error":
+            raise admission.conflict(id, position)
+        if group is not None:
+            place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
+            timestamp_us = group.timestamp_us
+        else:
+            place = self._place(position)
+        return Ack(position, *place, moment(timestamp_us), duplicate, conflict)
+
+    def _place(self, position: int) -> tuple[int | None, int | None]:
+        """Return the segment and entry of a stored position (nothing, if that was truncated away)."""
+        segment, first_position = self._run.start
+        if position >= first_position:
+            return segment, position - first_position
+        manifest = self._run.known.manifest
+        at = bisect.bisect_right(manifest.segments, position, key=lambda segment: segment.first_position) - 1
+        found = manifest.segments[at] if at >= 0 else next(self._manifests.closed_from(manifest, position), None)
+        if found is None or not found.first_position <= position < found.next_position:
+            return None, None
+        return found.number, position - found.first_position
+
+    # Appending many.
+
+    def append_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
+        """Append records, each decided on its own; return their acks in order.
+
+        Settles every record, then raises ``AppendErrors`` (with the ack or the error of each) if any was refused.
+        """
+        results: list[Ack | OncelogError | None] = [None] * len(records)
+        good: list[int] = []
+        checked: list[Record] = []
+        for row, record in enumerate(records):
+            try:
+                checked.append(self._checked(record))
+                good.append(row)
+            except InvalidArgument as error:
+                self._check_usable()
+                results[row] = error
+                self._counters.refused += 1
+        if checked:
+            admitted = self._append_payload(admission.payload_of(checked), timeout_s)
+            for row, result in zip(good, self._results(admitted), strict=True):
+                results[row] = result
+        return _all_acks(results)
+
+    def append_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
+        """Append records all or none; return their acks in order.
+
+        Exactly a stored batch, in its order, gets the original acks. All new: written, as one block. Anything else is
+        ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``.
+        Nothing is written then.
+        """
+        checked = [self._checked(record) for record in records]
+        if not checked:
+            return []
+        payload = admission.batch_payload(checked, self._settings)
+        deadline_us = self._deadline(timeout_s)
+        keys = admission.keys_of(payload, self._hasher, self._window)
+        with self._committer.changed:
+            admitted = self._admit_batch(payload, keys, deadline_us)
+            self._wait_for(admitted, deadline_us)
+        return _all_acks(self._results(admitted))
+
+    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
+        """Append the rows of a table, each decided on its own; return positions and duplicates in columns.
+
+        Columns: ``value`` (binary), and optionally ``id``, ``stream``, ``type``, ``tenant`` (string), ``headers``
+        (map of string to binary). A table with a bad row is ``InvalidArgument`` and nothing of it is written; rows
+        whose id is taken by other content are ``AppendErrors``, after every other row is stored.
+        """
+        self._check_usable()
+        payload = intake.normalise(table)
+        intake.check_limits(payload)
+        payload = admission.check_columns(payload, self._settings, self._log_id)
+        admitted = self._append_payload(payload, timeout_s)
+        if self._settings.on_conflict == "error" and admitted.conflicts.any():
+            _all_acks(self._results(admitted))
+        return ColumnAcks(admitted.positions, admitted.duplicates, admitted.conflicts)
+
+    def _append_payload(self, payload: pa.RecordBatch, timeout_s: float | None) -> Admitted:
+        """Admit a payload in pieces of a block, and wait for the last: one piece is hashed while another is stored."""
+        deadline_us = self._deadline(timeout_s)
+        pieces = admission.pieces(payload, self._settings)
+        parts = []
+        for piece in pieces:
+            keys = admission.keys_of(piece, self._hasher, self._window)
+            with self._committer.changed:
+                parts.append(self._admit_rows(piece, keys, deadline_us))
+                if len(pieces) > 1:
+                    self._committer.start_threads()
+        admitted = Admitted.joined(parts, payload)
+        with self._committer.changed:
+            self._wait_for(admitted, deadline_us)
+        return admitted
+
+    def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
+        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
+        self._check_usable()
+        self._committer.room(size_bytes, piece.num_rows, deadline_us)
+        self._counters.attempts += piece.num_rows
+        admitted = admission.decide(piece, keys, self._window, self._committer.next_position, self._uptime.now_us())
+        self._store(admitted, piece, keys, size_bytes)
+        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
+            self._window.refresh(admitted.handles, self._uptime.now_us())
+        return admitted
+
+    def _admit_batch(self, payload: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
+        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
+        self._check_usable()
+        self._committer.room(size_bytes, payload.num_rows, deadline_us)
+        self._counters.attempts += payload.num_rows
+        admitted = admission.decide_batch(
+            payload, keys, self._window, self._committer.next_position, self._uptime.now_us()
+        )
+        self._store(admitted, payload, keys, size_bytes)
+        return admitted
+
+    def _store(self, admitted: Admitted, piece: pa.RecordBatch, keys: admission.Keys | None, size_bytes: int) -> None:
+        """Hand the new rows of a piece to the committer, and note what the others wait for."""
+        new = admitted.new
+        count = int(np.count_nonzero(new))
+        self._counters.duplicates += int(np.count_nonzero(admitted.duplicates & ~admitted.conflicts))
+        self._counters.conflicts += int(np.count_nonzero(admitted.conflicts))
+        if count:
+            rows = piece if count == piece.num_rows else piece.filter(pa.array(new))
+            size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
+            ids = admission.remember(admitted, keys, self._window, piece)
+            group = self._committer.group_for(size_bytes, count)
+            assert group.next_position == self._committer.next_position
+            group.add_payload(rows, size_bytes, ids)
+            self._committer.admitted(size_bytes, count)
+            admitted.groups.append(group)
+        if count < piece.num_rows:
+            admitted.groups += self._committer.groups_of(admitted.positions[~new])
+
+    def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:
+        if admitted.groups:
+            newest = max(admitted.groups, key=lambda group: group.first_position)
+            self._committer.wait(newest, deadline_us)
+
+    def _results(self, admitted: Admitted) -> list[Ack | OncelogError]:
+        """Return, for each row that was admitted, its ack or the error that refused it."""
+        groups = sorted(admitted.groups, key=lambda group: group.first_position)
+        starts = [group.first_position for group in groups]
+        ids = admitted.ids()
+        results: list[Ack | OncelogError] = []
+        for row, position in enumerate(admitted.positions.tolist()):
+            at = bisect.bisect_right(starts, position) - 1
+            group = groups[at] if at >= 0 and position < groups[at].next_position else None
+            ticket = _Ticket(
+                position,
+                group,
+                int(admitted.times[row]),
+                duplicate=bool(admitted.duplicates[row]),
+                conflict=bool(admitted.conflicts[row]),
+            )
+            try:
+                results.append(self._answer(ticket, ids[row]))
+            except IdConflict as error:
+                results.append(error)
+        return results
+
+    # Living and leaving.
+
+    def flush(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
+        """Return when all that was submitted is durable; ``Unavailable(outcome="unknown")`` when time runs out
+        first.
+        """
+        self._check_usable()
+        with self._committer.changed:
+            self._committer.check()
+            self._committer.drain(self._deadline(timeout_s))
+
+    def snapshot(self) -> None:
+        """Store a dedup snapshot of what is durable now. Writers do this by themselves, by time and by count."""
+        self._check_usable()
+        if self._window is None:
+            return
+        with self._committer.changed:
+            self._committer.check()
+            taken = self._take_snapshot(self._window)
+        try:
+            snapshots.save(self._home, self._log_id, taken, self._clock)
+        except OncelogError:
+            self._counters.snapshot_failures += 1
+            raise
+        self._counters.snapshots += 1
+
+    def _take_snapshot(self, window: Window) -> Snapshot:
+        """Return the window and the position it belongs to, taken together. The committer's lock is held."""
+        position = self._committer.stored_position
+        self._snapshot_position, self._snapshot_uptime_us = position, self._uptime.now_us()
+        segment, entry = self._place(position - 1) if position else (None, None)
+        marks = [] if segment is None or entry is None else [(segment, entry)]
+        return admission.snapshot_of(
+            window,
+            settings=self._settings,
+            log_id=self._log_id,
+            now_us=self._clock.now_us(),
+            uptime_us=self._uptime.now_us(),
+            watermark=position,
+            segments=marks,
+        )
+
+    def _settle(self, group: Group) -> None:
+        """Note that a group is durable, before anybody is told. The committer's lock is held."""
+        if self._window is None:
+            return
+        self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
+        gap = group.next_position - self._snapshot_position
+        age_us = group.uptime_us - self._snapshot_uptime_us
+        due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
+        if due and (self._snapshotting is None or not self._snapshotting.is_alive()):
+            self._snapshotting = threading.Thread(target=self._snapshot_quietly, name="oncelog-snapshot", daemon=True)
+            self._snapshotting.start()
+
+    def _snapshot_quietly(self) -> None:
+        try:
+            self.snapshot()
+        except OncelogError:
+            return  # counted; the one before it still stands, and the next attempt comes with the next commit
+
+    def counts(self) -> Counts:
+        """Return what this writer has counted so far."""
+        with self._committer.changed:
+            return self._counters.counts()
+
+    @property
+    def window_state(self) -> Mapping[str, int | None]:
+        """How full the dedup window is: keys, pending, evicted, bytes, and the age of its oldest key in seconds."""
+        with self._committer.changed:
+            window = self._window
+            if window is None:
+                return {}
+            oldest_us = window.oldest_tick_us
+            return {
+                "keys": window.count,
+                "pending": window.pending_count,
+                "evicted": window.evicted,
+                "bytes": window.nbytes,
+                "horizon_s": None if oldest_us is None else (self._uptime.now_us() - oldest_us) // 1_000_000,
+            }
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last record that is durable; -1 when there is none."""
+        return self._committer.stored_position - 1
+
+    def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
+        """Store what is pending, close the segment and let the log go. May be repeated.
+
+        Raises ``Unavailable(outcome="unknown")`` when storage does not take what is pending in time; the log is let go
+        all the same, and the next writer decides.
+        """
+        if self._closed:
+            return
+        if not self._of_this_process:
+            self._closed = True
+            return
+        try:
+            self._leave(self._deadline(timeout_s))
+        finally:
+            self._closed = True
+            with self._committer.changed:
+                self._committer.stop(Closed("this writer is closed"))
+            self._run.abandon()
+            self._claim.release()
+            self._home.wake()
+
+    def _leave(self, deadline_us: int | None) -> None:
+        """Settle what is pending and close the segment, if this is still the log's writer."""
+        with self._committer.changed:
+            if self._committer.error is not None:
+                return
+            self._committer.drain(deadline_us)
+        if self._snapshotting is not None:
+            self._snapshotting.join()
+        if self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE:
+            self._snapshot_quietly()
+        try:
+            self._run.finish(self._uptime.now_us())
+        except Unavailable:
+            return  # everything is durable; the next writer closes the segment
+
+    def _deadline(self, timeout_s: float | None) -> int | None:
+        if timeout_s is None:
+            return None
+        if not timeout_s >= 0:
+            message = f"timeout_s is {timeout_s}, must be 0 or more"
+            raise InvalidArgument(message)
+        return self._clock.elapsed_us() + int(timeout_s * 1e6)
+
+
+def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:
+    """Return the acks, or raise ``AppendErrors`` if one of them is an error."""
+    errors = [result for result in results if isinstance(result, OncelogError)]
+    if errors:
+        message = f"{len(errors)} of {len(results)} records were refused, the first: {errors[0]}"
+        raise AppendErrors(message, results=results)
+    return [result for result in results if isinstance(result, Ack)]
