@@ -1,0 +1,175 @@
+"""Many blocks at once: small neighbours become one payload, so that what follows works on columns.
+
+A log that was written one record at a time is read and recovered at 2-3 µs a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from oncelog.errors import CorruptionError
+from oncelog.format import single
+from oncelog.format.block import CHECKED_BYTES, HEADER, HEADER_BYTES, MAGIC, VERSION, decode
+from oncelog.format.columns import Timestamps, concat
+from oncelog.format.schema import ID, VALUE, schema_of
+
+_unpack = HEADER.unpack_from
+_digest = xxhash.xxh3_64_intdigest
+
+SMALL_BYTES_MAX = 65_536
+"""A larger block stays as it is, uncopied."""
+
+GATHERED_BYTES_MAX = 4_194_304
+"""Small blocks are gathered up to about this many bytes."""
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """Consecutive blocks of one segment, checked, as one payload.
+
+    ``counts``, ``timestamps_us`` and ``uptimes_us`` have an element a block. ``previous`` is what the first block names
+    as the checksum of the one before, ``checksum`` is the last one's own.
+    """
+
+    segment: int
+    first_entry: int
+    first_position: int
+    payload: pa.RecordBatch
+    counts: list[int]
+    timestamps_us: list[int]
+    uptimes_us: list[int]
+    previous: int
+    checksum: int
+
+    def row_timestamps_us(self) -> Timestamps:
+        """Return the rows' timestamps, as ``columns.view`` and ``columns.entries`` take them."""
+        if len(self.counts) == 1:
+            return self.timestamps_us[0]
+        return np.repeat(np.array(self.timestamps_us, np.int64), self.counts)
+
+    def row_uptimes_us(self) -> NDArray[np.int64]:
+        """Return the up-time at which each row was stored."""
+        return np.repeat(np.array(self.uptimes_us, np.int64), self.counts)
+
+
+def gather(buffers: Iterable[pa.Buffer]) -> Iterator[Gathered]:
+    """Yield the blocks in ``buffers``, which follow each other in one segment, gathered as far as that is cheap.
+
+    Every block is checked as ``decode`` checks it, and must follow the one before: else ``CorruptionError``.
+    """
+    gathering = _Gathering()
+    for buffer in buffers:
+        large = buffer.size > SMALL_BYTES_MAX
+        if gathering.counts and (large or gathering.size_bytes > GATHERED_BYTES_MAX):
+            yield gathering.taken()
+        gathering.add(buffer, large=large)
+        if large:
+            yield gathering.taken()
+    if gathering.counts:
+        yield gathering.taken()
+
+
+class _Gathering:
+    """Blocks on their way to be gathered. What must come next is remembered when some are taken."""
+
+    def __init__(self) -> None:
+        self.follows: tuple[int, int, int, int] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.size_bytes = 0
+        self.counts: list[int] = []
+        self.uptimes_us: list[int] = []
+        self.timestamps_us: list[int] = []
+        self.payloads: list[pa.RecordBatch] = []
+        self.values: list[bytes] = []
+        self.ids: list[bytes | None] = []
+
+    def add(self, buffer: pa.Buffer, *, large: bool) -> None:
+        """Check a block and put it behind those that are here."""
+        if large or not self._add_single(buffer.to_pybytes()):
+            block = decode(buffer)
+            header = block.header
+            self._flush_singles()
+            place = (header.segment, header.first_entry, header.first_position, header.previous)
+            self._follow(place, header.count, header.checksum)
+            self.uptimes_us.append(header.uptime_us)
+            self.timestamps_us.append(header.timestamp_us)
+            self.payloads.append(block.payload)
+        self.size_bytes += buffer.size
+
+    def _add_single(self, raw: bytes) -> bool:
+        """Add a block of one plain record; return ``False`` for any other, and for what ``decode`` will refuse."""
+        if len(raw) < HEADER_BYTES:
+            return False
+        fields = _unpack(raw)
+        magic, version, flags, mask, segment, entry, position, count = fields[:8]
+        uptime_us, timestamp_us, body_bytes, body_checksum, previous, checksum = fields[10:]
+        if count != 1 or magic != MAGIC or version != VERSION or flags or len(raw) != HEADER_BYTES + body_bytes:
+            return False
+        if _digest(raw[:CHECKED_BYTES]) != checksum or _digest(raw[HEADER_BYTES:]) != body_checksum:
+            return False
+        found = single.parse(raw, HEADER_BYTES, mask)
+        if found is None:
+            return False
+        self._follow((segment, entry, position, previous), 1, checksum)
+        self.uptimes_us.append(uptime_us)
+        self.timestamps_us.append(timestamp_us)
+        self.values.append(found[0])
+        self.ids.append(found[1])
+        return True
+
+    def _follow(self, place: tuple[int, int, int, int], count: int, checksum: int) -> None:
+        if not self.counts:
+            self.first = place
+        if place != self.follows and self.follows is not None:
+            message = (
+                f"block of segment {place[0]} from entry {place[1]}: does not follow the one before: "
+                f"its (segment, entry, position, checksum before) are {place}, expected {self.follows}"
+            )
+            raise CorruptionError(message)
+        self.follows = (place[0], place[1] + count, place[2] + count, checksum)
+        self.counts.append(count)
+
+    def _flush_singles(self) -> None:
+        if not self.values:
+            return
+        mask = VALUE
+        arrays = [pa.array(self.values, pa.binary())]
+        if any(found is not None for found in self.ids):
+            mask |= ID
+            arrays.append(_texts(self.ids))
+        self.payloads.append(pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask)))
+        self.values, self.ids = [], []
+
+    def taken(self) -> Gathered:
+        """Return what is here, and begin anew."""
+        assert self.follows is not None, "there is something to take"
+        self._flush_singles()
+        segment, first_entry, first_position, previous = self.first
+        gathered = Gathered(
+            segment=segment,
+            first_entry=first_entry,
+            first_position=first_position,
+            payload=concat(self.payloads),
+            counts=self.counts,
+            timestamps_us=self.timestamps_us,
+            uptimes_us=self.uptimes_us,
+            previous=previous,
+            checksum=self.follows[3],
+        )
+        self._clear()
+        return gathered
+
+
+def _texts(texts: list[bytes | None]) -> pa.Array:
+    try:
+        return pa.array(texts, pa.string())
+    except pa.ArrowInvalid as error:
+        message = f"an id in a block whose checksums hold is not UTF-8: {error}"
+        raise CorruptionError(message) from error
