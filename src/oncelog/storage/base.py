@@ -137,6 +137,10 @@ class LogHome(Protocol):
         """
         ...
 
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now; 0 when there is no such segment."""
+        ...
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks; one that is not there is no error. Buffers already read stay valid."""
         ...

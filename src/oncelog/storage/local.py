@@ -205,6 +205,10 @@ class LocalHome:
         """Return the cursor of the block that holds ``entry``, or the end of what is visible."""
         return self._reader.locate(segment, entry, end)
 
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now."""
+        return self._reader.visible(segment)
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's file, if it is there, and what was cut off it."""
         self._objects.delete(segment_path(self._path, segment))

@@ -159,6 +159,12 @@ class MemoryHome:
             stored = self._stored(segment, end)
             return bisect.bisect_right(self._segments[segment].entries, entry, 0, len(stored)) if stored else 0
 
+    def visible(self, segment: int) -> int:
+        """Return how many entries of a segment can be read now."""
+        with self._lock:
+            state = self._segments.get(segment)
+            return state.entries[-1] if state is not None and state.entries else 0
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. That it was fenced is remembered."""
         with self._lock:

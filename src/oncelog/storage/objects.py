@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ TORN = "torn"
 BLOCKS_SUFFIX = ".blocks"
 
 _OWN_NAMES = frozenset({LOCK, PUBLISHED, TEMPORARY, TORN})
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 _MAPPED_BYTES_MIN = 64 * 1024
 _numbers = itertools.count()
 
@@ -41,15 +43,18 @@ class Folders:
 
     def settle(self, folder: Path) -> None:
         """Make a folder and those above it, durably; raises ``OSError``."""
-        if folder in self._settled:
+        if folder in self._settled or folder == folder.parent:
             return
-        outside = folder != self._root and self._root not in folder.parents
-        if not (outside and self._disk.is_directory(folder)):
-            self.settle(folder.parent)
-            made = self._disk.make_directory(folder)
-            # A root that was there in a place we may not read is its owner's to keep.
-            with contextlib.suppress(*(() if made or folder != self._root else (PermissionError,))):
-                self._disk.sync_directory(folder.parent)
+        self.settle(folder.parent)
+        ours = self._root in folder.parents
+        if ours or not self._disk.is_directory(folder):
+            ours |= self._disk.make_directory(folder)
+        try:
+            self._disk.sync_directory(folder.parent)
+        except OSError as error:
+            # Folders above the root that were there may lie where nobody but their owner reads or syncs.
+            if ours or error.errno not in _NOT_OURS:
+                raise
         self._settled.add(folder)
 
     def forget(self) -> None:

@@ -5,24 +5,38 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import OrderedDict
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from oncelog.errors import CorruptionError, NotFound
-from oncelog.format.block import BlockHeader, read_header
+from oncelog.format.block import BlockHeader, read_header, scan
+from oncelog.limits import MIB
 from oncelog.storage.disk import Disk, Identity, close_quietly, explain
 from oncelog.storage.objects import BLOCKS_SUFFIX, PUBLISHED, SEGMENTS
 from oncelog.storage.published import Published, boot_of, read_published
 from oncelog.storage.recovery import whole_blocks
 
 _MAPPED_MAX = 16
-_INDEX_EVERY_BLOCKS = 16
+_INDEX_BYTES = 4 * MIB
 
 
 def segment_path(home: Path, segment: int) -> Path:
     """Return where a segment's blocks are."""
     return home / SEGMENTS / f"{segment:020d}{BLOCKS_SUFFIX}"
+
+
+class _Visible(NamedTuple):
+    """What may be read of a segment: its content (if there is any), up to where, and how many entries, if known."""
+
+    content: _Content | None
+    end: int
+    entries: int | None
+
+
+_NOTHING = _Visible(None, 0, None)
 
 
 class SegmentReader:
@@ -36,25 +50,25 @@ class SegmentReader:
         self._disk = disk
         self._home = home
         self._lock = threading.Lock()
-        self._mapped: OrderedDict[int, _Mapped] = OrderedDict()
+        self._mapped: OrderedDict[int, _Content] = OrderedDict()
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
         """Return whole blocks from ``cursor`` on, and the cursor behind them."""
-        mapped, visible = self._visible(segment, end)
-        found: list[pa.Buffer] = []
-        last: BlockHeader | None = None
-        while mapped is not None and cursor < visible and limit_bytes > 0:
-            header = mapped.header(cursor, visible, last)
-            found.append(mapped.content.slice(cursor, header.size_bytes))
-            cursor += header.size_bytes
-            limit_bytes -= header.size_bytes
-            last = header
-        return found, cursor
+        visible = self._visible(segment, end)
+        if visible.content is None or cursor >= visible.end:
+            return [], cursor
+        return visible.content.blocks(cursor, visible.end, limit_bytes)
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:
         """Return the cursor of the block that holds ``entry``, or the end of what is visible."""
-        mapped, visible = self._visible(segment, end)
-        return mapped.locate(entry, visible) if mapped is not None else visible
+        visible = self._visible(segment, end)
+        if visible.content is None or (visible.entries is not None and entry >= visible.entries):
+            return visible.end
+        return visible.content.locate(entry, visible.end)
+
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now."""
+        return self._visible(segment, None).entries or 0
 
     def published(self) -> Published | None:
         """Return the furthest end there is."""
@@ -69,33 +83,37 @@ class SegmentReader:
             else:
                 self._mapped.pop(segment, None)
 
-    def _visible(self, segment: int, end: int | None) -> tuple[_Mapped | None, int]:
+    def _visible(self, segment: int, end: int | None) -> _Visible:
         """Return a segment's content and how far it may be read."""
         if end is None:
             return self._visible_open(segment)
-        mapped = self._map(segment, end) if end else None
-        if end and mapped is None:
+        content = self._map(segment, end) if end else None
+        if end and content is None:
             message = f"{segment_path(self._home, segment)}: the segment is gone"
             raise NotFound(message)
-        if mapped is not None and mapped.content.size < end:
-            message = f"{mapped.path}: {mapped.content.size} bytes, {end} were written: restore it from a copy"
+        if content is not None and content.buffer.size < end:
+            message = f"{content.path}: {content.buffer.size} bytes, {end} were written: restore it from a copy"
             raise CorruptionError(message)
-        return mapped, end
+        return _Visible(content, end, None)
 
-    def _visible_open(self, segment: int) -> tuple[_Mapped | None, int]:
+    def _visible_open(self, segment: int) -> _Visible:
         slots = self._read_published()
         if not slots:
-            return None, 0
+            return _NOTHING
         furthest = slots[-1]
         if furthest.boot == boot_of(self._disk):
-            ends = [slot.end for slot in slots if slot.segment == segment and slot.boot == furthest.boot]
-            if ends or furthest.segment < segment:
-                visible = max(ends, default=0)
-                mapped = self._map(segment, visible) if visible else None
-                return mapped, min(visible, mapped.content.size) if mapped is not None else 0
+            own = [slot for slot in slots if slot.segment == segment and slot.boot == furthest.boot]
+            if own or furthest.segment < segment:
+                return self._visible_published(own[-1]) if own else _NOTHING
         # Its writer has gone on, or the machine was started since: all that is whole in the file is on disk, for good.
-        mapped = self._map(segment, None)
-        return mapped, mapped.whole_end() if mapped is not None else 0
+        content = self._map(segment, None)
+        return _Visible(content, *content.whole()) if content is not None else _NOTHING
+
+    def _visible_published(self, slot: Published) -> _Visible:
+        content = self._map(slot.segment, slot.end) if slot.end else None
+        if content is None or content.buffer.size < slot.end:
+            return _NOTHING
+        return _Visible(content, slot.end, slot.entries)
 
     def _read_published(self) -> list[Published]:
         path = self._home / PUBLISHED
@@ -104,7 +122,7 @@ class SegmentReader:
         except OSError as error:
             raise explain(error, path) from error
 
-    def _map(self, segment: int, needed_bytes: int | None) -> _Mapped | None:
+    def _map(self, segment: int, needed_bytes: int | None) -> _Content | None:
         """Return a segment's file, mapped at least that far if it goes that far; ``None``: to its end."""
         path = segment_path(self._home, segment)
         try:
@@ -115,7 +133,7 @@ class SegmentReader:
                     self._mapped.move_to_end(segment)
                 else:
                     known = None
-            if known is not None and needed_bytes is not None and known.content.size >= needed_bytes:
+            if known is not None and needed_bytes is not None and known.buffer.size >= needed_bytes:
                 return known
             return self._map_anew(path, segment, known) if identity is not None else None
         except FileNotFoundError:
@@ -123,13 +141,13 @@ class SegmentReader:
         except OSError as error:
             raise explain(error, path) from error
 
-    def _map_anew(self, path: Path, segment: int, known: _Mapped | None) -> _Mapped:
+    def _map_anew(self, path: Path, segment: int, known: _Content | None) -> _Content:
         descriptor = self._disk.open_to_read(path)
         try:
             size = self._disk.size(descriptor)
-            if known is not None and known.content.size == size:
+            if known is not None and known.buffer.size == size:
                 return known
-            mapped = _Mapped(path, segment, self._disk.identity_of(descriptor), self._disk.map(descriptor, size))
+            mapped = _Content(path, segment, self._disk.identity_of(descriptor), self._disk.map(descriptor, size))
         finally:
             close_quietly(self._disk, descriptor)
         with self._lock:
@@ -140,61 +158,74 @@ class SegmentReader:
         return mapped
 
 
-class _Mapped:
+class _Content:
     """A segment's file in memory, with what was learnt about it. Below a visible end nothing in it changes."""
 
-    def __init__(self, path: Path, segment: int, identity: Identity, content: pa.Buffer) -> None:
+    def __init__(self, path: Path, segment: int, identity: Identity, buffer: pa.Buffer) -> None:
         self.path = path
         self.identity = identity
-        self.content = content
+        self.buffer = buffer
         self._segment = segment
         self._lock = threading.Lock()
-        self._entries: list[int] = []
-        self._cursors: list[int] = []
         self._whole = (0, 0, 0)
+        self._offsets: list[int] = []
+        self._first_entries: list[int] = []
+        self._indexed_end = 0
+        self._indexed_entries = 0
 
-    def header(self, cursor: int, end: int, before: BlockHeader | None) -> BlockHeader:
-        """Return the header of the block at ``cursor``, which lies below ``end`` and follows ``before``."""
-        try:
-            header = read_header(self.content, cursor)
-        except CorruptionError as error:
-            raise CorruptionError(self._damage(cursor, "its header's checksum does not match")) from error
-        if header is None or header.segment != self._segment:
-            raise CorruptionError(self._damage(cursor, f"no block of segment {self._segment} begins there"))
-        if cursor + header.size_bytes > end:
-            raise CorruptionError(self._damage(cursor, f"its block goes beyond the end at {end}"))
-        if before is not None and header.previous != before.checksum:
-            raise CorruptionError(self._damage(cursor, "its block does not follow the one before"))
-        return header
+    def blocks(self, cursor: int, end: int, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
+        """Return the blocks from ``cursor`` on that fit into the limit, or one that does not."""
+        header = self._header(cursor, end)
+        found = scan(self.buffer, cursor, min(end, cursor + limit_bytes), previous=None)
+        if not found.offsets:
+            behind = cursor + header.size_bytes
+            return [self.buffer.slice(cursor, header.size_bytes)], behind
+        borders = [*found.offsets, found.end]
+        return [self.buffer.slice(begin, behind - begin) for begin, behind in pairwise(borders)], found.end
 
     def locate(self, entry: int, end: int) -> int:
-        """Return the cursor of the block with an entry, hopping from the nearest place that is known."""
+        """Return the cursor of the block with an entry, looking no further into the file than needed."""
         with self._lock:
-            near = bisect.bisect_right(self._entries, entry) - 1
-            cursor = self._cursors[near] if near >= 0 else 0
-            hops = 0
-            while cursor < end:
-                header = self.header(cursor, end, None)
-                behind = header.first_entry + header.count
-                if entry < behind:
-                    return cursor
-                cursor += header.size_bytes
-                hops += 1
-                if hops % _INDEX_EVERY_BLOCKS == 0 and (not self._entries or behind > self._entries[-1]):
-                    self._entries.append(behind)
-                    self._cursors.append(cursor)
-            return end
+            while entry >= self._indexed_entries and self._indexed_end < end:
+                self._index_further(end)
+            if entry >= self._indexed_entries:
+                return end
+            cursor = self._offsets[max(0, bisect.bisect_right(self._first_entries, entry) - 1)]
+            return min(cursor, end)
 
-    def whole_end(self) -> int:
-        """Return how far the file holds whole blocks, each checked once."""
+    def whole(self) -> tuple[int, int]:
+        """Return how far the file holds whole blocks, each checked once, and how many entries they have."""
         with self._lock:
             offset, entries, previous = self._whole
             found = whole_blocks(
-                self.content, self.path, self._segment, offset=offset, entries=entries, previous=previous
+                self.buffer, self.path, self._segment, offset=offset, entries=entries, previous=previous
             )
             if found.offsets:
                 self._whole = (found.end, found.first_entries[-1] + found.counts[-1], found.checksum)
-            return self._whole[0]
+            return self._whole[0], self._whole[1]
 
-    def _damage(self, cursor: int, what: str) -> str:
-        return f"{self.path}: damaged at offset {cursor}, {what}; restore the file from a copy"
+    def _index_further(self, end: int) -> None:
+        cursor = self._indexed_end
+        header = self._header(cursor, end)
+        found = scan(
+            self.buffer, cursor, min(end, max(cursor + _INDEX_BYTES, cursor + header.size_bytes)), previous=None
+        )
+        self._offsets.extend(found.offsets)
+        self._first_entries.extend(found.first_entries)
+        self._indexed_end = found.end
+        self._indexed_entries = found.first_entries[-1] + found.counts[-1]
+
+    def _header(self, cursor: int, end: int) -> BlockHeader:
+        """Return the header of the block at ``cursor``, which lies below ``end``."""
+        try:
+            header = read_header(self.buffer, cursor)
+        except CorruptionError as error:
+            raise self._damaged(cursor, "its header's checksum does not match") from error
+        if header is None or header.segment != self._segment:
+            raise self._damaged(cursor, f"no block of segment {self._segment} begins there")
+        if cursor + header.size_bytes > end:
+            raise self._damaged(cursor, f"its block goes beyond the end at {end}")
+        return header
+
+    def _damaged(self, cursor: int, what: str) -> CorruptionError:
+        return CorruptionError(f"{self.path}: damaged at offset {cursor}, {what}; restore the file from a copy")

@@ -142,6 +142,10 @@ class FaultyHome:
         """Locate an entry."""
         return self._storage.call("locate", str(segment), lambda: self._inner.locate(segment, entry, end))
 
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now."""
+        return self._storage.call("visible", self._key, lambda: self._inner.visible(segment))
+
     def remove_segment(self, segment: int) -> None:
         """Remove a segment."""
         self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
