@@ -21,12 +21,27 @@ INLINE_SEGMENTS_MAX = 512
 PAGE_SEGMENTS = 256
 
 
+class File(msgspec.Struct, frozen=True, array_like=True):
+    """A sealed file, and from which of its rows on it holds the segment.
+
+    Small neighbours share a file. ``checksum`` is over all its bytes.
+    """
+
+    key: str
+    row: int
+    size_bytes: int
+    checksum: int
+
+
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """A segment that is closed: where it stands in the log, and how its run of blocks ends.
 
     ``end`` is the cursor behind its last block and ``checksum`` that block's own, so that damage to the last
     block is seen. ``ids`` counts the records that carry one, ``last_uptime_us`` is the up-time of its last
     block: together they tell recovery which segments the dedup window cannot need.
+
+    A sealed segment has a ``file``, and no blocks. One that was adopted never had any: its ``identities`` are an object
+    of their own, so that it does not spend the window's keys.
     """
 
     number: int
@@ -40,6 +55,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     last_timestamp_us: int
     last_uptime_us: int
     ids: int
+    file: File | None = None
+    identities: str | None = None
 
     @property
     def next_position(self) -> int:
@@ -64,7 +81,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Closed segments, oldest first, are those in ``pages`` and then those in ``segments``; positions run through them
     without a gap from ``first_position`` to ``next_position``, where the open segment, if there is one, begins.
     Segment numbers only grow; one that ended up empty leaves a gap in them. An open segment whose ``open_epoch`` is
-    below ``epoch`` was abandoned by its writer and is being closed by the next.
+    below ``epoch`` was abandoned by its writer and is being closed by the next. ``doomed`` is what nothing refers to any
+    more, keys of objects and numbers of segments whose blocks remain: it is deleted first, and forgotten here then.
     """
 
     name: str
@@ -83,6 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     uptime_us: int = 0
     pages: tuple[Page, ...] = ()
     segments: tuple[Segment, ...] = ()
+    doomed: tuple[str, ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

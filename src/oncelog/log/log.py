@@ -185,11 +185,7 @@ class Log(Handle):
 
     def _last_position(self) -> int:
         """Return the position of the last visible record, or the one before the first there will be."""
-        scan = Scan(self._home, self._manifests, self.name)
-        scan.begin(self._manifest().next_position)
-        while scan.next_rows():
-            pass
-        return scan.position - 1
+        return Scan(self._home, self._manifests, self.name).end() - 1
 
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -163,18 +163,20 @@ class Manifests:
         if len(manifest.segments) <= INLINE_SEGMENTS_MAX:
             return manifest
         old, recent = manifest.segments[:PAGE_SEGMENTS], manifest.segments[PAGE_SEGMENTS:]
-        key = f"pages/{old[0].number:020d}-{self._clock.token(8).hex()}"
-        data = encode_page(old)
+        return msgspec.structs.replace(manifest, pages=(*manifest.pages, self._write_page(old)), segments=recent)
+
+    def _write_page(self, segments: tuple[Segment, ...]) -> Page:
+        key = f"pages/{segments[0].number:020d}-{self._clock.token(8).hex()}"
+        data = encode_page(segments)
         self._home.create(key, [data])
-        page = Page(
+        return Page(
             key,
             xxhash.xxh3_64_intdigest(data),
-            old[0].first_position,
-            old[-1].next_position,
-            len(old),
-            sum(segment.size_bytes for segment in old),
+            segments[0].first_position,
+            segments[-1].next_position,
+            len(segments),
+            sum(segment.size_bytes for segment in segments),
         )
-        return msgspec.structs.replace(manifest, pages=(*manifest.pages, page), segments=recent)
 
     def page(self, page: Page) -> tuple[Segment, ...]:
         """Return a page's segments."""
@@ -201,6 +203,24 @@ class Manifests:
         for page in reversed(manifest.pages):
             yield from reversed(self.page(page))
 
+    def replaced(self, manifest: Manifest, changes: Mapping[int, Segment]) -> Manifest:
+        """Return a manifest in which some closed segments are described anew; pages they are in are written anew."""
+        pages, doomed = [], []
+        left = dict(changes)
+        for page in manifest.pages:
+            held = self.page(page) if _may_hold(page, changes) else ()
+            if not any(segment.number in changes for segment in held):
+                pages.append(page)
+                continue
+            pages.append(self._write_page(tuple(left.pop(segment.number, segment) for segment in held)))
+            doomed.append(page.key)
+        return msgspec.structs.replace(
+            manifest,
+            pages=tuple(pages),
+            segments=tuple(left.get(segment.number, segment) for segment in manifest.segments),
+            doomed=(*manifest.doomed, *doomed),
+        )
+
     def sweep(self, known: Known) -> None:
         """Delete bodies that a crash left behind: those of versions long past, and those that lost their version."""
         for key in self._home.list("bodies/"):
@@ -220,3 +240,7 @@ class Manifests:
             self._home.delete(key)
         except OncelogError:
             return  # as above
+
+
+def _may_hold(page: Page, changes: Mapping[int, Segment]) -> bool:
+    return any(page.first_position <= segment.first_position < page.next_position for segment in changes.values())

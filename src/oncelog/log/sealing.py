@@ -1,0 +1,187 @@
+"""Sealing: closed segments become Parquet files, off the append path, and may be killed at any moment.
+
+A file is written under a name of its own, then the manifest points to it, then what it replaces is deleted. Killed before the
+manifest: an orphan, which the next sealing removes. Killed after: the manifest knows what is left to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, OncelogError
+from oncelog.format import sealed
+from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.log.files import Files
+from oncelog.log.manifests import Known, Manifests
+from oncelog.log.recovery import rows_of
+from oncelog.storage.base import LogHome
+
+PREFIX = "sealed/"
+
+
+class Sealing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sealing did: how many files it made, of how many segments and records, and their bytes before and after."""
+
+    files: int = 0
+    segments: int = 0
+    records: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, file_bytes: int) -> Iterator[Sealing]:
+    """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
+
+    Neighbours whose files are small are put together again.
+    """
+    for group in _groups(manifests, known.manifest, file_bytes):
+        done = _seal_group(home, manifests, clock, group)
+        if done is not None:
+            yield done
+    collect(home, manifests)
+
+
+def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
+    """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
+    group: list[Segment] = []
+    for unit in _units(manifests.closed_from(manifest, manifest.first_position)):
+        size_bytes = _size(unit)
+        if size_bytes >= file_bytes // 2 and unit[0].file is not None:
+            yield from _worthwhile(group)
+            group = []
+            continue
+        if group and _size(group) + size_bytes > file_bytes:
+            yield from _worthwhile(group)
+            group = []
+        group += unit
+    yield from _worthwhile(group)
+
+
+def _units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments, those that share a file together."""
+    unit: list[Segment] = []
+    for segment in segments:
+        if unit and (segment.file is None or unit[-1].file is None or segment.file.key != unit[-1].file.key):
+            yield unit
+            unit = []
+        unit.append(segment)
+    if unit:
+        yield unit
+
+
+def _size(segments: Sequence[Segment]) -> int:
+    """Return the bytes of segments: those of their files, if they have any, each once."""
+    files = {segment.file.key: segment.file.size_bytes for segment in segments if segment.file is not None}
+    return sum(files.values()) + sum(segment.size_bytes for segment in segments if segment.file is None)
+
+
+def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
+    files = {segment.file.key if segment.file is not None else segment.number for segment in group}
+    if len(files) > 1 or any(segment.file is None for segment in group):
+        yield group
+
+
+def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
+    """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
+    data = sealed.encode(_tables(home, group))
+    key = f"{PREFIX}{group[0].number:020d}-{clock.token(8).hex()}.parquet"
+    home.create(key, [data])
+    checksum = xxhash.xxh3_64_intdigest(data)
+    changes: dict[int, Segment] = {}
+    row = 0
+    for segment in group:
+        file = File(key, row, data.size, checksum)
+        changes[segment.number] = msgspec.structs.replace(segment, file=file, end=0, size_bytes=0)
+        row += segment.entries
+    after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes)).manifest
+    if not any(segment.file == changes[group[0].number].file for segment in manifests.closed_from(after, _first(after, group))):
+        _delete_quietly(home, key)
+        return None
+    return Sealing(
+        files=1, segments=len(group), records=row, bytes_before=_size(group), bytes_after=data.size
+    )
+
+
+def _first(manifest: Manifest, group: Sequence[Segment]) -> int:
+    return max(manifest.first_position, group[0].first_position)
+
+
+def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of segments in the columns of a sealed file, checking that none is missing."""
+    files = Files(home)
+    for segment in group:
+        position = segment.first_position
+        for rows in rows_of(home, files, segment, position):
+            if rows.first_position != position:
+                message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
+                raise CorruptionError(message)
+            position = rows.next_position
+            yield sealed.to_table(
+                rows.payload, _each(rows.timestamp_us, rows.count), _each(rows.uptime_us, rows.count)
+            )
+        if position != segment.next_position:
+            message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
+            raise CorruptionError(message)
+
+
+def _each(micros: int | np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.full(count, micros, np.int64) if isinstance(micros, int) else micros
+
+
+def _point_to(
+    manifests: Manifests, manifest: Manifest, group: Sequence[Segment], changes: dict[int, Segment]
+) -> Manifest:
+    """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any more."""
+    there = {segment.number: segment for segment in manifests.closed_from(manifest, group[0].first_position)}
+    if any(there.get(segment.number) != segment for segment in group):
+        return manifest
+    old = [f"blocks:{segment.number}" if segment.file is None else segment.file.key for segment in group]
+    replaced = manifests.replaced(manifest, changes)
+    return msgspec.structs.replace(replaced, doomed=(*replaced.doomed, *dict.fromkeys(old)))
+
+
+def collect(home: LogHome, manifests: Manifests) -> None:
+    """Delete what the manifest says nothing refers to, then let the manifest forget it."""
+    known = manifests.newest()
+    if known is None or not known.manifest.doomed:
+        return
+    doomed = known.manifest.doomed
+    for what in doomed:
+        if what.startswith("blocks:"):
+            home.remove_segment(int(what.removeprefix("blocks:")))
+        else:
+            home.delete(what)
+    gone = set(doomed)
+
+    def forget(manifest: Manifest) -> Manifest:
+        left = tuple(what for what in manifest.doomed if what not in gone)
+        return manifest if left == manifest.doomed else msgspec.structs.replace(manifest, doomed=left)
+
+    manifests.update(forget, known)
+
+
+def sweep(home: LogHome, manifests: Manifests, known: Known) -> list[str]:
+    """Delete sealed files that a killed sealing left behind, which no manifest ever pointed to; return their keys."""
+    manifest = known.manifest
+    used = {
+        segment.file.key
+        for segment in manifests.closed_from(manifest, manifest.first_position)
+        if segment.file is not None
+    }
+    orphans = [key for key in home.list(PREFIX) if key not in used and key not in manifest.doomed]
+    for key in orphans:
+        _delete_quietly(home, key)
+    return orphans
+
+
+def _delete_quietly(home: LogHome, key: str) -> None:
+    try:
+        home.delete(key)
+    except OncelogError:
+        return  # an orphan costs space until the next sweep
