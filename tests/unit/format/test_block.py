@@ -123,8 +123,9 @@ def test_every_other_length_is_seen() -> None:
     for end in range(len(SMALL)):
         with pytest.raises(CorruptionError):
             block.decode(SMALL[:end])
-    with pytest.raises(CorruptionError):
-        block.decode(SMALL + b"\0")
+    for other in (SMALL[:-1], SMALL[: block.HEADER_BYTES], SMALL + b"\0"):
+        with pytest.raises(CorruptionError, match=f"{len(other)} bytes, its header says {len(SMALL)}"):
+            block.decode(other)
 
 
 def test_no_block_is_told_from_a_damaged_one() -> None:
