@@ -30,11 +30,8 @@ def message(value: bytes, record_id: bytes | None) -> bytes:
 
 def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | None:
     """Return value and id of the message at ``offset``, or ``None`` when it is not exactly what ``message`` writes."""
-    if mask == _VALUE_AND_ID:
-        return _ID_SHAPE.parse(raw, offset) if _ID_SHAPE else None
-    if mask == VALUE:
-        return _VALUE_SHAPE.parse(raw, offset) if _VALUE_SHAPE else None
-    return None
+    shape = _ID_SHAPE if mask == _VALUE_AND_ID else _VALUE_SHAPE if mask == VALUE else None
+    return None if shape is None else shape.parse(raw, offset)
 
 
 def _serialized(value: bytes, record_id: bytes | None) -> bytes:
@@ -85,18 +82,19 @@ class _IdShape:
         self.pack = struct.Struct(f"<{front}sq{middle}s7q{back}sii").pack
         self.unpack_lengths = struct.Struct(f"<{value_at}xq40xq").unpack_from
         self.size = len(metadata) + _OFFSETS.size
-        self.front = lru_cache(1024)(self._front)
+        self.fronts = lru_cache(1024)(self._fronts)
 
-    def _front(self, length: int, id_length: int) -> bytes:
-        """Return all that comes before the value: metadata, and the value's offsets."""
+    def _fronts(self, length: int, id_length: int) -> tuple[bytes, bytes]:
+        """Return what comes before the value (metadata, and the value's offsets) and before the id: its offsets."""
         front, middle, back = self.parts
         behind = 8 + length + (-length & 7)
         body = behind + 8 + id_length + (-id_length & 7)
-        return self.pack(front, body, middle, length, behind, 0, behind, 8, behind + 8, id_length, back, 0, length)
+        numbers = length, behind, 0, behind, 8, behind + 8, id_length
+        return self.pack(front, body, middle, *numbers, back, 0, length), _OFFSETS.pack(0, id_length)
 
     def message(self, value: bytes, record_id: bytes) -> bytes:
         length, id_length = len(value), len(record_id)
-        front, offsets = self.front(length, id_length), _OFFSETS.pack(0, id_length)
+        front, offsets = self.fronts(length, id_length)
         return b"".join((front, value, _ZEROS[: -length & 7], offsets, record_id, _ZEROS[: -id_length & 7]))
 
     def parse(self, raw: bytes, offset: int) -> tuple[bytes, bytes] | None:
@@ -107,9 +105,8 @@ class _IdShape:
         id_start = start + length + (-length & 7) + 8
         if length < 0 or not 0 <= id_length <= len(raw) - id_start:
             return None
-        if not raw.startswith(self.front(length, id_length), offset):
-            return None
-        if not raw.startswith(_OFFSETS.pack(0, id_length), id_start - 8):
+        front, offsets = self.fronts(length, id_length)
+        if not raw.startswith(front, offset) or not raw.startswith(offsets, id_start - 8):
             return None
         return raw[start : start + length], raw[id_start : id_start + id_length]
 
