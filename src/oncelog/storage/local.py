@@ -130,6 +130,10 @@ class LocalHome:
         """Return an object's bytes from ``start``, at most ``length`` of them."""
         return self._objects.read(self._objects.path(key), start, length)
 
+    def location(self, key: str) -> str:
+        """Return an object's path."""
+        return str(self._objects.path(key))
+
     def exists(self, key: str) -> bool:
         """Tell whether an object is there."""
         return self._objects.exists(self._objects.path(key))

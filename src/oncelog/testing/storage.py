@@ -102,6 +102,10 @@ class FaultyHome:
         """Read an object."""
         return self._storage.call("read", key, lambda: self._inner.read(key, start, length))
 
+    def location(self, key: str) -> str:
+        """Tell where an object is, without being counted."""
+        return self._inner.location(key)
+
     def exists(self, key: str) -> bool:
         """Look for an object."""
         return self._storage.call("exists", key, lambda: self._inner.exists(key))
