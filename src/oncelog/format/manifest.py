@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oncelog.errors import CorruptionError
 from oncelog.format import frame
-from oncelog.settings import LogSettings
+from oncelog.settings import LogSettings, Window
 
 FORMAT = 1
 VERSION_KIND, BODY_KIND, PAGE_KIND = b"OLMV", b"OLMB", b"OLMP"
@@ -81,8 +81,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Closed segments, oldest first, are those in ``pages`` and then those in ``segments``; positions run through them
     without a gap from ``first_position`` to ``next_position``, where the open segment, if there is one, begins.
     Segment numbers only grow; one that ended up empty leaves a gap in them. An open segment whose ``open_epoch`` is
-    below ``epoch`` was abandoned by its writer and is being closed by the next. ``doomed`` is what nothing refers to any
-    more, keys of objects and numbers of segments whose blocks remain: it is deleted first, and forgotten here then.
+    below ``epoch`` was abandoned by its writer and is being closed by the next. ``doomed`` is what nothing refers to
+    any more, keys of objects and numbers of segments whose blocks remain: it is deleted first, and forgotten here then.
+    ``window_since`` is the first position whose writers kept the window that the last of them had, ``writer_window``.
+    ``truncating`` announces a truncation to that position, so that a reader's lease comes before it or stops it.
+    Files named before ``staging_floor_us`` that nothing refers to may be deleted, so nothing may come to refer to them.
     """
 
     name: str
@@ -92,6 +95,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int
     epoch: int = 0
     writer: bytes = b""
+    writer_window: Window | None = None
+    window_since: int = 0
     open_segment: int | None = None
     open_epoch: int = 0
     next_segment: int = 0
@@ -102,6 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     pages: tuple[Page, ...] = ()
     segments: tuple[Segment, ...] = ()
     doomed: tuple[str, ...] = ()
+    staging_floor_us: int = 0
+    truncating: int = 0
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

@@ -31,7 +31,14 @@ def _claim(writer: bytes) -> Change:
     def change(manifest: Manifest) -> Manifest:
         if manifest.writer == writer:
             return manifest
-        claimed = msgspec.structs.replace(manifest, epoch=manifest.epoch + 1, writer=writer)
+        window = manifest.settings.window if manifest.settings.idempotence != "off" else None
+        claimed = msgspec.structs.replace(
+            manifest,
+            epoch=manifest.epoch + 1,
+            writer=writer,
+            writer_window=window,
+            window_since=manifest.window_since if window == manifest.writer_window else manifest.next_position,
+        )
         return claimed if claimed.open_segment is not None else _open_next(claimed)
 
     return change

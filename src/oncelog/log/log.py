@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -14,14 +14,17 @@ from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log import fencing, recovery, snapshots
+from oncelog.log import fencing, recovery, retention, sealing, snapshots, verifying
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.reader import Reader, Tail, check_columns
+from oncelog.log.retention import Truncation
 from oncelog.log.run import Run
 from oncelog.log.scan import Scan, Start
+from oncelog.log.sealing import Sealing
 from oncelog.log.uptime import Uptime
+from oncelog.log.verifying import Verification
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Claim, LogHome
@@ -46,6 +49,15 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: dict[str, int]
     window: dict[str, int | None]
     counters: Counts | None
+
+
+class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed file: where it is, the position of its first row, and how many rows and bytes it has."""
+
+    path: str
+    first_position: int
+    records: int
+    bytes: int
 
 
 class Log(Handle):
@@ -160,6 +172,79 @@ class Log(Handle):
             ),
             self._known,
         )
+
+    # The life of a log.
+
+    def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:
+        """Turn every closed segment into Parquet files, small neighbours together; return what was done.
+
+        Writers do this by themselves. ``progress`` is called after each file.
+        """
+        known = self._refresh()
+        total = Sealing()
+        done = sealing.seal(self._home, self._manifests, self._clock, known, known.manifest.settings.segment_bytes)
+        for part in done:
+            total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
+            if progress is not None:
+                progress(part)
+        sealing.sweep(self._home, self._manifests, self._clock)
+        return total
+
+    def files(self) -> list[SealedFileInfo]:
+        """Return the sealed files with their first positions, oldest first: for DuckDB, pandas, polars.
+
+        The record in row ``n`` of a file has position ``first_position + n``. Records before the log's first position
+        may still be in the first of them.
+        """
+        manifest = self._manifest()
+        found: dict[str, SealedFileInfo] = {}
+        for segment in self._manifests.closed_from(manifest, manifest.first_position):
+            file = segment.file
+            if file is None:
+                continue
+            earlier = found.get(file.key)
+            found[file.key] = SealedFileInfo(
+                path=self._home.location(file.key),
+                first_position=earlier.first_position if earlier else segment.first_position - file.row,
+                records=(earlier.records if earlier else file.row) + segment.entries,
+                bytes=file.size_bytes,
+            )
+        return list(found.values())
+
+    def truncate(self, before: int) -> Truncation:
+        """Remove everything before a position, as far as neither the dedup window nor a reader's lease needs it.
+
+        Returns where the log begins now, and what held it back if that is before what was asked.
+        """
+        known = self._refresh()
+        end = Scan(self._home, self._manifests, self.name).end()
+        if before > end:
+            message = f"truncate before {before}: log {self.name!r} ends at {end}"
+            raise NotFound(message, first=known.manifest.first_position)
+        needed_from = self._window_from(known)
+        return retention.truncate(self._home, self._manifests, self._clock, before, needed_from)
+
+    def retain(self) -> Truncation:
+        """Remove what the log's retention settings do not want kept, as ``truncate`` would. Writers do this
+        themselves.
+        """
+        known = self._refresh()
+        before = retention.wanted(self._manifests, known.manifest, self._clock.now_us())
+        return retention.truncate(self._home, self._manifests, self._clock, before, self._window_from(known))
+
+    def _window_from(self, known: Known) -> int | None:
+        writer = self._writer() if self._writer is not None else None
+        if writer is not None and writer.window_from is not None:
+            return writer.window_from
+        return retention.window_from(self._home, self._manifests, known)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
+        """Read everything, check every promise that can be checked; return what was found, each with place and
+        severity.
+
+        ``progress`` is called with the number of positions done and in all.
+        """
+        return verifying.verify(self._home, self._manifests, self._refresh(), progress)
 
     def info(self) -> LogInfo:
         """Return what there is to know about the log now."""

@@ -18,6 +18,7 @@ from oncelog.format import block, columns
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import snapshots
+from oncelog.log.files import Files
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows
 from oncelog.settings import LogSettings
@@ -40,13 +41,21 @@ def recover(
 ) -> Recovered:
     """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in."""
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+    if taken is not None and not _covers(taken, settings):
+        taken = None
     window = _from_snapshot(taken, settings)
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
     start = taken.watermark if taken else manifest.first_position
-    for segment in _needed(manifests, manifest, settings, start, uptime_us):
-        fold(window, rows_of(home, segment, start), hasher)
+    files = Files(home)
+    for segment in needed(manifests, manifest, start, uptime_us):
+        fold(window, rows_of(home, files, segment, start), hasher)
     window.evict(uptime_us)
     return Recovered(window, start if taken else manifest.first_position, uptime_us)
+
+
+def _covers(taken: Snapshot, settings: LogSettings) -> bool:
+    """Tell whether a snapshot was taken of a window that was at least as large as it is to be now."""
+    return taken.max_keys >= settings.window.max_keys and taken.duration_us >= int(settings.window.duration_s * 1e6)
 
 
 def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
@@ -64,28 +73,30 @@ def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
     return Window.load(state, int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
 
 
-def _needed(
-    manifests: Manifests, manifest: Manifest, settings: LogSettings, start: int, uptime_us: int
-) -> Sequence[Segment]:
+def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int) -> Sequence[Segment]:
     """Return the segments from ``start`` on that the window can still need, oldest first.
 
     Walking back from the end: what is older than the duration is not needed, nor what lies before twice as many ids as
     the window has keys (twice, because an id may occur again once it was forgotten).
     """
-    needed: list[Segment] = []
+    found: list[Segment] = []
+    window = manifest.settings.window
     ids = 0
     for segment in manifests.closed_back(manifest):
-        expired = segment.last_uptime_us + settings.window.duration_s * 1e6 <= uptime_us
-        if segment.next_position <= start or expired or ids > 2 * settings.window.max_keys:
+        expired = segment.last_uptime_us + window.duration_s * 1e6 <= uptime_us
+        if segment.next_position <= max(start, manifest.first_position) or expired or ids > 2 * window.max_keys:
             break
-        needed.append(segment)
+        found.append(segment)
         ids += segment.ids
-    return needed[::-1]
+    return found[::-1]
 
 
-def rows_of(home: LogHome, segment: Segment, start: int) -> Iterator[Rows]:
-    """Yield a closed segment's records, from the block that holds position ``start`` (or its first) on."""
+def rows_of(home: LogHome, files: Files, segment: Segment, start: int) -> Iterator[Rows]:
+    """Yield a closed segment's records, from position ``start`` (or its first) on."""
     entry = max(0, start - segment.first_position)
+    if segment.file is not None:
+        yield from files.rows(segment, entry)
+        return
     cursor = home.locate(segment.number, entry, segment.end) if entry else 0
     while cursor < segment.end:
         buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
@@ -102,7 +113,7 @@ def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
     for rows in parts:
         if "id" not in rows.payload.schema.names:
             continue
-        gathered.append(rows)
+        gathered += rows.commits()
         count += rows.count
         if count >= FOLD_ROWS:
             _fold_some(window, gathered, hasher)
@@ -128,6 +139,11 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     if len(parts) > 1 and (known.any() or not window.distinct(keys)):
         for rows in parts:
             _fold_some(window, [rows], hasher)
+        return
+    if not window.distinct(keys):
+        middle = parts[0].count // 2
+        _fold_some(window, [parts[0].cut(0, middle)], hasher)
+        _fold_some(window, [parts[0].cut(middle)], hasher)
         return
     if known.any():
         # It was stored, so its writer had forgotten it, and everything before it.

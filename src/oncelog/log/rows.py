@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +54,7 @@ class Rows:
     @property
     def first_uptime_us(self) -> int:
         """The up-time of the first record."""
-        return self.uptime_us if isinstance(self.uptime_us, int) else int(self.uptime_us[0])
+        return _first(self.uptime_us)
 
     def cut(self, start: int, end: int | None = None) -> Rows:
         """Return the rows from ``start`` to ``end``, sharing their bytes."""
@@ -70,6 +70,17 @@ class Rows:
             self.uptime_us if isinstance(self.uptime_us, int) else self.uptime_us[start:end],
         )
 
+    def commits(self) -> list[Rows]:
+        """Return the rows cut into what was committed together: those of one up-time."""
+        if isinstance(self.uptime_us, int):
+            return [self]
+        borders = np.flatnonzero(np.diff(self.uptime_us)) + 1
+        starts, ends = [0, *borders.tolist()], [*borders.tolist(), self.count]
+        parts = [self.cut(start, end) for start, end in zip(starts, ends, strict=True)]
+        return [
+            replace(part, timestamp_us=_first(part.timestamp_us), uptime_us=_first(part.uptime_us)) for part in parts
+        ]
+
     def before(self, moment_us: int) -> int:
         """Return how many rows are older than a moment. Timestamps never go back."""
         if isinstance(self.timestamp_us, int):
@@ -83,3 +94,7 @@ class Rows:
     def view(self, names: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records in the columns of a reader, all or those named, without copying them."""
         return columns.view(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us, names)
+
+
+def _first(micros: Micros) -> int:
+    return micros if isinstance(micros, int) else int(micros[0])

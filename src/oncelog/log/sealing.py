@@ -1,7 +1,7 @@
 """Sealing: closed segments become Parquet files, off the append path, and may be killed at any moment.
 
-A file is written under a name of its own, then the manifest points to it, then what it replaces is deleted. Killed before the
-manifest: an orphan, which the next sealing removes. Killed after: the manifest knows what is left to delete.
+A file is written under a name of its own, then the manifest points to it, then what it replaces is deleted. Killed
+before the manifest: an orphan, which the next sealing removes. Killed after: the manifest knows what is left to delete.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from oncelog.log.recovery import rows_of
 from oncelog.storage.base import LogHome
 
 PREFIX = "sealed/"
+STAGED_S = 3600
+"""How long a file may exist before the manifest points to it."""
 
 
 class Sealing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sealing did: how many files it made, of how many segments and records, and their bytes before and after."""
+    """What a sealing did: how many files it made, of how many segments and records, and their bytes before and
+    after.
+    """
 
     files: int = 0
     segments: int = 0
@@ -89,27 +93,33 @@ def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
 
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
+    key = new_key(clock)
     data = sealed.encode(_tables(home, group))
-    key = f"{PREFIX}{group[0].number:020d}-{clock.token(8).hex()}.parquet"
     home.create(key, [data])
-    checksum = xxhash.xxh3_64_intdigest(data)
     changes: dict[int, Segment] = {}
     row = 0
     for segment in group:
-        file = File(key, row, data.size, checksum)
+        file = File(key, row, data.size, xxhash.xxh3_64_intdigest(data))
         changes[segment.number] = msgspec.structs.replace(segment, file=file, end=0, size_bytes=0)
         row += segment.entries
     after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes)).manifest
-    if not any(segment.file == changes[group[0].number].file for segment in manifests.closed_from(after, _first(after, group))):
-        _delete_quietly(home, key)
+    position = max(after.first_position, group[-1].first_position)
+    now = next(manifests.closed_from(after, position), None)
+    if now is None or now.file is None or now.file.key != key:
+        delete_quietly(home, key)
         return None
-    return Sealing(
-        files=1, segments=len(group), records=row, bytes_before=_size(group), bytes_after=data.size
-    )
+    return Sealing(files=1, segments=len(group), records=row, bytes_before=_size(group), bytes_after=data.size)
 
 
-def _first(manifest: Manifest, group: Sequence[Segment]) -> int:
-    return max(manifest.first_position, group[0].first_position)
+def new_key(clock: Clock) -> str:
+    """Return a key for a file that nobody else uses. It tells when it was made, for the staging floor."""
+    return f"{PREFIX}{clock.now_us():020d}-{clock.token(8).hex()}.parquet"
+
+
+def created_us(key: str) -> int:
+    """Return when a file of that key was made; 0 for a key that does not say."""
+    digits = key.removeprefix(PREFIX)[:20]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
@@ -122,24 +132,29 @@ def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]
                 message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
                 raise CorruptionError(message)
             position = rows.next_position
-            yield sealed.to_table(
-                rows.payload, _each(rows.timestamp_us, rows.count), _each(rows.uptime_us, rows.count)
-            )
+            yield sealed.to_table(rows.payload, _each(rows.timestamp_us, rows.count), _each(rows.uptime_us, rows.count))
         if position != segment.next_position:
             message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
             raise CorruptionError(message)
 
 
-def _each(micros: int | np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _each(
+    micros: int | np.ndarray[tuple[int], np.dtype[np.int64]], count: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.full(count, micros, np.int64) if isinstance(micros, int) else micros
 
 
 def _point_to(
     manifests: Manifests, manifest: Manifest, group: Sequence[Segment], changes: dict[int, Segment]
 ) -> Manifest:
-    """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any more."""
+    """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any
+    more.
+    """
     there = {segment.number: segment for segment in manifests.closed_from(manifest, group[0].first_position)}
     if any(there.get(segment.number) != segment for segment in group):
+        return manifest
+    file = changes[group[0].number].file
+    if file is None or created_us(file.key) < manifest.staging_floor_us:
         return manifest
     old = [f"blocks:{segment.number}" if segment.file is None else segment.file.key for segment in group]
     replaced = manifests.replaced(manifest, changes)
@@ -166,22 +181,37 @@ def collect(home: LogHome, manifests: Manifests) -> None:
     manifests.update(forget, known)
 
 
-def sweep(home: LogHome, manifests: Manifests, known: Known) -> list[str]:
-    """Delete sealed files that a killed sealing left behind, which no manifest ever pointed to; return their keys."""
-    manifest = known.manifest
-    used = {
-        segment.file.key
-        for segment in manifests.closed_from(manifest, manifest.first_position)
-        if segment.file is not None
-    }
-    orphans = [key for key in home.list(PREFIX) if key not in used and key not in manifest.doomed]
+def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
+    """Delete files that a killed sealing left behind, which no manifest ever pointed to; return their keys.
+
+    The manifest announces first that nothing older than an hour will be pointed to any more: a sealer that sleeps that
+    long finds its file refused, not gone.
+    """
+    floor_us = clock.now_us() - STAGED_S * 1_000_000
+
+    def announce(manifest: Manifest) -> Manifest:
+        return msgspec.structs.replace(manifest, staging_floor_us=max(manifest.staging_floor_us, floor_us))
+
+    old = [key for key in home.list(PREFIX) if created_us(key) < floor_us]
+    known = manifests.newest()
+    if known is None or not (set(old) - used(manifests, known.manifest)):
+        return []
+    manifest = manifests.update(announce, known).manifest
+    orphans = sorted(set(old) - used(manifests, manifest))
     for key in orphans:
-        _delete_quietly(home, key)
+        delete_quietly(home, key)
     return orphans
 
 
-def _delete_quietly(home: LogHome, key: str) -> None:
+def used(manifests: Manifests, manifest: Manifest) -> set[str]:
+    """Return the keys of the files that the manifest refers to, if only to delete them."""
+    segments = manifests.closed_from(manifest, manifest.first_position)
+    return {segment.file.key for segment in segments if segment.file is not None} | set(manifest.doomed)
+
+
+def delete_quietly(home: LogHome, key: str) -> None:
+    """Delete a file nothing refers to, or leave it to the next sweep."""
     try:
         home.delete(key)
     except OncelogError:
-        return  # an orphan costs space until the next sweep
+        return

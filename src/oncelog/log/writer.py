@@ -458,6 +458,16 @@ class Writer(Handle):
             }
 
     @property
+    def window_from(self) -> int | None:
+        """The first position that the dedup window needs; ``None`` when there is no window, or this writer is
+        closed.
+        """
+        if self._closed or self._window is None:
+            return None
+        with self._committer.changed:
+            return int(self._window.dump().positions.min(initial=self._committer.stored_position))
+
+    @property
     def last_position(self) -> int:
         """The position of the last record that is durable; -1 when there is none."""
         return self._committer.stored_position - 1

@@ -90,6 +90,10 @@ class LogHome(Protocol):
         """
         ...
 
+    def location(self, key: str) -> str:
+        """Return where an object is, as other programs would name it: a path, or a URL."""
+        ...
+
     def exists(self, key: str) -> bool:
         """Tell whether an object is there."""
         ...
