@@ -1,0 +1,127 @@
+"""Whether two records say the same: a 64-bit hash of all that the user gave but the id."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.dedup import columns
+from oncelog.dedup.columns import Column
+from oncelog.dedup.linear import Family, Multilinear
+from oncelog.types import Record
+
+FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=8)
+HASHED_COLUMNS = ("value", "stream", "type", "headers", "producer", "sequence", "tenant")
+"""The columns of a payload that make its content: all but ``id`` and ``start``."""
+
+_CHUNK_ROWS = 2048
+_WORD = 32
+_PAIR = struct.Struct("<QQ")
+_SEQUENCE = struct.Struct("<q")
+
+
+class PairHash(Protocol):
+    """The 128-bit hash of two strings, in its two forms."""
+
+    def many(self, first: Column | None, second: Column) -> NDArray[np.uint64]:
+        """Return the hash of each pair as (high, low)."""
+        ...
+
+    def one(self, first: bytes, second: bytes) -> tuple[int, int]:
+        """Return the hash of one pair."""
+        ...
+
+
+class Fingerprints:
+    """The fingerprint of a payload: the sum of its columns' hashes, each under coefficients of its own.
+
+    Two residues below 2**31 - 1 side by side: different contents collide with probability about 2**-62. A null, and
+    a column that is not there, adds nothing; an empty string does. A row's headers are hashed as the
+    concatenation of the 128-bit hashes of its entries (name and value), in the order of those hashes, so that the
+    order in which they were given does not count: 64 entries add less than 2**-115 to the bound.
+    """
+
+    def __init__(self, secret: bytes, headers: PairHash) -> None:
+        """Draw coefficients from the secret, for each column when it is first seen."""
+        self._secret = secret
+        self._headers = headers
+        self._columns: dict[str, Multilinear] = {}
+
+    def _column(self, name: str) -> Multilinear:
+        found = self._columns.get(name)
+        if found is None:
+            found = Multilinear(FINGERPRINT_FAMILY, self._secret, name, presence=1)
+            self._columns[name] = found
+        return found
+
+    def many(self, payload: pa.RecordBatch) -> NDArray[np.uint64]:
+        """Return the fingerprint of each row."""
+        parts = self._parts(payload)
+        fingerprints = np.empty(payload.num_rows, dtype=np.uint64)
+        for low in range(0, payload.num_rows, _CHUNK_ROWS):
+            high = min(low + _CHUNK_ROWS, payload.num_rows)
+            first, *others = (hasher.sums(column.rows(low, high)) for hasher, column in parts)
+            residues = FINGERPRINT_FAMILY.reduce(sum(others, start=first))
+            fingerprints[low:high] = residues[:, 1].astype(np.uint64) << _WORD | residues[:, 0].astype(np.uint64)
+        return fingerprints
+
+    def _parts(self, payload: pa.RecordBatch) -> list[tuple[Multilinear, Column]]:
+        """Return the columns that are there and not all null, each with its hash."""
+        parts = []
+        for name in HASHED_COLUMNS:
+            index = payload.schema.get_field_index(name)
+            if index < 0 or (payload.column(index).null_count == payload.num_rows and name != "value"):
+                continue
+            parts.append((self._column(name), self._read(name, payload.column(index))))
+        return parts
+
+    def _read(self, name: str, array: pa.Array) -> Column:
+        if name == "headers":
+            return self._read_headers(array)
+        return columns.from_integers(array) if name == "sequence" else columns.from_strings(array)
+
+    def _read_headers(self, array: pa.MapArray) -> Column:
+        """Return each row's headers as the hashes of its entries, sorted."""
+        offsets, entries = columns.map_entries(array)
+        names, values = columns.from_strings(entries.field(0)), columns.from_strings(entries.field(1))
+        hashes = self._headers.many(names, values)
+        rows = np.repeat(np.arange(len(array)), np.diff(offsets))
+        order = np.lexsort((hashes[:, 1], hashes[:, 0], rows))
+        data = np.ascontiguousarray(hashes[order]).view(np.uint8).reshape(-1)
+        return columns.from_items(data, offsets, _PAIR.size, columns.validity(array))
+
+    def one(self, record: Record) -> int:
+        """Return the fingerprint of one record."""
+        packed = self._column("value").one(record.value)
+        for name, part in content_parts(record):
+            row = self._pack_headers(part) if isinstance(part, Mapping) else part
+            packed += self._column(name).one(row)
+        low, high = FINGERPRINT_FAMILY.residues(packed)
+        return high << _WORD | low
+
+    def _pack_headers(self, headers: Mapping[str, bytes]) -> bytes:
+        hashes = sorted(self._headers.one(name.encode(), value) for name, value in headers.items())
+        return b"".join(_PAIR.pack(*pair) for pair in hashes)
+
+
+def content_parts(record: Record) -> list[tuple[str, bytes | Mapping[str, bytes]]]:
+    """Return what the record has besides its value and id, as bytes; the headers as they are."""
+    parts: list[tuple[str, bytes | Mapping[str, bytes]]] = []
+    if record.stream is not None:
+        parts.append(("stream", record.stream.encode()))
+    if record.type is not None:
+        parts.append(("type", record.type.encode()))
+    if record.headers is not None:
+        parts.append(("headers", record.headers))
+    if record.producer is not None:
+        parts.append(("producer", record.producer.encode()))
+    if record.sequence is not None:
+        parts.append(("sequence", _SEQUENCE.pack(record.sequence)))
+    if record.tenant is not None:
+        parts.append(("tenant", record.tenant.encode()))
+    return parts

@@ -1,0 +1,225 @@
+"""A keyed universal hash of byte strings that numpy computes exactly: multilinear over 16-bit limbs.
+
+A string is read as little-endian limbs x[0], x[1], ... below 2**16, followed by zeros for ever, and one more limb, the
+*mark*, that tells its length. Its hash, in each of several independent rows, is
+
+    (m * mark + k[0] * x[0] + k[1] * x[1] + ...) mod p
+
+with coefficients m, k[i] drawn from the secret, as good as uniform below the prime p > 2**16.
+
+**Bound.** Two different strings differ in the mark or in some limb, by less than 2**16, so by something that is not 0
+modulo p. With all other coefficients fixed, exactly one value of that limb's coefficient makes the sums equal modulo p:
+they collide with probability 1/p in one row, and p**-rows in all of them, whatever the strings are, as long as they
+were chosen without knowing the secret. (The whole residue is kept. Low bits of a sum modulo a power of two would not
+do: there an even difference has no inverse.) The sum of the hashes of several columns, each under its own coefficients,
+is the same hash of the longer vector, so it has the same bound. Coefficients are 64-bit outputs of SHAKE-256 modulo p,
+which adds less than 2**-30 of itself to the bound.
+
+**Exactness.** Limbs are multiplied in float64, in stripes so short that no sum of products reaches 2**53: every order
+of addition, fused or not, gives the same integer. Each stripe is reduced modulo p, then the stripes are added.
+
+**Long strings**, above ``bytes_max``, are first replaced by their 128-bit keyed BLAKE2b digest, under a mark that no
+short string has. For them the probability that BLAKE2b under an unknown key collides is added to the bound.
+Which way a string goes depends on nothing but its own length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from functools import lru_cache
+from operator import mul
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.columns import Bytes, Column, Offsets
+
+Sums = NDArray[np.float64]
+
+_EXACT_MAX = 1 << 53
+_LONG_MARK = 0xFFFF
+_DIGEST_BYTES = 16
+_WIDTH_STEP_BYTES = 4
+_GEMV_ROWS_MAX = 2
+_PACKED_LIMBS = 8
+_LIMBS = [struct.Struct(f"<{(size + 1) // 2}H") for size in range(2 * _PACKED_LIMBS + 1)]
+
+
+class Family:
+    """What the hashes of one kind have in common: the prime, the number of rows, the size of a stripe."""
+
+    def __init__(self, *, prime: int, rows: int, stripe_limbs: int, stripes: int) -> None:
+        """Check that no stripe, with its mark, can leave the exact integers."""
+        assert 1 << 16 < prime <= 1 << 32
+        assert (stripe_limbs + 1) * 0xFFFF * (prime - 1) < _EXACT_MAX
+        self.prime = prime
+        self.rows = rows
+        self.stripe_limbs = stripe_limbs
+        self.stripe_bytes = 2 * stripe_limbs
+        self.stripes = stripes
+        self.bytes_max = self.stripe_bytes * stripes
+        self._fields = struct.Struct(f"<{rows}Q")
+
+    def residues(self, packed: int) -> list[int]:
+        """Take apart a sum of what ``Multilinear.one`` returned, and reduce it."""
+        return [total % self.prime for total in self._fields.unpack(packed.to_bytes(self._fields.size, "little"))]
+
+    def reduce(self, sums: Sums) -> Sums:
+        """Return the sums modulo the prime: the quotient of two integers below 2**53 has an exact floor."""
+        quotients = sums / float(self.prime)
+        np.floor(quotients, out=quotients)
+        quotients *= float(self.prime)
+        return np.subtract(sums, quotients, out=quotients)
+
+
+class Multilinear:
+    """The hash of one column, as residues to be added to those of other columns.
+
+    ``presence`` is what the mark of a string has above its length: with 1 a null (mark 0) differs from an empty
+    string; with 0 they are the same, and both add nothing.
+    """
+
+    def __init__(self, family: Family, secret: bytes, name: str, *, presence: int) -> None:
+        """Draw the coefficients for the column of this name."""
+        self._family = family
+        self._presence = presence
+        seed = b"oncelog multilinear 1\0" + name.encode() + b"\0" + secret
+        count = (family.stripes * family.stripe_limbs + 1) * family.rows
+        drawn = np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype="<u8")
+        coefficients = (drawn % np.uint64(family.prime)).astype(np.float64).reshape(-1, family.rows)
+        self._mark = coefficients[:1]
+        self._packed_mark, *self._packed = (
+            int.from_bytes(row.astype("<u8").tobytes(), "little") for row in coefficients[: _PACKED_LIMBS + 1]
+        )
+        self._stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
+        self._widths: dict[int, NDArray[np.float64]] = {}
+        self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
+
+    def sums(self, column: Column) -> Sums:
+        """Return the hash of every row, shape (rows of the column, rows of the family); a sum of a few residues."""
+        starts = column.offsets[:-1]
+        lengths = column.offsets[1:] - starts
+        marks = lengths + self._presence if self._presence else lengths
+        if column.valid is not None:
+            lengths, marks = np.where(column.valid, lengths, 0), np.where(column.valid, marks, 0)
+        longest = int(lengths.max(initial=0))
+        if longest <= self._family.bytes_max:
+            return self._short(column.data, starts, lengths, marks, longest)
+        return self._mixed(column.data, starts, lengths, marks)
+
+    def _mixed(self, data: Bytes, starts: Offsets, lengths: Offsets, marks: Offsets) -> Sums:
+        long = lengths > self._family.bytes_max
+        short_lengths, short_marks = np.where(long, 0, lengths), np.where(long, 0, marks)
+        sums = self._short(data, starts, short_lengths, short_marks, int(short_lengths.max()))
+        where = np.flatnonzero(long)
+        ranges = zip(starts[where].tolist(), lengths[where].tolist(), strict=True)
+        view = data.data
+        digests = b"".join(self._digest(view[start : start + length]) for start, length in ranges)
+        limbs = np.frombuffer(digests, dtype="<u2").reshape(-1, _DIGEST_BYTES // 2).astype(np.float64)
+        sums[where] += self._family.reduce(limbs @ self._stripes[0, : _DIGEST_BYTES // 2] + _LONG_MARK * self._mark)
+        return sums
+
+    def _short(self, data: Bytes, starts: Offsets, lengths: Offsets, marks: Offsets, longest: int) -> Sums:
+        size = self._family.stripe_bytes
+        width = min(size, -(-longest // _WIDTH_STEP_BYTES) * _WIDTH_STEP_BYTES)
+        limbs = _gather(data, starts, lengths, width, spare=2)
+        limbs[:, -1] = marks
+        sums = self._family.reduce(self._project(limbs, self._first(width)))
+        for stripe in range(1, -(-longest // size)):
+            here = np.flatnonzero(lengths > stripe * size)
+            limbs = _gather(data, starts[here] + stripe * size, lengths[here] - stripe * size, size)
+            sums[here] += self._family.reduce(self._project(limbs, self._stripes[stripe]))
+        return sums
+
+    def _first(self, width: int) -> NDArray[np.float64]:
+        """Return the coefficients of the first ``width`` bytes and, last, of the mark."""
+        found = self._widths.get(width)
+        if found is None:
+            found = np.concatenate((self._stripes[0, : width // 2], self._mark))
+            self._widths[width] = found
+        return found
+
+    def _project(self, limbs: NDArray[np.uint16], coefficients: NDArray[np.float64]) -> Sums:
+        """Multiply limbs by coefficients. For one or two rows BLAS is quicker by vector than by matrix."""
+        values = limbs.astype(np.float64)
+        if self._family.rows > _GEMV_ROWS_MAX:
+            product: Sums = values @ coefficients
+            return product
+        sums = np.empty((self._family.rows, len(limbs)))
+        for row, vector in enumerate(np.ascontiguousarray(coefficients.T)):
+            np.dot(values, vector, out=sums[row])
+        return sums.T
+
+    def _digest(self, row: bytes | memoryview) -> bytes:
+        return hashlib.blake2b(row, digest_size=_DIGEST_BYTES, key=self._digest_key).digest()
+
+    def one(self, row: bytes) -> int:
+        """Return the hash of one string: the sum of each row of the family, not reduced, in a 64-bit field of its own.
+
+        Such numbers may be added, a few of them, and then taken apart by ``Family.residues``.
+        """
+        size = len(row)
+        mark = (size + self._presence) * self._packed_mark
+        if size <= 2 * _PACKED_LIMBS:
+            limbs = _LIMBS[size].unpack(row + b"\0" if size & 1 else row)
+            packed: int = sum(map(mul, self._packed, limbs), start=mark)
+            return packed
+        if size > self._family.bytes_max:
+            row, mark = self._digest(row), _LONG_MARK * self._packed_mark
+        elif size > self._family.stripe_bytes:
+            return self._one_striped(row) + mark
+        elif size & 1:
+            row += b"\0"
+        values = np.frombuffer(row, dtype="<u2").astype(np.float64)
+        return mark + int.from_bytes(values.dot(self._stripes[0, : values.size]).astype("<u8").tobytes(), "little")
+
+    def _one_striped(self, row: bytes) -> int:
+        family = self._family
+        stripes = -(-len(row) // family.stripe_bytes)
+        padded = row.ljust(stripes * family.stripe_bytes, b"\0")
+        limbs = np.frombuffer(padded, dtype="<u2").astype(np.float64).reshape(stripes, 1, family.stripe_limbs)
+        totals = family.reduce(np.matmul(limbs, self._stripes[:stripes])).sum(axis=(0, 1))
+        return int.from_bytes(totals.astype("<u8").tobytes(), "little")
+
+
+def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, spare: int = 0) -> NDArray[np.uint16]:
+    """Return the first ``width`` bytes of each row as limbs, zero beyond its end, and ``spare`` bytes of anything.
+
+    Rows are read through a view of the buffer as overlapping items, and what belongs to the next row is masked away.
+    ``starts`` must not decrease; the rows too near to the buffer's end are read from a padded copy of it.
+    """
+    size = width + spare
+    rows = _items(data, starts, size)
+    if int(lengths.min(initial=width)) < width:
+        kept = _masks(size)[np.minimum(lengths, width)]
+        return np.bitwise_and(rows.view(np.uint8), kept.view(np.uint8)).view("<u2").reshape(-1, size // 2)
+    return rows.view("<u2").reshape(-1, size // 2)
+
+
+def _items(data: Bytes, starts: Offsets, width: int) -> NDArray[Any]:
+    dtype = np.dtype((np.void, width))
+    inside = int(np.searchsorted(starts, data.size - width, side="right"))
+    if inside == len(starts):
+        return _overlapping(data, dtype)[starts]
+    rows = np.empty(len(starts), dtype=dtype)
+    if inside:
+        rows[:inside] = _overlapping(data, dtype)[starts[:inside]]
+    first = int(starts[inside])
+    tail = np.zeros(data.size - first + width, dtype=np.uint8)
+    tail[: data.size - first] = data[first:]
+    rows[inside:] = _overlapping(tail, dtype)[starts[inside:] - first]
+    return rows
+
+
+def _overlapping(data: Bytes, dtype: np.dtype[Any]) -> NDArray[Any]:
+    shape = (data.size - dtype.itemsize + 1,)
+    return np.ndarray(shape, dtype=dtype, buffer=data, strides=(1,))
+
+
+@lru_cache(maxsize=128)
+def _masks(width: int) -> NDArray[Any]:
+    """Return, for every length up to ``width``, an item that is all ones up to it."""
+    kept = np.arange(width) < np.arange(width + 1)[:, None]
+    return np.where(kept, np.uint8(0xFF), np.uint8(0)).view(np.dtype((np.void, width))).reshape(-1)

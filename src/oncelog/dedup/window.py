@@ -1,0 +1,534 @@
+"""The dedup window: which identities were seen lately, where they stand, and what they said.
+
+Keys stand in a ring, oldest first, each under a *handle*: a number that only grows. A handle stays good until its key
+is evicted, forgotten or refreshed (a refresh may change all handles). Invariants, from ``tail`` to before ``head``:
+
+- pending keys have increasing positions; below ``settled`` none is pending, and from there on only refreshed ones are
+  not;
+- a batch (a key with the start bit and the ones after it without) is evicted and refreshed whole;
+- whatever is below ``tail`` is gone; a ghost in between, left by ``refresh`` or ``forget_pending``, counts for nothing.
+
+Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
+not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
+that they grow further, and are cut back when they are more than twice too big.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.ring import FLAG_BITS, FLAGS, GHOST, NARROW_MAX, PENDING, START, Handles, Keys, Ring
+from oncelog.dedup.slots import BUCKET_SLOTS, Slots
+
+__all__ = ["Window", "WindowState"]
+
+_CAPACITY_MIN = 32
+_LOAD = 0.68
+_FEW = 8
+_SCAN_KEYS = 256
+_INDEX_KEYS = 8192
+_GHOST_SHARE = 8
+_SPILL_MIN = 64
+_SPILL_SHARE = 256
+_CROWDED_MAX = 4.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowState:
+    """The committed keys of a window, oldest first: what a snapshot stores. All arrays have one length."""
+
+    keys: Keys
+    positions: NDArray[np.int64]
+    fingerprints: NDArray[np.uint64]
+    ticks: NDArray[np.int64]
+    times: NDArray[np.int64]
+    starts: NDArray[np.bool_]
+
+
+class Window:
+    """A bounded memory of 128-bit keys: by age in up-time, and by number, whichever is reached first.
+
+    Keys are (high, low) pairs, shape (n, 2). It does nothing by itself: who adds also evicts. Not safe for
+    threads: one owner.
+
+    Rebuilding it from stored blocks is ``find``, then ``add`` for the absent keys, ``commit`` and ``evict``, block by
+    block. A key that is still live is skipped by the caller, so the first one wins, as it did when it was written.
+    """
+
+    def __init__(
+        self, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False, first_handle: int = BUCKET_SLOTS
+    ) -> None:
+        """Make an empty window. ``first_handle``, at least 8 and below 2**32, is for tests of what happens there."""
+        self._duration_us = duration_us
+        self._max_keys = max_keys
+        self._refresh_on_hit = refresh_on_hit
+        self._tail = self._settled = self._head = first_handle
+        self._ghosts = self._pending = 0
+        self._crowded = 1.0
+        self._evicted = 0
+        self._ring = Ring(_CAPACITY_MIN, first_handle)
+        self._slots = Slots(self._ring, self._bucket_count(), base=0)
+
+    # What it holds
+
+    @property
+    def count(self) -> int:
+        """How many keys there are, pending ones too."""
+        return self._head - self._tail - self._ghosts
+
+    @property
+    def pending_count(self) -> int:
+        """How many keys are pending."""
+        return self._pending
+
+    @property
+    def evicted(self) -> int:
+        """How many keys were evicted since the window was made."""
+        return self._evicted
+
+    @property
+    def oldest_tick_us(self) -> int | None:
+        """The up-time at which the oldest committed key was committed or refreshed, if there is one."""
+        if self.count == self._pending:
+            return None
+        flags = self._ring.read(self._ring.marks.stored, self._tail, self._head) & (GHOST | PENDING)
+        first = self._tail + int(np.argmin(flags != 0))
+        return self._ring.ticks.view[self._ring.place(first)] + self._ring.ticks.base
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of everything that grows with the keys."""
+        return self._ring.nbytes + self._slots.nbytes
+
+    # Looking up
+
+    def find(self, keys: Keys) -> Handles:
+        """Return the handle of each key, -1 for one that is absent or evicted."""
+        keys = _as_keys(keys)
+        if len(keys) <= _FEW:
+            return np.array([self.find_one(high, low) for high, low in keys.tolist()], dtype=np.int64)
+        return self._slots.find(keys, self._tail)
+
+    def find_one(self, high: int, low: int) -> int:
+        """Return the handle of one key, or -1."""
+        return self._slots.find_one(high, low, self._tail)
+
+    def positions(self, handles: Handles) -> NDArray[np.int64]:
+        """Return the positions of these handles."""
+        return self._ring.marks.at(handles - self._ring.origin) >> FLAG_BITS
+
+    def fingerprints(self, handles: Handles) -> NDArray[np.uint64]:
+        """Return the fingerprints of these handles."""
+        return self._ring.fingerprints.take(handles - self._ring.origin, mode="wrap")
+
+    def times(self, handles: Handles) -> NDArray[np.int64]:
+        """Return the timestamps of these handles, in microseconds; of a pending one, anything."""
+        return self._ring.times.at(handles - self._ring.origin)
+
+    def pending(self, handles: Handles) -> NDArray[np.bool_]:
+        """Return which of these handles are pending."""
+        pending: NDArray[np.bool_] = (self._ring.flags_at(handles) & PENDING) != 0
+        return pending
+
+    def at(self, handle: int) -> tuple[int, int, int, bool]:
+        """Return position, fingerprint, time and whether it is pending, of one handle."""
+        ring = self._ring
+        place = ring.place(handle)
+        mark = ring.marks.view[place] + ring.marks.base
+        time_us = ring.times.view[place] + ring.times.base
+        return mark >> FLAG_BITS, ring.fingerprint_view[place], time_us, bool(mark & PENDING)
+
+    def is_batch(self, handles: Handles) -> bool:
+        """Say whether these handles, in this order, are exactly one stored batch."""
+        if len(handles) == 0 or int(handles[0]) < self._tail or (np.diff(handles) != 1).any():
+            return False
+        flags = self._ring.flags_at(handles)
+        if not flags[0] & START or (flags[1:] & START).any() or (np.diff(self.positions(handles)) != 1).any():
+            return False
+        after = int(handles[-1]) + 1
+        return after >= self._head or bool(self._flags(after) & (START | GHOST))
+
+    def _flags(self, handle: int) -> int:
+        return int(self._ring.marks.view[self._ring.place(handle)]) & FLAGS
+
+    # Adding
+
+    def add(
+        self,
+        keys: Keys,
+        positions: NDArray[np.int64],
+        fingerprints: NDArray[np.uint64],
+        starts: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Insert keys as pending. No starts: each is a batch of its own.
+
+        The keys must be distinct and absent, the positions increasing and above all pending ones. A batch must come in
+        one call, or in calls with nothing between them.
+        """
+        keys = _as_keys(keys)
+        count = len(keys)
+        if count == 0:
+            return
+        assert positions[0] <= positions[-1]
+        self._reserve(count)
+        ring = self._ring
+        flags = np.where(starts, START | PENDING, PENDING) if starts is not None else START | PENDING
+        marks = (positions << FLAG_BITS) | flags
+        ring.marks.admit(int(marks[0]), int(marks[-1]), self._places)
+        ring.write(ring.keys, self._head, keys)
+        ring.write(ring.fingerprints, self._head, fingerprints)
+        ring.write(ring.marks.stored, self._head, ring.marks.pack(marks))
+        self._slots.insert(keys, np.arange(self._head, self._head + count), self._tail)
+        self._head += count
+        self._pending += count
+        if self._slots.spilled:
+            self._relieve()
+
+    def add_one(self, high: int, low: int, position: int, fingerprint: int, start: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Insert one key as pending, under the same conditions as ``add``."""
+        ring, head = self._ring, self._head
+        if head - self._tail >= ring.capacity or head >= self._slots.end:
+            self._reserve(1)
+        marks = ring.marks
+        mark = (position << FLAG_BITS) | (START | PENDING if start else PENDING)
+        if not 0 <= mark - marks.base <= NARROW_MAX:
+            marks.admit(mark, mark, self._places)
+        place = ring.place(head)
+        ring.key_view[2 * place] = high
+        ring.key_view[2 * place + 1] = low
+        ring.fingerprint_view[place] = fingerprint
+        marks.view[place] = mark - marks.base
+        self._slots.insert_one(high, low, head, self._tail)
+        self._head = head + 1
+        self._pending += 1
+        if self._slots.spilled:
+            self._relieve()
+
+    def _places(self) -> NDArray[np.int64]:
+        return self._ring.places(self._tail, self._head)
+
+    def _settled_places(self) -> NDArray[np.int64]:
+        return self._ring.settled_places(self._tail, self._head)
+
+    # Committing and forgetting
+
+    def commit(self, before_position: int, tick_us: int, time_us: int) -> None:
+        """Make every pending key with a position below ``before_position`` committed, at this up-time and wall time."""
+        if self._pending == 0:
+            return
+        ring = self._ring
+        ring.ticks.admit(tick_us, tick_us, self._settled_places)
+        ring.times.admit(time_us, time_us, self._settled_places)
+        if self._head - self._settled != self._pending:
+            self._commit_among_refreshed(before_position, tick_us, time_us)
+            return
+        end = self._first_from(before_position)
+        if end == self._settled + 1:
+            place = ring.place(self._settled)
+            ring.marks.view[place] -= PENDING
+            ring.ticks.view[place] = tick_us - ring.ticks.base
+            ring.times.view[place] = time_us - ring.times.base
+        else:
+            for part in ring.spans(self._settled, end):
+                ring.marks.stored[part] -= PENDING
+                ring.ticks.stored[part] = tick_us - ring.ticks.base
+                ring.times.stored[part] = time_us - ring.times.base
+        self._pending -= end - self._settled
+        self._settled = end
+
+    def _first_from(self, position: int) -> int:
+        """Return the first handle, from ``settled`` on, whose position is not below this one; all are pending."""
+        ring = self._ring
+        stored = (position << FLAG_BITS) - ring.marks.base
+        low, high = self._settled, self._head
+        if ring.marks.view[ring.place(high - 1)] < stored:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if ring.marks.view[ring.place(middle)] < stored:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _commit_among_refreshed(self, before_position: int, tick_us: int, time_us: int) -> None:
+        ring = self._ring
+        places = ring.places(self._settled, self._head) % ring.capacity
+        marks = ring.marks.stored[places]
+        pending = (marks & PENDING) != 0
+        chosen = pending & (ring.marks.at(places) >> FLAG_BITS < before_position)
+        where = places[chosen]
+        ring.marks.stored[where] -= PENDING
+        ring.ticks.stored[where] = tick_us - ring.ticks.base
+        ring.times.stored[where] = time_us - ring.times.base
+        self._pending -= len(where)
+        left = np.flatnonzero(pending & ~chosen)
+        self._settled = self._settled + int(left[0]) if len(left) else self._head
+
+    def forget_pending(self) -> None:
+        """Drop every pending key: it was never offered to storage, and may be added anew."""
+        if self._pending == 0:
+            return
+        ring = self._ring
+        handles = np.arange(self._settled, self._head)
+        handles = handles[self.pending(handles)]
+        self._slots.remove(ring.keys_at(handles), self._tail)
+        ring.marks.stored[(handles - ring.origin) % ring.capacity] ^= PENDING | GHOST
+        self._ghosts += len(handles)
+        self._pending = 0
+        self._settled = self._head
+        self._move_tail(self._first_kept(excess=0, expired_us=None))
+
+    # Evicting
+
+    def evict(self, now_us: int) -> int:
+        """Drop the oldest committed keys that are too old or too many, and return how many; pending ones stay.
+
+        Batches go whole: one that would be cut by ``max_keys`` goes.
+        """
+        ring, tail = self._ring, self._tail
+        if tail == self._settled:
+            return 0
+        excess = self._head - tail - self._ghosts - self._max_keys
+        expired_us = now_us - self._duration_us
+        if excess <= 0 and ring.ticks.view[ring.place(tail)] + ring.ticks.base > expired_us:
+            return 0
+        dropped = self._move_tail(self._first_kept_near(excess, expired_us) or self._first_kept(excess, expired_us))
+        self._evicted += dropped
+        if ring.capacity > 2 * self._full_capacity and self._head - self._tail <= self._full_capacity:
+            self._resize(self._full_capacity)
+        return dropped
+
+    def evict_through(self, handle: int) -> int:
+        """Drop the committed keys up to this handle, and the rest of its batch, and return how many.
+
+        For recovery: that a live key was stored again tells that its writer had evicted it, and all before it.
+        """
+        dropped = self._move_tail(self._next_start(min(handle + 1, self._settled)))
+        self._evicted += dropped
+        return dropped
+
+    def _first_kept_near(self, excess: int, expired_us: int) -> int | None:
+        """Return what ``_first_kept`` does if that is near the tail, else None: one key at a time, for few keys."""
+        ring, tail = self._ring, self._tail
+        expired = expired_us - ring.ticks.base
+        for handle in range(tail, min(tail + _FEW, self._settled)):
+            place = ring.place(handle)
+            flags = ring.marks.view[place]
+            begins = flags & START or handle == tail
+            if not flags & GHOST:
+                if begins and excess <= 0 and ring.ticks.view[place] > expired:
+                    return handle
+                excess -= 1
+        return self._settled if self._settled <= tail + _FEW else None
+
+    def _first_kept(self, excess: int, expired_us: int | None) -> int:
+        """Return the first handle from the tail on that stays, when ``excess`` keys and all expired ones go."""
+        ring, low = self._ring, self._tail
+        if excess > 0 and not self._ghosts:
+            low, excess = min(low + excess, self._settled), 0
+        while low < self._settled:
+            high = min(low + max(_SCAN_KEYS, excess, low - self._tail), self._settled)
+            live = (ring.read(ring.marks.stored, low, high) & GHOST) == 0
+            going = ~live
+            if expired_us is not None:
+                going |= ring.read(ring.ticks.stored, low, high) <= expired_us - ring.ticks.base
+            if excess > 0:
+                going |= np.cumsum(live) <= excess
+            if not going.all():
+                return self._next_start(low + int(np.argmin(going)))
+            excess -= int(np.count_nonzero(live))
+            low = high
+        return low
+
+    def _next_start(self, handle: int) -> int:
+        """Return the first handle from here on that begins a batch, or the first one that may be pending."""
+        ring = self._ring
+        if handle == self._tail or self._flags(handle) & START:
+            return handle
+        while handle < self._settled:
+            high = min(handle + _SCAN_KEYS, self._settled)
+            starts = ring.read(ring.marks.stored, handle, high) & START
+            if starts.any():
+                return handle + int(np.argmax(starts != 0))
+            handle = high
+        return handle
+
+    def _move_tail(self, tail: int) -> int:
+        """Let everything below the new tail go, and return how many keys that were."""
+        ghosts = 0
+        if self._ghosts and tail > self._tail:
+            flags = self._ring.read(self._ring.marks.stored, self._tail, tail)
+            ghosts = int(np.count_nonzero(flags & GHOST))
+        dropped = tail - self._tail - ghosts
+        self._ghosts -= ghosts
+        self._tail = tail
+        self._ring.move_origin(tail)
+        return dropped
+
+    # Refreshing
+
+    def refresh(self, handles: Handles, now_us: int) -> None:
+        """Make committed keys, and the batches they belong to, as young as new; pending ones stay as they are.
+
+        Positions, fingerprints and times stay. All handles are void afterwards: find them again.
+        """
+        assert self._refresh_on_hit
+        moved = self._whole_batches(handles)
+        if len(moved) == 0:
+            return
+        self._reserve(len(moved))
+        ring = self._ring
+        keys, places = ring.keys_at(moved), (moved - ring.origin) % ring.capacity
+        ring.ticks.admit(now_us, now_us, self._settled_places)
+        ring.write(ring.keys, self._head, keys)
+        for array in (ring.fingerprints, ring.marks.stored, ring.times.stored):
+            ring.write(array, self._head, array[places])
+        ring.fill(ring.ticks.stored, self._head, self._head + len(moved), now_us - ring.ticks.base)
+        self._slots.repoint(keys, np.arange(self._head, self._head + len(moved)), self._tail)
+        ring.marks.stored[places] |= GHOST
+        self._ghosts += len(moved)
+        self._head += len(moved)
+        if self._pending == 0:
+            self._settled = self._head
+        self._move_tail(self._first_kept(excess=0, expired_us=None))
+        if self._ghosts > _SCAN_KEYS + self.count // _GHOST_SHARE:
+            self._compact()
+
+    def _whole_batches(self, handles: Handles) -> Handles:
+        """Return the committed ones of these handles with all others of their batches, each once, in ring order."""
+        committed = np.unique(handles[~self.pending(handles)])
+        after = self._ring.flags_at(np.minimum(committed + 1, self._head - 1))
+        alone = self._ring.flags_at(committed) & START != 0
+        alone &= (committed + 1 == self._head) | (after & (START | GHOST) != 0)
+        grouped = [self._batch_of(handle) for handle in committed[~alone].tolist()]
+        return np.unique(np.concatenate([committed[alone], *grouped])) if grouped else committed
+
+    def _batch_of(self, handle: int) -> Handles:
+        low, high = handle, handle + 1
+        while low > self._tail and not self._flags(low) & START:
+            low -= 1
+        while high < self._head and not self._flags(high) & (START | GHOST):
+            high += 1
+        return np.arange(low, high)
+
+    def _compact(self) -> None:
+        """Leave the ghosts behind: all keys get new handles, in the same order."""
+        handles = np.arange(self._tail, self._head)
+        kept = handles[self._ring.flags_at(handles) & GHOST == 0]
+        before = int(np.searchsorted(kept, self._settled))
+        self._ring.rebuild(self._ring.capacity, kept, self._head)
+        self._tail, self._ghosts = self._head, 0
+        self._settled, self._head = self._tail + before, self._tail + len(kept)
+        self._index()
+
+    # Growing
+
+    @property
+    def _full_capacity(self) -> int:
+        return self._max_keys + self._max_keys // 10 + _CAPACITY_MIN
+
+    def _reserve(self, count: int) -> None:
+        """Make room for so many more keys, in the ring and in the numbers of the slots."""
+        needed = self._head - self._tail + count
+        if needed > self._ring.capacity:
+            doubled = min(max(needed, 2 * self._ring.capacity), self._full_capacity)
+            self._resize(doubled if needed <= doubled else needed + needed // 8)
+        elif self._head + count > self._slots.end:
+            self._index()
+
+    def _resize(self, capacity: int) -> None:
+        self._ring.rebuild(capacity, np.arange(self._tail, self._head), self._tail)
+        self._index()
+
+    def _bucket_count(self) -> int:
+        return int(self._ring.capacity * self._crowded / (_LOAD * BUCKET_SLOTS)) + 2
+
+    def _index(self) -> None:
+        """Build the slots anew from the ring."""
+        self._slots = Slots(self._ring, self._bucket_count(), base=self._tail - BUCKET_SLOTS)
+        for low in range(self._tail, self._head, _INDEX_KEYS):
+            handles = np.arange(low, min(low + _INDEX_KEYS, self._head))
+            if self._ghosts:
+                handles = handles[self._ring.flags_at(handles) & GHOST == 0]
+            self._slots.insert(self._ring.keys_at(handles), handles, self._tail)
+
+    def _relieve(self) -> None:
+        """Take more buckets when too many keys found theirs full; for keys that always collide this ends soon."""
+        if self._slots.spilled > _SPILL_MIN + self.count // _SPILL_SHARE and self._crowded < _CROWDED_MAX:
+            self._crowded *= 2
+            self._index()
+
+    # Storing
+
+    def dump(self) -> WindowState:
+        """Return the committed keys, oldest first, as arrays of their own."""
+        handles = np.arange(self._tail, self._head)
+        handles = handles[self._ring.flags_at(handles) & (GHOST | PENDING) == 0]
+        return WindowState(
+            keys=self._ring.keys_at(handles),
+            positions=self.positions(handles),
+            fingerprints=self.fingerprints(handles),
+            ticks=self._ring.ticks.at(handles - self._ring.origin),
+            times=self.times(handles),
+            starts=(self._ring.flags_at(handles) & START) != 0,
+        )
+
+    @classmethod
+    def load(cls, state: WindowState, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False) -> Window:
+        """Make a window of dumped keys, which must be distinct. Of more than ``max_keys`` the newest batches stay."""
+        window = cls(duration_us, max_keys, refresh_on_hit=refresh_on_hit)
+        first = max(0, len(state.keys) - max_keys)
+        if first:
+            first += int(np.argmax(state.starts[first:])) if state.starts[first:].any() else max_keys
+        window._fill(state, first)
+        return window
+
+    def _fill(self, state: WindowState, first: int) -> None:
+        count = len(state.keys) - first
+        if count == 0:
+            return
+        self._reserve(count)
+        ring, low = self._ring, self._head
+        marks = state.positions[first:] << FLAG_BITS | state.starts[first:]
+        ring.write(ring.keys, low, state.keys[first:])
+        ring.write(ring.fingerprints, low, state.fingerprints[first:])
+        for numbers, values in (
+            (ring.marks, marks),
+            (ring.ticks, state.ticks[first:]),
+            (ring.times, state.times[first:]),
+        ):
+            numbers.admit(int(values.min()), int(values.max()), self._places)
+            ring.write(numbers.stored, low, numbers.pack(values))
+        self._head = self._settled = low + count
+        self._index()
+
+    # Within one batch of keys
+
+    @staticmethod
+    def distinct(keys: Keys) -> bool:
+        """Say whether no key repeats."""
+        highs = np.sort(keys[:, 0])
+        if not (highs[1:] == highs[:-1]).any():
+            return True
+        return bool((Window.first_occurrence(keys) == np.arange(len(keys))).all())
+
+    @staticmethod
+    def first_occurrence(keys: Keys) -> NDArray[np.int64]:
+        """Return for each row the first row with the same key."""
+        count = len(keys)
+        order = np.lexsort((keys[:, 1], keys[:, 0]))
+        ordered = keys[order]
+        fresh = np.ones(count, dtype=np.bool_)
+        fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        leaders = order[fresh]
+        first = np.empty(count, dtype=np.int64)
+        first[order] = leaders[np.cumsum(fresh) - 1]
+        return first
+
+
+def _as_keys(keys: Keys) -> Keys:
+    return np.ascontiguousarray(keys, dtype=np.uint64).reshape(-1, 2)
