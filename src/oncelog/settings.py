@@ -11,6 +11,7 @@ from oncelog.errors import InvalidArgument
 
 Idempotence = Literal["explicit", "content", "off"]
 OnConflict = Literal["error", "original"]
+Seal = Literal["auto", "off"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,8 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``idempotence``: ``"explicit"`` deduplicates records that carry an id, ``"content"`` gives the others a
     hash of their content as id, ``"off"`` refuses ids and keeps no window. ``on_conflict``: what the same
-    id with other content gets: ``IdConflict``, or the original's ack marked ``conflict``.
+    id with other content gets: ``IdConflict``, or the original's ack marked ``conflict``. ``seal``: whether the writer
+    turns closed segments into Parquet files by itself, once there is enough for a file.
     """
 
     idempotence: Idempotence = "explicit"
@@ -42,6 +44,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     block_records: int = 10_000
     snapshot_interval_s: float = 30.0
     snapshot_records: int = 250_000
+    seal: Seal = "auto"
     retention_s: float | None = None
     retention_bytes: int | None = None
     pending_bytes: int = 64 * limits.MIB

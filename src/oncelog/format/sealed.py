@@ -67,24 +67,35 @@ def to_table(
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def encode(batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
-    """Return batches of ``to_table`` as the bytes of a Parquet file."""
+STAGED_SCHEMA = pa.schema(_PAYLOAD)
+"""The columns of a file that is made to be adopted: when it was stored is not known yet."""
+
+
+def to_staged(payload: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a payload in the columns of a file that is made to be adopted."""
+    present = dict(zip(payload.schema.names, payload.columns, strict=True))
+    arrays = [present.get(field.name, pa.nulls(payload.num_rows, field.type)) for field in _PAYLOAD]
+    return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
+
+
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.Buffer:
+    """Return batches of ``to_table``, or of ``to_staged`` with that schema, as the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
-        SCHEMA,
+        schema,
         compression="zstd",
         compression_level=ZSTD_LEVEL,
-        write_statistics=[TIMESTAMP, "id", "stream", "type"],
+        write_statistics=[name for name in (TIMESTAMP, "id", "stream", "type") if name in schema.names],
         write_page_checksum=True,
         store_schema=True,
     ) as writer:
-        for table in _row_groups(batches):
+        for table in _row_groups(batches, schema):
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     return sink.getvalue()
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Gather small batches, so that a row group is worth its statistics."""
     gathered: list[pa.RecordBatch] = []
     rows = 0
@@ -92,10 +103,10 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         gathered.append(batch)
         rows += batch.num_rows
         if rows >= ROW_GROUP_ROWS:
-            yield pa.Table.from_batches(gathered, SCHEMA)
+            yield pa.Table.from_batches(gathered, schema)
             gathered, rows = [], 0
     if gathered:
-        yield pa.Table.from_batches(gathered, SCHEMA)
+        yield pa.Table.from_batches(gathered, schema)
 
 
 class SealedFile:

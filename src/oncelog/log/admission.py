@@ -19,6 +19,7 @@ from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
 from oncelog.format import columns
 from oncelog.format.snapshot import Snapshot
+from oncelog.log.adoption import Adopted
 from oncelog.settings import LogSettings
 from oncelog.types import Record
 
@@ -32,6 +33,19 @@ class Keys(NamedTuple):
     rows: NDArray[np.int64] | None
     identities: NDArray[np.uint64]
     fingerprints: NDArray[np.uint64]
+
+
+class Seen(NamedTuple):
+    """All that a log remembers: the window of what was appended (``None``: idempotence is off), and adopted files."""
+
+    window: Window | None
+    adopted: Adopted
+
+    def evict(self, uptime_us: int) -> None:
+        """Forget what is too old, or too much."""
+        if self.window is not None:
+            self.window.evict(uptime_us)
+            self.adopted.evict(uptime_us)
 
 
 class Admitted:
@@ -166,19 +180,20 @@ def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: Window | None) -> K
     return Keys(rows, hasher.identities(None, named.column(at)), hasher.fingerprints(named))
 
 
-def decide(
-    payload: pa.RecordBatch, keys: Keys | None, window: Window | None, next_position: int, uptime_us: int
-) -> Admitted:
+def decide(payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int) -> Admitted:
     """Decide each row on its own. Nothing is changed but what the window evicts."""
     admitted = Admitted(payload)
+    window, adopted = seen
     if keys is None or window is None:
         admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
         return admitted
-    window.evict(uptime_us)
+    seen.evict(uptime_us)
     handles = window.find(keys.identities)
     known = handles >= 0
     if known.any():
         _meet_stored(admitted, keys, window, handles, known)
+    if adopted:
+        known |= _meet_adopted(admitted, keys, adopted, known)
     repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
     admitted.positions[admitted.new] = np.arange(next_position, next_position + np.count_nonzero(admitted.new))
     if repeats is not None:
@@ -205,6 +220,19 @@ def _meet_stored(
     admitted.conflicts[rows] = window.fingerprints(found) != keys.fingerprints[known]
 
 
+def _meet_adopted(admitted: Admitted, keys: Keys, adopted: Adopted, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Note the rows whose identity came with an adopted file; return which."""
+    found = adopted.find(keys.identities)
+    chosen = (found.positions >= 0) & ~known
+    rows = _rows(keys, chosen)
+    admitted.new[rows] = False
+    admitted.duplicates[rows] = True
+    admitted.positions[rows] = found.positions[chosen]
+    admitted.times[rows] = found.times[chosen]
+    admitted.conflicts[rows] = found.fingerprints[chosen] != keys.fingerprints[chosen]
+    return chosen
+
+
 def _meet_each_other(
     admitted: Admitted, keys: Keys, window: Window, known: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -219,21 +247,25 @@ def _meet_each_other(
 
 
 def decide_batch(
-    payload: pa.RecordBatch, keys: Keys | None, window: Window | None, next_position: int, uptime_us: int
+    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int
 ) -> Admitted:
     """Decide all rows as one: all new, or exactly a stored batch; else ``PartialOverlap``."""
     admitted = Admitted(payload)
     admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
+    window, adopted = seen
     if keys is None or window is None:
         return admitted
-    window.evict(uptime_us)
+    seen.evict(uptime_us)
     handles = window.find(keys.identities)
     known = handles >= 0
-    if not known.any():
+    elsewhere = adopted.find(keys.identities).positions >= 0 if adopted else np.zeros(len(known), np.bool_)
+    if not known.any() and not elsewhere.any():
         return admitted
-    ids = admitted.ids()
+    if payload.num_rows == 1 and elsewhere.all():
+        _meet_adopted(admitted, keys, adopted, known)
+        return admitted
     if not known.all() or not window.is_batch(handles):
-        raise _overlap(ids, known)
+        raise _overlap(admitted.ids(), known | elsewhere)
     _meet_stored(admitted, keys, window, handles, known)
     return admitted
 

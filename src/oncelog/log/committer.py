@@ -169,6 +169,12 @@ class Committer:
         self.next_position += records
         self._pending_bytes += size_bytes
 
+    def adopted(self, records: int) -> None:
+        """Count records that came into the log without passing through here. Nothing is pending."""
+        assert self.next_position == self.stored_position
+        self.next_position += records
+        self.stored_position += records
+
     def group_of(self, position: int) -> Group:
         """Return the pending group that holds a position."""
         for groups in (self._offered, self._waiting):

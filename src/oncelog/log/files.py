@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 import xxhash
 
 from oncelog.errors import CorruptionError
+from oncelog.format import block
 from oncelog.format.manifest import File, Segment
 from oncelog.format.sealed import Piece, SealedFile
 from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
 
 OPEN_MAX = 4
+READ_BYTES = 8 << 20
 
 
 class Files:
@@ -66,3 +68,18 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
         segment.first_timestamp_us if piece.timestamps_us is None else piece.timestamps_us,
         segment.last_uptime_us if piece.uptimes_us is None else piece.uptimes_us,
     )
+
+
+def rows_of(home: LogHome, files: Files, segment: Segment, start: int) -> Iterator[Rows]:
+    """Yield a closed segment's records, from position ``start`` (or its first) on."""
+    entry = max(0, start - segment.first_position)
+    if segment.file is not None:
+        yield from files.rows(segment, entry)
+        return
+    cursor = home.locate(segment.number, entry, segment.end) if entry else 0
+    while cursor < segment.end:
+        buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
+        for buffer in buffers:
+            rows = Rows.of_block(block.decode(buffer))
+            if rows.next_position > start:
+                yield rows.cut(start - rows.first_position)

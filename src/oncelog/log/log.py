@@ -15,6 +15,8 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
 from oncelog.log import fencing, recovery, retention, sealing, snapshots, verifying
+from oncelog.log.admission import Seen
+from oncelog.log.adoption import Adopted
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
 from oncelog.log.manifests import Known, Manifests
@@ -117,16 +119,20 @@ class Log(Handle):
         settings = manifest.settings
         hasher = Hasher(manifest.secret)
         self._manifests.sweep(known)
-        window, watermark, uptime_us = None, manifest.next_position, manifest.uptime_us
+        seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
         if settings.idempotence != "off":
             recovered = recovery.recover(self._home, self._manifests, manifest, settings, hasher)
-            window, watermark, uptime_us = recovered
+            seen, watermark, uptime_us = (
+                Seen(recovered.window, recovered.adopted),
+                recovered.watermark,
+                recovered.uptime_us,
+            )
         return Writer(
             home=self._home,
             manifests=self._manifests,
             run=Run(self._home, self._manifests, known, writer=identity, settings=settings, clock=self._clock),
             claim=claim,
-            window=window,
+            seen=seen,
             hasher=hasher,
             uptime=Uptime(self._clock, uptime_us),
             settings=settings,
@@ -182,7 +188,8 @@ class Log(Handle):
         """
         known = self._refresh()
         total = Sealing()
-        done = sealing.seal(self._home, self._manifests, self._clock, known, known.manifest.settings.segment_bytes)
+        file_bytes = known.manifest.settings.segment_bytes
+        done = sealing.seal(self._home, self._manifests, self._clock, known, file_bytes=file_bytes)
         for part in done:
             total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
             if progress is not None:

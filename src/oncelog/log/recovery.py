@@ -14,24 +14,25 @@ import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window, WindowState
-from oncelog.format import block, columns
+from oncelog.format import columns
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import snapshots
-from oncelog.log.files import Files
+from oncelog.log.adoption import Adopted, read_identities
+from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 
-READ_BYTES = 8 << 20
 FOLD_ROWS = 8192
 
 
 class Recovered(NamedTuple):
-    """The window as the log says it is, the position up to which a snapshot gave it, and the log's up-time."""
+    """What the log remembers as the log says it, the position up to which a snapshot gave it, and the log's up-time."""
 
     window: Window
+    adopted: Adopted
     watermark: int
     uptime_us: int
 
@@ -48,9 +49,25 @@ def recover(
     start = taken.watermark if taken else manifest.first_position
     files = Files(home)
     for segment in needed(manifests, manifest, start, uptime_us):
-        fold(window, rows_of(home, files, segment, start), hasher)
+        if segment.identities is None:
+            fold(window, rows_of(home, files, segment, start), hasher)
     window.evict(uptime_us)
-    return Recovered(window, start if taken else manifest.first_position, uptime_us)
+    return Recovered(window, _adopted(home, manifests, manifest, settings, uptime_us), start, uptime_us)
+
+
+def _adopted(home: LogHome, manifests: Manifests, manifest: Manifest, settings: LogSettings, uptime_us: int) -> Adopted:
+    """Return the identities of adopted files that are within the window's duration."""
+    duration_us = int(settings.window.duration_s * 1e6)
+    adopted = Adopted(duration_us)
+    recent = []
+    for segment in manifests.closed_back(manifest):
+        if segment.next_position <= manifest.first_position or segment.last_uptime_us + duration_us <= uptime_us:
+            break
+        recent.append(segment)
+    for segment in reversed(recent):
+        if segment.identities is not None:
+            adopted.add(segment, read_identities(home, segment.identities))
+    return adopted
 
 
 def _covers(taken: Snapshot, settings: LogSettings) -> bool:
@@ -89,21 +106,6 @@ def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int)
         found.append(segment)
         ids += segment.ids
     return found[::-1]
-
-
-def rows_of(home: LogHome, files: Files, segment: Segment, start: int) -> Iterator[Rows]:
-    """Yield a closed segment's records, from position ``start`` (or its first) on."""
-    entry = max(0, start - segment.first_position)
-    if segment.file is not None:
-        yield from files.rows(segment, entry)
-        return
-    cursor = home.locate(segment.number, entry, segment.end) if entry else 0
-    while cursor < segment.end:
-        buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
-        for buffer in buffers:
-            rows = Rows.of_block(block.decode(buffer))
-            if rows.next_position > start:
-                yield rows.cut(start - rows.first_position)
 
 
 def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oncelog.clock import Clock
 from oncelog.format import block
 from oncelog.format.manifest import Segment
 from oncelog.log import fencing
+from oncelog.log.adoption import Staged
 from oncelog.log.manifests import Known, Manifests
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome, SegmentWriter
@@ -116,6 +118,20 @@ class Run:
         )
         self._let_go()
         self._begin()
+
+    def adopt(self, staged: Sequence[Staged], uptime_us: int) -> list[Segment]:
+        """Close this segment, adopt files behind it and open the next, by one manifest version. Nothing is in
+        flight.
+        """
+        timestamp_us = self.timestamp_us(self._clock.now_us())
+        change = fencing.adopt(
+            self.epoch, self.segment, self._closed(), staged, timestamp_us=timestamp_us, uptime_us=uptime_us
+        )
+        self.known = self._manifests.update(change, self.known)
+        self._let_go()
+        self._begin()
+        keys = {file.key for file in staged}
+        return [part for part in self.known.manifest.segments if part.file is not None and part.file.key in keys]
 
     def finish(self, uptime_us: int) -> None:
         """Close this segment in the manifest, at its known tail: the writer is leaving."""

@@ -185,7 +185,7 @@ class Scan:
             buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, READ_BYTES)
         except NotFound:
             self._look_again()
-            return []
+            return self._read()
         found = [Rows.of_block(block.decode(buffer)) for buffer in buffers]
         expected = self.position
         for rows in found:

@@ -17,9 +17,8 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment
-from oncelog.log.files import Files
+from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Known, Manifests
-from oncelog.log.recovery import rows_of
 from oncelog.storage.base import LogHome
 
 PREFIX = "sealed/"
@@ -39,12 +38,16 @@ class Sealing(msgspec.Struct, frozen=True, kw_only=True):
     bytes_after: int = 0
 
 
-def seal(home: LogHome, manifests: Manifests, clock: Clock, known: Known, file_bytes: int) -> Iterator[Sealing]:
+def seal(
+    home: LogHome, manifests: Manifests, clock: Clock, known: Known, *, file_bytes: int, bytes_min: int = 0
+) -> Iterator[Sealing]:
     """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
 
-    Neighbours whose files are small are put together again.
+    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later.
     """
     for group in _groups(manifests, known.manifest, file_bytes):
+        if _size(group) < bytes_min:
+            continue
         done = _seal_group(home, manifests, clock, group)
         if done is not None:
             yield done
@@ -205,8 +208,11 @@ def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
 
 def used(manifests: Manifests, manifest: Manifest) -> set[str]:
     """Return the keys of the files that the manifest refers to, if only to delete them."""
-    segments = manifests.closed_from(manifest, manifest.first_position)
-    return {segment.file.key for segment in segments if segment.file is not None} | set(manifest.doomed)
+    keys = set(manifest.doomed)
+    for segment in manifests.closed_from(manifest, manifest.first_position):
+        keys |= {segment.file.key} if segment.file is not None else set()
+        keys |= {segment.identities} if segment.identities is not None else set()
+    return keys
 
 
 def delete_quietly(home: LogHome, key: str) -> None:

@@ -17,9 +17,9 @@ from oncelog.format import block, snapshot
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import sealing, snapshots
-from oncelog.log.files import Files
+from oncelog.log.files import READ_BYTES, Files
 from oncelog.log.manifests import Known, Manifests
-from oncelog.log.recovery import READ_BYTES, fold
+from oncelog.log.recovery import fold
 from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import bisect
-import threading
+import contextlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
@@ -21,16 +22,21 @@ from oncelog.errors import (
     IdConflict,
     InvalidArgument,
     OncelogError,
+    PartialOverlap,
     Unavailable,
     Unsupported,
 )
 from oncelog.format import intake
+from oncelog.format.identities import Identities
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import admission, snapshots
-from oncelog.log.admission import Admitted
+from oncelog.limits import MIB
+from oncelog.log import admission, adoption, retention, sealing, snapshots
+from oncelog.log.admission import Admitted, Seen
+from oncelog.log.adoption import Staged
 from oncelog.log.committer import Committer, Group
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.handle import Handle
+from oncelog.log.housekeeping import Housekeeper
 from oncelog.log.manifests import Manifests
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
@@ -40,6 +46,9 @@ from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
 RECORD_OVERHEAD_BYTES = 16
+SEAL_BYTES_MIN = 8 * MIB
+"""A writer makes no smaller files by itself (half of it is enough at the end of a run of segments)."""
+
 SNAPSHOT_RECORDS_AT_CLOSE = 1000
 """A gap shorter than this is read faster than a snapshot is written."""
 
@@ -70,7 +79,7 @@ class Writer(Handle):
         manifests: Manifests,
         run: Run,
         claim: Claim,
-        window: Window | None,
+        seen: Seen,
         hasher: Hasher,
         uptime: Uptime,
         settings: LogSettings,
@@ -83,7 +92,8 @@ class Writer(Handle):
         self._manifests = manifests
         self._run = run
         self._claim = claim
-        self._window = window
+        self._seen = seen
+        self._window = seen.window
         self._hasher = hasher
         self._uptime = uptime
         self._settings = settings
@@ -101,7 +111,9 @@ class Writer(Handle):
         )
         self._snapshot_position = watermark
         self._snapshot_uptime_us = uptime.now_us()
-        self._snapshotting: threading.Thread | None = None
+        self._snapshotting = False
+        self._segment = run.segment
+        self._housekeeper = Housekeeper()
 
     # Appending one record.
 
@@ -187,10 +199,14 @@ class Writer(Handle):
         if self._window is not None and record.id is not None:
             high, low = self._hasher.identity("", record.id)
             fingerprint = self._hasher.fingerprint(record)
-            self._window.evict(self._uptime.now_us())
+            self._seen.evict(self._uptime.now_us())
             handle = self._window.find_one(high, low)
             if handle >= 0:
-                return self._seen(handle, fingerprint)
+                return self._meet(handle, fingerprint)
+            if self._seen.adopted:
+                met = self._meet_adopted(high, low, fingerprint)
+                if met is not None:
+                    return met
             self._window.add_one(high, low, self._committer.next_position, fingerprint)
         group = self._committer.group_for(size_bytes, 1)
         position = group.next_position
@@ -198,7 +214,7 @@ class Writer(Handle):
         self._committer.admitted(size_bytes, 1)
         return _Ticket(position, group, -1)
 
-    def _seen(self, handle: int, fingerprint: int) -> _Ticket:
+    def _meet(self, handle: int, fingerprint: int) -> _Ticket:
         assert self._window is not None
         position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
         conflict = fingerprint != stored_fingerprint
@@ -210,6 +226,17 @@ class Writer(Handle):
                 self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
         group = self._committer.group_of(position) if pending else None
         return _Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
+
+    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> _Ticket | None:
+        found = self._seen.adopted.find(np.array([[high, low]], np.uint64))
+        if found.positions[0] < 0:
+            return None
+        conflict = int(found.fingerprints[0]) != fingerprint
+        if conflict:
+            self._counters.conflicts += 1
+        else:
+            self._counters.duplicates += 1
+        return _Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
 
     def _answer(self, ticket: _Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
@@ -314,7 +341,7 @@ class Writer(Handle):
         self._check_usable()
         self._committer.room(size_bytes, piece.num_rows, deadline_us)
         self._counters.attempts += piece.num_rows
-        admitted = admission.decide(piece, keys, self._window, self._committer.next_position, self._uptime.now_us())
+        admitted = admission.decide(piece, keys, self._seen, self._committer.next_position, self._uptime.now_us())
         self._store(admitted, piece, keys, size_bytes)
         if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
             self._window.refresh(admitted.handles, self._uptime.now_us())
@@ -326,7 +353,7 @@ class Writer(Handle):
         self._committer.room(size_bytes, payload.num_rows, deadline_us)
         self._counters.attempts += payload.num_rows
         admitted = admission.decide_batch(
-            payload, keys, self._window, self._committer.next_position, self._uptime.now_us()
+            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
         )
         self._store(admitted, payload, keys, size_bytes)
         return admitted
@@ -420,21 +447,110 @@ class Writer(Handle):
 
     def _settle(self, group: Group) -> None:
         """Note that a group is durable, before anybody is told. The committer's lock is held."""
-        if self._window is None:
-            return
-        self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
-        gap = group.next_position - self._snapshot_position
-        age_us = group.uptime_us - self._snapshot_uptime_us
-        due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
-        if due and (self._snapshotting is None or not self._snapshotting.is_alive()):
-            self._snapshotting = threading.Thread(target=self._snapshot_quietly, name="oncelog-snapshot", daemon=True)
-            self._snapshotting.start()
+        if self._window is not None:
+            self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
+            gap = group.next_position - self._snapshot_position
+            age_us = group.uptime_us - self._snapshot_uptime_us
+            due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
+            if due and not self._snapshotting:
+                self._snapshotting = True
+                self._housekeeper.ask("snapshot", self._snapshot_when_due)
+        if group.segment != self._segment:
+            self._segment = group.segment
+            self._housekeeper.ask("tidy", self._tidy)
 
-    def _snapshot_quietly(self) -> None:
+    def _snapshot_when_due(self) -> None:
         try:
             self.snapshot()
-        except OncelogError:
-            return  # counted; the one before it still stands, and the next attempt comes with the next commit
+        finally:
+            self._snapshotting = False
+
+    def _tidy(self) -> None:
+        """Seal what is worth a file, and let go what retention does not want kept: a segment has been closed."""
+        known = self._run.known
+        settings = self._settings
+        if settings.seal == "auto":
+            for _ in sealing.seal(
+                self._home,
+                self._manifests,
+                self._clock,
+                known,
+                file_bytes=max(settings.segment_bytes, SEAL_BYTES_MIN),
+                bytes_min=SEAL_BYTES_MIN // 2,
+            ):
+                self._check_usable()
+        if settings.retention_s is not None or settings.retention_bytes is not None:
+            before = retention.wanted(self._manifests, self._run.known.manifest, self._clock.now_us())
+            retention.truncate(self._home, self._manifests, self._clock, before, self.window_from)
+
+    def adopt(self, staged: Sequence[Staged], *, timeout_s: float | None = TIMEOUT_S) -> list[int]:
+        """Make staged files a part of the log, all by one manifest version; return the first position of each.
+
+        Every identity in them must be new: ``PartialOverlap`` otherwise, and nothing is adopted (``overlap`` tells
+        which rows are not). ``Unavailable(outcome="unknown")`` ends this writer: the next one finds what was decided.
+        """
+        self._check_usable()
+        adoption.check(staged)
+        deadline_us = self._deadline(timeout_s)
+        with self._committer.changed:
+            self._committer.check()
+            self._committer.drain(deadline_us)
+            identities = self._staged_identities(staged)
+            known = sum(int(np.count_nonzero(row)) for row in self._overlaps(identities))
+            if known:
+                message = f"{known} of the records to be adopted are there already, or twice: nothing was adopted"
+                raise PartialOverlap(message, known=(), new=())
+            try:
+                segments = self._run.adopt(staged, self._uptime.now_us())
+            except Unavailable as error:
+                self._committer.stop(Unavailable(f"an adoption was not answered: {error}", outcome="unknown"))
+                raise self._committer.error or error from error
+            self._committer.adopted(sum(segment.entries for segment in segments))
+            self._segment = self._run.segment
+            for segment, found in zip(segments, identities, strict=True):
+                if found is not None and self._window is not None:
+                    self._seen.adopted.add(segment, found)
+        self._home.wake()
+        return [segment.first_position for segment in segments]
+
+    def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
+        """Return, for each staged file, the rows that cannot be adopted: they are in the log, or in an earlier row."""
+        self._check_usable()
+        adoption.check(staged)
+        with self._committer.changed:
+            identities = self._staged_identities(staged)
+            flags = self._overlaps(identities)
+        return [
+            np.sort(found.rows[known].astype(np.int64)) if found is not None else np.empty(0, np.int64)
+            for found, known in zip(identities, flags, strict=True)
+        ]
+
+    def _staged_identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
+        return [
+            adoption.read_identities(self._home, file.identities) if file.identities is not None else None
+            for file in staged
+        ]
+
+    def _overlaps(self, identities: Sequence[Identities | None]) -> list[NDArray[np.bool_]]:
+        """Return, for each file, which of its identities are known, or occur before."""
+        if self._window is None:
+            return [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
+        self._seen.evict(self._uptime.now_us())
+        flags = []
+        for number, found in enumerate(identities):
+            if found is None:
+                flags.append(np.zeros(0, np.bool_))
+                continue
+            keys = found.keys
+            known = self._window.find(keys) >= 0
+            if self._seen.adopted:
+                known |= self._seen.adopted.find(keys).positions >= 0
+            known[1:] |= (keys[1:] == keys[:-1]).all(axis=1)
+            for earlier in identities[:number]:
+                if earlier is not None:
+                    known |= adoption.search(earlier, keys) >= 0
+            flags.append(known)
+        return flags
 
     def counts(self) -> Counts:
         """Return what this writer has counted so far."""
@@ -465,7 +581,9 @@ class Writer(Handle):
         if self._closed or self._window is None:
             return None
         with self._committer.changed:
-            return int(self._window.dump().positions.min(initial=self._committer.stored_position))
+            oldest = int(self._window.dump().positions.min(initial=self._committer.stored_position))
+            adopted = self._seen.adopted.first_position
+            return oldest if adopted is None else min(oldest, adopted)
 
     @property
     def last_position(self) -> int:
@@ -489,6 +607,7 @@ class Writer(Handle):
             self._closed = True
             with self._committer.changed:
                 self._committer.stop(Closed("this writer is closed"))
+            self._housekeeper.stop()
             self._run.abandon()
             self._claim.release()
             self._home.wake()
@@ -499,10 +618,10 @@ class Writer(Handle):
             if self._committer.error is not None:
                 return
             self._committer.drain(deadline_us)
-        if self._snapshotting is not None:
-            self._snapshotting.join()
+        self._housekeeper.stop()
         if self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE:
-            self._snapshot_quietly()
+            with contextlib.suppress(OncelogError):
+                self.snapshot()  # only saves the next writer time
         try:
             self._run.finish(self._uptime.now_us())
         except Unavailable:

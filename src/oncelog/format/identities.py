@@ -1,0 +1,87 @@
+"""The identities of an adopted file, sorted, beside it: so that it need not be read to know what is in it.
+
+::
+
+    head       an envelope (``frame``) with the count and the checksum of what follows
+    arrays     high halves of the identities (sorted), low halves, fingerprints, rows: 28 bytes an identity
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from oncelog.errors import CorruptionError
+from oncelog.format import frame
+
+KIND = b"OLid"
+VERSION = 1
+_KEY_BYTES = 28
+
+
+class Identities(msgspec.Struct, frozen=True):
+    """The identities of a file's records that carry an id, in the order of ``high``, then ``low``."""
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    fingerprints: NDArray[np.uint64]
+    rows: NDArray[np.uint32]
+
+    @classmethod
+    def sorted(cls, keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64], rows: NDArray[np.uint32]) -> Identities:
+        """Return identities given in any order."""
+        order = np.lexsort((rows, keys[:, 1], keys[:, 0]))
+        return cls(keys[order, 0].copy(), keys[order, 1].copy(), fingerprints[order], rows[order])
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The identities in two columns, as the window takes them."""
+        return np.stack([self.high, self.low], axis=1)
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    count: int
+    checksum: int
+
+
+def encode(identities: Identities) -> list[bytes]:
+    """Return the bytes of the object, in pieces."""
+    arrays = [
+        np.ascontiguousarray(identities.high, "<u8").tobytes(),
+        np.ascontiguousarray(identities.low, "<u8").tobytes(),
+        np.ascontiguousarray(identities.fingerprints, "<u8").tobytes(),
+        np.ascontiguousarray(identities.rows, "<u4").tobytes(),
+    ]
+    head = _Head(len(identities.high), _checksum(arrays))
+    return [frame.wrap(KIND, VERSION, msgspec.msgpack.encode(head)), *arrays]
+
+
+def _checksum(arrays: list[bytes]) -> int:
+    digest = xxhash.xxh3_64()
+    for array in arrays:
+        digest.update(array)
+    return digest.intdigest()
+
+
+def decode(data: pa.Buffer, what: str) -> Identities:
+    """Return the identities that the bytes hold, checked; ``CorruptionError`` or ``Unsupported`` otherwise."""
+    packed, head_bytes = frame.unwrap_front(KIND, VERSION, data, what)
+    try:
+        head = msgspec.msgpack.decode(packed, type=_Head)
+    except msgspec.MsgspecError as error:
+        message = f"{what}: its head does not make sense: {error}"
+        raise CorruptionError(message) from error
+    body = data.slice(head_bytes)
+    if body.size != head.count * _KEY_BYTES or xxhash.xxh3_64_intdigest(body) != head.checksum:
+        message = f"{what}: its arrays are not those that were written"
+        raise CorruptionError(message)
+    count = head.count
+    return Identities(
+        np.frombuffer(body, "<u8", count, 0),
+        np.frombuffer(body, "<u8", count, count * 8),
+        np.frombuffer(body, "<u8", count, count * 16),
+        np.frombuffer(body, "<u4", count, count * 24),
+    )

@@ -1,0 +1,46 @@
+"""What has to be done now and then (snapshots, sealing, retention): in a thread of its own, one thing at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from oncelog.errors import OncelogError
+
+
+class Housekeeper:
+    """Runs jobs off the append path. A job that fails is left: what it would have done is asked for again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Callable[[], object]] = {}
+        self._thread: threading.Thread | None = None
+
+    def ask(self, name: str, job: Callable[[], object]) -> None:
+        """Have a job done soon; asking again before it has begun changes nothing."""
+        with self._lock:
+            self._jobs.setdefault(name, job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="oncelog-housekeeping", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._thread = None
+                    return
+                name = next(iter(self._jobs))
+                job = self._jobs.pop(name)
+            try:
+                job()
+            except OncelogError:
+                continue
+
+    def stop(self) -> None:
+        """Begin nothing more, and return when what was begun is done."""
+        with self._lock:
+            self._jobs.clear()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
