@@ -29,6 +29,8 @@ from oncelog.types import Ack, Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 
+_NO_LABELS = (None,) * 6
+
 Settle = Callable[["Group"], None]
 Futures = list[tuple[Future[Ack], Callable[[], Ack]]]
 
@@ -85,6 +87,14 @@ class Group:
         if self.records:
             self.parts.append(columns.from_records(self.records, None))
             self.records = []
+
+    def only_record(self) -> Record | None:
+        """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
+        if self.count != 1 or not self.records:
+            return None
+        record = self.records[0]
+        labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
+        return record if labels == _NO_LABELS else None
 
     def payload(self) -> pa.RecordBatch:
         """Return all records as one batch of columns."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import xxhash
 
 from oncelog.errors import CorruptionError
-from oncelog.format import block
+from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Segment
 from oncelog.format.sealed import Piece, SealedFile
 from oncelog.log.rows import Rows
@@ -79,7 +79,7 @@ def rows_of(home: LogHome, files: Files, segment: Segment, start: int) -> Iterat
     cursor = home.locate(segment.number, entry, segment.end) if entry else 0
     while cursor < segment.end:
         buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
-        for buffer in buffers:
-            rows = Rows.of_block(block.decode(buffer))
+        for blocks in gather(buffers):
+            rows = Rows.of_blocks(blocks)
             if rows.next_position > start:
                 yield rows.cut(start - rows.first_position)

@@ -115,7 +115,7 @@ def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
     for rows in parts:
         if "id" not in rows.payload.schema.names:
             continue
-        gathered += rows.commits()
+        gathered.append(rows)
         count += rows.count
         if count >= FOLD_ROWS:
             _fold_some(window, gathered, hasher)
@@ -138,9 +138,11 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     window.evict(parts[0].first_uptime_us)
     handles = window.find(keys)
     known = handles >= 0
-    if len(parts) > 1 and (known.any() or not window.distinct(keys)):
+    alone = len(parts) == 1 and isinstance(parts[0].uptime_us, int)
+    if not alone and (known.any() or not window.distinct(keys)):
         for rows in parts:
-            _fold_some(window, [rows], hasher)
+            for commit in rows.commits():
+                _fold_some(window, [commit], hasher)
         return
     if not window.distinct(keys):
         middle = parts[0].count // 2
@@ -152,10 +154,9 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
         window.evict_through(int(handles.max()))
     window.add(keys, positions, hasher.fingerprints(payload), _starts(payload))
     for rows in parts:
-        assert isinstance(rows.uptime_us, int)
-        assert isinstance(rows.timestamp_us, int)
-        window.commit(rows.next_position, rows.uptime_us, rows.timestamp_us)
-    window.evict(parts[-1].first_uptime_us)
+        for next_position, uptime_us, timestamp_us in rows.marks():
+            window.commit(next_position, uptime_us, timestamp_us)
+    window.evict(uptime_us)
 
 
 def _starts(payload: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

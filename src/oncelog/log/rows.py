@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oncelog.format import columns
 from oncelog.format.block import Block
+from oncelog.format.gather import Gathered
 from oncelog.types import Entry
 
 Micros = int | NDArray[np.int64]
@@ -40,6 +41,16 @@ class Rows:
             header.timestamp_us,
             header.uptime_us,
         )
+
+    @classmethod
+    def of_blocks(cls, found: Gathered) -> Rows:
+        """Return the records of neighbouring blocks."""
+        if len(found.counts) == 1:
+            times: tuple[Micros, Micros] = found.timestamps_us[0], found.uptimes_us[0]
+        else:
+            counts = np.array(found.counts)
+            times = np.repeat(np.array(found.timestamps_us), counts), np.repeat(np.array(found.uptimes_us), counts)
+        return cls(found.payload, found.segment, found.first_position, found.first_entry, *times)
 
     @property
     def count(self) -> int:
@@ -74,12 +85,20 @@ class Rows:
         """Return the rows cut into what was committed together: those of one up-time."""
         if isinstance(self.uptime_us, int):
             return [self]
-        borders = np.flatnonzero(np.diff(self.uptime_us)) + 1
-        starts, ends = [0, *borders.tolist()], [*borders.tolist(), self.count]
-        parts = [self.cut(start, end) for start, end in zip(starts, ends, strict=True)]
+        ends = [end - self.first_position for end, _, _ in self.marks()]
+        parts = [self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return [
             replace(part, timestamp_us=_first(part.timestamp_us), uptime_us=_first(part.uptime_us)) for part in parts
         ]
+
+    def marks(self) -> list[tuple[int, int, int]]:
+        """Return, for each part of one up-time, the position behind it, that up-time, and its timestamp."""
+        if isinstance(self.uptime_us, int):
+            return [(self.next_position, self.uptime_us, _first(self.timestamp_us))]
+        last = np.append(np.flatnonzero(np.diff(self.uptime_us)), self.count - 1)
+        times = np.full(len(last), self.timestamp_us) if isinstance(self.timestamp_us, int) else self.timestamp_us[last]
+        ends = last + self.first_position + 1
+        return list(zip(ends.tolist(), self.uptime_us[last].tolist(), times.tolist(), strict=True))
 
     def before(self, moment_us: int) -> int:
         """Return how many rows are older than a moment. Timestamps never go back."""

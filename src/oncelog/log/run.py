@@ -81,8 +81,11 @@ class Run:
 
     def encode(self, group: Group) -> None:
         """Fix a placed group's bytes, for good."""
-        group.block = block.encode(
-            group.payload(),
+        record = group.only_record()
+        encode = block.encode if record is None else block.encode_one
+        content = (group.payload(),) if record is None else (record.value, record.id)
+        group.block = encode(
+            *content,
             segment=group.segment,
             first_entry=group.first_entry,
             first_position=group.first_position,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
-from oncelog.format import block
+from oncelog.format.gather import gather
 from oncelog.format.manifest import Segment
 from oncelog.log.files import Files
 from oncelog.log.manifests import Known, Manifests
@@ -186,7 +186,7 @@ class Scan:
         except NotFound:
             self._look_again()
             return self._read()
-        found = [Rows.of_block(block.decode(buffer)) for buffer in buffers]
+        found = [Rows.of_blocks(blocks) for blocks in gather(buffers)]
         expected = self.position
         for rows in found:
             if rows.segment != self._number or rows.first_position > expected:
