@@ -62,6 +62,18 @@ class Database(Handle):
                 found.append(known.manifest.name)
         return sorted(found)
 
+    def delete(self, name: str) -> None:
+        """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer."""
+        self._check_usable()
+        key = names.home_key(names.check(name))
+        home = self._storage.home(key)
+        open_log(name, home, self._clock, None, create=False)
+        claim = home.claim(0, force=False)
+        try:
+            self._storage.remove_home(key)
+        finally:
+            claim.release()
+
     def close(self) -> None:
         """End every reader and writer of this database; what is pending is stored first."""
         if not self._closed:

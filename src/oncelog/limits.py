@@ -40,6 +40,9 @@ WINDOW_KEYS_MAX = 100_000_000
 WINDOW_DURATION_S_MAX = 366 * 86_400.0
 """How long a dedup window may keep an id."""
 
+LEASE_S_MAX = 7 * 86_400.0
+"""How long a reader that has stopped may keep records from being truncated."""
+
 PENDING_BYTES_MAX = 4 * GIB
 PENDING_RECORDS_MAX = 100_000_000
 """What may wait to be stored before append waits for room."""

@@ -14,11 +14,13 @@ from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
+from oncelog.limits import LEASE_S_MAX
 from oncelog.log import fencing, recovery, retention, sealing, snapshots, verifying
 from oncelog.log.admission import Seen
 from oncelog.log.adoption import Adopted
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
+from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.reader import Reader, Tail, check_columns
 from oncelog.log.retention import Truncation
@@ -140,25 +142,44 @@ class Log(Handle):
             watermark=watermark,
         )
 
-    def read(self, start: Start = "earliest", *, limit: int | None = None) -> Reader:
+    def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
         """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.
 
         ``start``: ``"earliest"``, ``"latest"``, a position, (segment, entry), or a moment (an aware datetime). Raises
         ``NotFound`` for a position that is not there, with ``first`` when it was truncated away.
+        With ``lease_s`` nothing that is yet to be read is truncated while the reader goes on, and for that long after
+        it has stopped without being closed.
         """
-        return self._opened(Reader(self._home, self._manifests, self.name, start, limit))
+        return self._opened(Reader(self._scan(), start, lease=self._lease(lease_s), limit=limit))
 
     def read_arrow(
-        self, start: Start = "earliest", *, limit: int | None = None, columns: Sequence[str] | None = None
+        self,
+        start: Start = "earliest",
+        *,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        lease_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
-        self._check_usable()
         check_columns(columns)
-        return self.read(start, limit=limit).batches(columns)
+        lease = self._lease(lease_s)
+        return self._opened(Reader(self._scan(columns), start, lease=lease, limit=limit, columns=columns)).batches()
 
-    def tail(self, start: Start = "latest") -> Tail:
-        """Return the entries from ``start`` on as they become durable, for ever."""
-        return self._opened(Tail(self._home, self._manifests, self.name, start, self._clock))
+    def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
+        """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""
+        return self._opened(Tail(self._home, self._scan(), start, lease=self._lease(lease_s), clock=self._clock))
+
+    def _scan(self, columns: Sequence[str] | None = None) -> Scan:
+        self._check_usable()
+        return Scan(self._home, self._manifests, self.name, columns)
+
+    def _lease(self, duration_s: float | None) -> Lease | None:
+        if duration_s is None:
+            return None
+        if not 0 < duration_s <= LEASE_S_MAX:
+            message = f"lease_s is {duration_s}, must be more than 0 and at most {LEASE_S_MAX}"
+            raise InvalidArgument(message)
+        return Lease(self._home, self._manifests, self._clock, duration_s)
 
     def _opened(self, handle: _Opened) -> _Opened:
         self._check_usable()
@@ -224,7 +245,7 @@ class Log(Handle):
         Returns where the log begins now, and what held it back if that is before what was asked.
         """
         known = self._refresh()
-        end = Scan(self._home, self._manifests, self.name).end()
+        end = self._scan().end()
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
             raise NotFound(message, first=known.manifest.first_position)
@@ -277,7 +298,7 @@ class Log(Handle):
 
     def _last_position(self) -> int:
         """Return the position of the last visible record, or the one before the first there will be."""
-        return Scan(self._home, self._manifests, self.name).end() - 1
+        return self._scan().end() - 1
 
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""

@@ -12,7 +12,7 @@ from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument
 from oncelog.format.schema import READ_SCHEMA
 from oncelog.log.handle import Handle
-from oncelog.log.manifests import Manifests
+from oncelog.log.leases import Lease
 from oncelog.log.rows import Rows
 from oncelog.log.scan import Scan, Start
 from oncelog.storage.base import LogHome
@@ -26,15 +26,19 @@ class Reader(Handle):
 
     _what = "reader"
 
-    def __init__(self, home: LogHome, manifests: Manifests, name: str, start: Start, limit: int | None) -> None:
+    def __init__(
+        self, scan: Scan, start: Start, *, lease: Lease | None, limit: int | None, columns: Sequence[str] | None = None
+    ) -> None:
         super().__init__()
         if limit is not None and limit < 0:
             message = f"limit is {limit}, must be 0 or more"
             raise InvalidArgument(message)
-        self._scan = Scan(home, manifests, name)
-        self._scan.begin(start)
-        self._until = self._scan.end()
+        self._scan = scan
+        self._columns = columns
+        self._lease = lease
         self._left = limit
+        begin(scan, start, lease)
+        self._until = scan.end()
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries in order."""
@@ -43,14 +47,16 @@ class Reader(Handle):
                 self._check_usable()
                 yield entry
 
-    def batches(self, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the entries in columns, a block at a time, without copying them."""
         for rows in self._rows():
-            yield rows.view(names)
+            yield rows.view(self._columns)
 
     def _rows(self) -> Iterator[Rows]:
         while self._left is None or self._left > 0:
             self._check_usable()
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
             found = self._scan.next_rows(self._until)
             if not found:
                 return
@@ -63,6 +69,20 @@ class Reader(Handle):
                 yield cut
                 if not self._left:
                     return
+
+    def close(self) -> None:
+        """Close, and give the lease back."""
+        super().close()
+        if self._lease is not None:
+            self._lease.release()
+
+
+def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
+    """Go to where reading starts, and hold a lease from there on if there is one."""
+    scan.begin(start)
+    if lease is not None:
+        lease.hold(scan.position)
+        scan.begin(scan.position)  # what was truncated before the lease was there is told now
 
 
 def check_columns(names: Sequence[str] | None) -> None:
@@ -80,12 +100,13 @@ class Tail(Handle):
 
     _what = "tail"
 
-    def __init__(self, home: LogHome, manifests: Manifests, name: str, start: Start, clock: Clock) -> None:
+    def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: Lease | None, clock: Clock) -> None:
         super().__init__()
         self._home = home
         self._clock = clock
-        self._scan = Scan(home, manifests, name)
-        self._scan.begin(start)
+        self._scan = scan
+        self._lease = lease
+        begin(scan, start, lease)
         self._ready: deque[Entry] = deque()
 
     def __iter__(self) -> Self:
@@ -113,6 +134,8 @@ class Tail(Handle):
             self._check_usable()
             if self._ready:
                 return self._ready.popleft()
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
             place = self._scan.place
             for rows in self._scan.next_rows():
                 self._ready += rows.entries()
@@ -128,3 +151,5 @@ class Tail(Handle):
         """End the tail; a thread that waits in it returns."""
         super().close()
         self._home.wake()
+        if self._lease is not None:
+            self._lease.release()
