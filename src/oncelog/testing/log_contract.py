@@ -144,7 +144,7 @@ class AppendContract(LogContractFixtures):
         """An id is 1 to 255 bytes of any text."""
         first = writer.append(b"v", id=id)
         assert writer.append(b"v", id=id) == duplicate_of(first)
-        assert not writer.append(b"v", id=id[:-1] + "other").duplicate
+        assert not writer.append(b"v", id=id[:-1] + "z").duplicate
 
     @pytest.mark.parametrize("id", ["", "ü" * 128, "x" * 256, "\ud800", 7, b"a"])
     def test_bad_ids_are_refused(self, log: Log, writer: Writer, id: Any) -> None:
@@ -601,7 +601,8 @@ class ReadContract(LogContractFixtures):
                     open_it(start)
 
     @pytest.mark.parametrize(
-        "start", [-1, "newest", None, 1.0, True, (0,), (0, "1"), (0, -1), b"0", datetime(2026, 1, 1)]  # noqa: DTZ001
+        "start",
+        [-1, "newest", None, 1.0, True, (0,), (0, "1"), (0, -1), b"0", datetime(2026, 1, 1)],  # noqa: DTZ001
     )
     def test_bad_starts_are_refused(self, filled: Log, start: Any) -> None:
         """What is no start is refused by every way to read; a moment without a time zone is none."""
@@ -870,7 +871,15 @@ class LifeContract(LogContractFixtures):
         """Nothing can be done with what is closed, and it is not asked of storage first."""
         other = database.log("other", create=True)
         log.close()
-        for use in (log.writer, log.read, log.read_arrow, log.tail, log.info, lambda: log.read(99), lambda: log.settings):
+        for use in (
+            log.writer,
+            log.read,
+            log.read_arrow,
+            log.tail,
+            log.info,
+            lambda: log.read(99),
+            lambda: log.settings,
+        ):
             with pytest.raises(Closed):
                 use()
         assert list(other.read()) == []
