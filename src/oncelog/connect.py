@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -38,18 +38,23 @@ class Database(Handle):
         self.url = storage.url
         self._storage = storage
         self._clock = clock
-        self._logs: weakref.WeakSet[Log] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._logs: dict[str, Log] = {}
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
 
         Without settings it is opened as stored. Raises ``NotFound`` when it is not there, ``InvalidArgument`` for a bad
-        name, and for settings that differ from the stored ones, naming the difference.
+        name, and for settings that differ from the stored ones, naming the difference. The same log is the same object
+        as long as it is not closed.
         """
         self._check_usable()
         home = self._storage.home(names.home_key(names.check(name)))
-        log = open_log(name, home, self._clock, settings, create=create)
-        self._logs.add(log)
+        opened = open_log(name, home, self._clock, settings, create=create)
+        with self._lock:
+            log = self._logs.get(name)
+            if log is None or log.closed or not log.is_same(opened):
+                log = self._logs[name] = opened
         return log
 
     def logs(self) -> list[str]:
@@ -78,7 +83,7 @@ class Database(Handle):
         """End every reader and writer of this database; what is pending is stored first."""
         if not self._closed:
             self._closed = True
-            for log in list(self._logs):
+            for log in list(self._logs.values()):
                 log.close()
             self._storage.close()
 

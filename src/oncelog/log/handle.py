@@ -45,6 +45,11 @@ class Handle:
     def _of_this_process(self) -> bool:
         return self._generation == _Generation.number
 
+    @property
+    def closed(self) -> bool:
+        """Whether this handle was closed."""
+        return self._closed
+
     def close(self) -> None:
         """Close; may be repeated."""
         self._closed = True

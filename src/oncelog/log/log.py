@@ -37,7 +37,12 @@ _Opened = TypeVar("_Opened", bound=Handle)
 
 
 class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator would ask of a log. ``counters`` and ``window`` are there while this handle has a writer."""
+    """What an operator would ask of a log.
+
+    ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
+    ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
+    key: its horizon) and ``counters`` are there while this handle has a writer.
+    """
 
     name: str
     log_id: str
@@ -47,10 +52,12 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_position: int
     last_position: int
     segments: int
+    sealed_segments: int
     open_segment: int | None
     bytes: int
     uptime_s: float
     snapshots: dict[str, int]
+    snapshot_age_s: float | None
     window: dict[str, int | None]
     counters: Counts | None
 
@@ -76,13 +83,17 @@ class Log(Handle):
         self._manifests = manifests
         self._known = known
         self._clock = clock
-        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._writer: weakref.ref[Writer] | None = None
+        self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._writer: Writer | None = None
 
     @property
     def settings(self) -> LogSettings:
         """The settings as they are stored now."""
         return self._manifest().settings
+
+    def is_same(self, other: Log) -> bool:
+        """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
+        return self._known.manifest.log_id == other._known.manifest.log_id
 
     def _manifest(self) -> Manifest:
         return self._refresh().manifest
@@ -110,8 +121,7 @@ class Log(Handle):
         except BaseException:
             claim.release()
             raise
-        self._children.add(writer)
-        self._writer = weakref.ref(writer)
+        self._writer = writer
         return writer
 
     def _open_writer(self, claim: Claim) -> Writer:
@@ -183,7 +193,7 @@ class Log(Handle):
 
     def _opened(self, handle: _Opened) -> _Opened:
         self._check_usable()
-        self._children.add(handle)
+        self._readers.add(handle)
         return handle
 
     def configure(self, settings: LogSettings) -> None:
@@ -261,10 +271,8 @@ class Log(Handle):
         return retention.truncate(self._home, self._manifests, self._clock, before, self._window_from(known))
 
     def _window_from(self, known: Known) -> int | None:
-        writer = self._writer() if self._writer is not None else None
-        if writer is not None and writer.window_from is not None:
-            return writer.window_from
-        return retention.window_from(self._home, self._manifests, known)
+        here = self._writer.window_from if self._writer is not None else None
+        return here if here is not None else retention.window_from(self._home, self._manifests, known)
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Read everything, check every promise that can be checked; return what was found, each with place and
@@ -278,7 +286,9 @@ class Log(Handle):
         """Return what there is to know about the log now."""
         known = self._refresh()
         manifest = known.manifest
-        writer = self._writer() if self._writer is not None else None
+        writer = self._writer if self._writer is not None and not self._writer.closed else None
+        closed = list(self._manifests.closed_from(manifest, manifest.first_position))
+        taken = snapshots.heads(self._home, manifest.log_id)
         return LogInfo(
             name=self.name,
             log_id=manifest.log_id,
@@ -287,11 +297,13 @@ class Log(Handle):
             epoch=manifest.epoch,
             first_position=manifest.first_position,
             last_position=self._last_position(),
-            segments=len(manifest.segments) + sum(page.segments for page in manifest.pages),
+            segments=len(closed),
+            sealed_segments=sum(segment.file is not None for segment in closed),
             open_segment=manifest.open_segment,
-            bytes=sum(page.size_bytes for page in manifest.pages) + sum(part.size_bytes for part in manifest.segments),
+            bytes=sealing.size(closed),
             uptime_s=manifest.uptime_us / 1e6,
-            snapshots=dict(snapshots.heads(self._home, manifest.log_id)),
+            snapshots={key: head.watermark for key, head in taken},
+            snapshot_age_s=(self._clock.now_us() - taken[0][1].created_us) / 1e6 if taken else None,
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
         )
@@ -302,10 +314,13 @@ class Log(Handle):
 
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""
-        if not self._closed:
-            self._closed = True
-            for child in list(self._children):
-                child.close()
+        if self._closed:
+            return
+        self._closed = True
+        for reader in list(self._readers):
+            reader.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:

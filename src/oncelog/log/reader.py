@@ -73,7 +73,7 @@ class Reader(Handle):
     def close(self) -> None:
         """Close, and give the lease back."""
         super().close()
-        if self._lease is not None:
+        if self._lease is not None and self._of_this_process:
             self._lease.release()
 
 
@@ -150,6 +150,8 @@ class Tail(Handle):
     def close(self) -> None:
         """End the tail; a thread that waits in it returns."""
         super().close()
+        if not self._of_this_process:
+            return
         self._home.wake()
         if self._lease is not None:
             self._lease.release()

@@ -46,7 +46,7 @@ def seal(
     Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later.
     """
     for group in _groups(manifests, known.manifest, file_bytes):
-        if _size(group) < bytes_min:
+        if size(group) < bytes_min:
             continue
         done = _seal_group(home, manifests, clock, group)
         if done is not None:
@@ -58,12 +58,12 @@ def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterat
     """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
     group: list[Segment] = []
     for unit in _units(manifests.closed_from(manifest, manifest.first_position)):
-        size_bytes = _size(unit)
+        size_bytes = size(unit)
         if size_bytes >= file_bytes // 2 and unit[0].file is not None:
             yield from _worthwhile(group)
             group = []
             continue
-        if group and _size(group) + size_bytes > file_bytes:
+        if group and size(group) + size_bytes > file_bytes:
             yield from _worthwhile(group)
             group = []
         group += unit
@@ -82,7 +82,7 @@ def _units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield unit
 
 
-def _size(segments: Sequence[Segment]) -> int:
+def size(segments: Sequence[Segment]) -> int:
     """Return the bytes of segments: those of their files, if they have any, each once."""
     files = {segment.file.key: segment.file.size_bytes for segment in segments if segment.file is not None}
     return sum(files.values()) + sum(segment.size_bytes for segment in segments if segment.file is None)
@@ -111,7 +111,7 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     if now is None or now.file is None or now.file.key != key:
         delete_quietly(home, key)
         return None
-    return Sealing(files=1, segments=len(group), records=row, bytes_before=_size(group), bytes_after=data.size)
+    return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
 
 
 def new_key(clock: Clock) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
+from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.format import snapshot
-from oncelog.format.snapshot import Snapshot
+from oncelog.format.snapshot import Snapshot, SnapshotHead
 from oncelog.storage.base import LogHome
 
 KEPT = 2
@@ -20,14 +20,15 @@ def prefix(log_id: str) -> str:
 
 
 def save(home: LogHome, log_id: str, taken: Snapshot, clock: Clock) -> str:
-    """Store a snapshot, then delete all but the newest two; return its key."""
+    """Store a snapshot, then delete all but the newest two that can be read; return its key."""
     chunks = snapshot.encode(taken)
     timestamp_us = taken.created_us
     while not home.create(key := f"{prefix(log_id)}snapshot_{timestamp_us:020d}", chunks):
         if _is_stored(home, key, b"".join(chunks)):
             break
         timestamp_us = max(timestamp_us + 1, clock.now_us())
-    for stale, _ in heads(home, log_id)[KEPT:]:
+    kept = {newest for newest, _ in heads(home, log_id)[:KEPT]}
+    for stale in set(home.list(prefix(log_id))) - kept:
         home.delete(stale)
     return key
 
@@ -35,13 +36,13 @@ def save(home: LogHome, log_id: str, taken: Snapshot, clock: Clock) -> str:
 def _is_stored(home: LogHome, key: str, content: bytes) -> bool:
     """Tell whether the name is taken by these very bytes: a client that repeats its creates is told so of its own."""
     try:
-        return home.read(key).to_pybytes() == content
+        return bool(home.read(key).to_pybytes() == content)
     except NotFound:
         return False
 
 
-def heads(home: LogHome, log_id: str) -> list[tuple[str, int]]:
-    """Return the keys of the snapshots whose head can be read, with their watermarks, newest first.
+def heads(home: LogHome, log_id: str) -> list[tuple[str, SnapshotHead]]:
+    """Return the keys of the snapshots whose head can be read, with those, newest first.
 
     The newest is the one with the highest watermark: names come from a clock, and clocks jump.
     """
@@ -52,27 +53,16 @@ def heads(home: LogHome, log_id: str) -> list[tuple[str, int]]:
         except (CorruptionError, NotFound, Unsupported):
             continue
         if head.log_id == log_id:
-            found.append((key, head.watermark))
-    return sorted(found, key=lambda item: (item[1], item[0]), reverse=True)
+            found.append((key, head))
+    return sorted(found, key=lambda item: (item[1].watermark, item[0]), reverse=True)
 
 
 def readable(home: LogHome, log_id: str, next_position: int) -> Iterator[Snapshot]:
     """Yield the snapshots that can be believed, newest first: whole, of this log, and not ahead of what is decided."""
-    for key, watermark in heads(home, log_id):
-        if watermark > next_position:
+    for key, head in heads(home, log_id):
+        if head.watermark > next_position:
             continue
         try:
             yield snapshot.decode(home.read(key), key)
         except (CorruptionError, NotFound, Unsupported):
             continue
-
-
-def forget_unreadable(home: LogHome, log_id: str) -> None:
-    """Delete snapshots that cannot be read: they are only in the way."""
-    good = {key for key, _ in heads(home, log_id)}
-    for key in home.list(prefix(log_id)):
-        if key not in good:
-            try:
-                home.delete(key)
-            except OncelogError:
-                return
