@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -290,8 +291,8 @@ class Writer(Handle):
         """Append records all or none; return their acks in order.
 
         Exactly a stored batch, in its order, gets the original acks. All new: written, as one block. Anything else is
-        ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``.
-        Nothing is written then.
+        ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``; a
+        stored batch with other content is ``IdConflict``. Nothing is written then.
         """
         checked = [self._checked(record) for record in records]
         if not checked:
@@ -302,7 +303,11 @@ class Writer(Handle):
         with self._committer.changed:
             admitted = self._admit_batch(payload, keys, deadline_us)
             self._wait_for(admitted, deadline_us)
-        return _all_acks(self._results(admitted))
+        results = self._results(admitted)
+        for result in results:
+            if isinstance(result, OncelogError):
+                raise result
+        return _all_acks(results)
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
         """Append the rows of a table, each decided on its own; return positions and duplicates in columns.
@@ -628,7 +633,7 @@ class Writer(Handle):
             return  # everything is durable; the next writer closes the segment
 
     def _deadline(self, timeout_s: float | None) -> int | None:
-        if timeout_s is None:
+        if timeout_s is None or timeout_s == math.inf:
             return None
         if not timeout_s >= 0:
             message = f"timeout_s is {timeout_s}, must be 0 or more"
