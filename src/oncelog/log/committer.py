@@ -379,7 +379,7 @@ class Committer:
 
     def _until_retry_s(self) -> float | None:
         moments = [group.retry_at_us for group in self._offered if group.attempts and not group.busy]
-        if self._form_retry_at_us:
+        if self._form_retry_at_us and not self._forming:
             moments.append(self._form_retry_at_us)
         return max(0.0, (min(moments) - self._clock.elapsed_us()) / 1e6) if moments else None
 
