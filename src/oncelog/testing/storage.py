@@ -119,12 +119,19 @@ class FaultyHome:
         self._storage.call("delete", key, lambda: self._inner.delete(key))
 
     def claim(self, wait_s: float, *, force: bool) -> FaultyClaim:
-        """Claim the log."""
+        """Claim the log. A claim is between a process and its own machine: when it fails, nothing is left held."""
+        held: list[FaultyClaim] = []
 
         def work() -> FaultyClaim:
-            return self._storage.keep_claim(self._inner.claim(wait_s, force=force))
+            held.append(self._storage.keep_claim(self._inner.claim(wait_s, force=force)))
+            return held[0]
 
-        return self._storage.call("claim", self._key, work)
+        try:
+            return self._storage.call("claim", self._key, work)
+        except Unavailable:
+            for claim in held:
+                claim.release()
+            raise
 
     def start_segment(self, segment: int, epoch: int) -> FaultySegmentWriter:
         """Start a segment."""
