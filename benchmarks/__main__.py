@@ -1,0 +1,129 @@
+"""``python -m benchmarks [growth] [--quick] [--only NAME]``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks import crash, growth, report, window, workloads
+from benchmarks.machine import machine
+from benchmarks.measure import FULL, QUICK, Measurement, Plan
+from benchmarks.reach import reach
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
+    "append": workloads.append,
+    "append-1k": workloads.append_1k,
+    "retries": workloads.retries,
+    "single": workloads.single,
+    "submit": workloads.submit,
+    "read": workloads.read,
+    "open": crash.open_after_crash,
+    "window": window.window,
+}
+
+
+def main() -> None:
+    """Measure, print, and store the result."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # as by Ctrl-C: servers end too
+    folder = Path(tempfile.mkdtemp(prefix="oncelog-bench-", dir=options.dir))
+    folder.chmod(0o755)  # a server may run as another user
+    try:
+        if options.what == "growth":
+            _growth(folder, options.records, reference=options.reference)
+        else:
+            _compare(folder, QUICK if options.quick else FULL, options.only, reference=options.reference)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=report.__doc__)
+    parser.add_argument("what", nargs="?", choices=["compare", "growth"], default="compare")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute: its figures mean little")
+    parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
+    parser.add_argument("--records", type=int, default=100_000_000, help="growth: how far to go")
+    parser.add_argument("--dir", type=Path, help="where to write; on the disk that is to be measured")
+    parser.add_argument("--reference", action="store_true", help="make this the result that the documentation shows")
+    return parser.parse_args()
+
+
+def _compare(folder: Path, plan: Plan, only: list[str] | None, *, reference: bool) -> None:
+    measurements: list[Measurement] = []
+    for name in only or WORKLOADS:
+        found = WORKLOADS[name](folder / name, plan)
+        shutil.rmtree(folder / name, ignore_errors=True)
+        _print(found)
+        measurements += found
+    result = report.Result(
+        machine=machine(folder), quick=plan.quick, measurements=measurements, reached=reach(measurements)
+    )
+    print("\nReach")
+    for row in result.reached:
+        words = {True: "reached", False: "MISSED", None: ""}[row.reached]
+        print(f"  {row.work:<100} {row.goal:>22} {report.figure(row.value, row.unit):>16}  {words}")
+    if plan.quick:
+        print("A quick run: the ratios mean little.")
+    _write("reference" if reference else "latest", msgspec.json.encode(result), report.picture(measurements))
+    if reference:
+        _document()
+
+
+def _print(found: list[Measurement]) -> None:
+    print(f"\n{found[0].workload}")
+    for row in found:
+        if row.missing:
+            print(f"  {row.contender:<75} {row.missing}")
+            continue
+        weak = "" if row.durable else "  not durable"
+        print(
+            f"  {row.contender:<75} {report.figure(row.best, row.unit):>18}  ± {100 * row.spread:3.0f} %{weak}",
+            flush=True,
+        )
+
+
+def _growth(folder: Path, records: int, *, reference: bool) -> None:
+    grown = growth.run(folder, records)
+    _write("reference-growth" if reference else "latest-growth", msgspec.json.encode(grown), growth.picture(grown))
+    if reference:
+        _document()
+
+
+def _write(name: str, data: bytes, picture: str) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(data) + b"\n")
+    (RESULTS / f"{name}.svg").write_text(picture)
+    print(f"\nWritten: {RESULTS / name}.json and .svg")
+
+
+def document() -> dict[str, str]:
+    """Return the files of the documentation that follow from the reference results, by name."""
+    files: dict[str, str] = {}
+    section = ""
+    if (RESULTS / "reference-growth.json").exists():
+        grown = msgspec.json.decode((RESULTS / "reference-growth.json").read_bytes(), type=growth.Growth)
+        files["benchmarks-growth.svg"] = growth.picture(grown)
+        section = growth.markdown(grown, "benchmarks-growth.svg")
+    result = msgspec.json.decode((RESULTS / "reference.json").read_bytes(), type=report.Result)
+    files["benchmarks.svg"] = report.picture(result.measurements)
+    files["benchmarks.md"] = report.markdown(result, "benchmarks.svg", section)
+    return files
+
+
+def _document() -> None:
+    DOCS.mkdir(exist_ok=True)
+    for name, text in document().items():
+        (DOCS / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Oncelog, in each of the ways in which one appends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import xxhash
+
+import oncelog
+from benchmarks.contender import Contender
+from benchmarks.records import Batch
+from oncelog import LogSettings, Record
+
+Ids = Literal["explicit", "content", "off"]
+Way = Literal["append_arrow", "append_arrow, 10 commits a call", "append_many"]
+
+COMMITS_A_CALL = 10
+_WORDS: dict[Ids, str] = {"explicit": "explicit ids", "content": "content ids", "off": "idempotence off"}
+
+
+def settings(ids: Ids = "explicit") -> LogSettings:
+    """Return settings under which a commit takes 10,000 records, of 1 KB values too."""
+    return LogSettings(idempotence=ids, block_bytes=16 << 20)
+
+
+class Embedded(Contender):
+    """A log in a folder, one writer, one thread that appends."""
+
+    def __init__(self, folder: Path, way: Way = "append_arrow", ids: Ids = "explicit") -> None:
+        """Say how to append, and which ids there are."""
+        self.way, self.ids = way, ids
+        self.name = f"Oncelog, {way}, {_WORDS[ids]}"
+        self.folder = folder / f"oncelog-{way.replace(' ', '-').replace(',', '')}-{ids}"
+        self.folder.mkdir()
+        self.note = "the id is stored within the value" if ids == "off" else ""
+
+    def open(self) -> None:
+        """Create the log and become its writer."""
+        self._db = oncelog.connect(self.folder.as_uri())
+        self.log = self._db.log("bench", settings(self.ids), create=True)
+        self.writer = self.log.writer()
+
+    def close(self) -> None:
+        """Leave the log."""
+        self._db.close()
+
+    def prepare(self, batches: Sequence[Batch]) -> list[Any]:
+        """Return tables, or lists of records."""
+        payloads = [self._payload(batch) for batch in batches]
+        if self.way == "append_many":
+            names = [payload.schema.names for payload in payloads]
+            columns = [[column.to_pylist() for column in payload.columns] for payload in payloads]
+            return [
+                [Record(**dict(zip(named, row, strict=True))) for row in zip(*part, strict=True)]
+                for named, part in zip(names, columns, strict=True)
+            ]
+        if self.way == "append_arrow":
+            return payloads
+        starts = range(0, len(payloads), COMMITS_A_CALL)
+        return [pa.Table.from_batches(payloads[at : at + COMMITS_A_CALL]).combine_chunks() for at in starts]
+
+    def _payload(self, batch: Batch) -> pa.RecordBatch:
+        if self.ids == "explicit":
+            return batch.table()
+        return batch.anonymous() if self.ids == "content" else batch.folded()
+
+    def append(self, prepared: list[Any]) -> None:
+        """Append each, and wait for it."""
+        append = self.writer.append_many if self.way == "append_many" else self.writer.append_arrow
+        for part in prepared:
+            append(part)
+
+    def append_one(self, id: str, value: bytes) -> None:
+        """Append one record."""
+        if self.ids == "off":
+            self.writer.append(value)
+        else:
+            self.writer.append(value, id=id)
+
+    def submit(self, rows: Sequence[tuple[str, bytes]]) -> None:
+        """Submit records one by one, then wait for all of them."""
+        submit = self.writer.submit
+        futures = [submit(value, id=id) for id, value in rows]
+        self.writer.flush()
+        for future in futures:
+            future.result()
+
+    def count(self) -> int:
+        """Return how many records there are."""
+        return self.writer.last_position + 1
+
+    def read(self) -> int:
+        """Read all in columns, and use every byte of ids and values."""
+        return sum(use(batch) for batch in self.log.read_arrow(columns=["value", "id"]))
+
+    def read_entries(self) -> int:
+        """Read all one by one."""
+        return sum(1 for _ in self.log.read())
+
+
+def use(batch: pa.RecordBatch) -> int:
+    """Touch every byte of a batch: its buffers are hashed. Return its rows."""
+    for column in batch.columns:
+        for buffer in column.buffers():
+            if buffer is not None:
+                xxhash.xxh3_64_intdigest(buffer)
+    return int(batch.num_rows)

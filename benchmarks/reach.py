@@ -1,0 +1,142 @@
+"""The ratios that Oncelog is to reach, from one run's measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from benchmarks.measure import Measurement
+from benchmarks.workloads import OVERLAPPED
+
+_ONCE = "Oncelog, append_arrow"
+_APPEND = "append, 100-byte values"
+_APPEND_1K = "append, 1 KB values"
+_RAW = "raw pwritev + fdatasync"
+_RAW_FILLED = f"{_RAW}, zero-filled before"
+_DISK_MB_PER_S = 400.0
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """One ratio: what was to be reached, what was, and the verdict (``None``: reported, nothing was asked)."""
+
+    work: str
+    goal: str
+    value: float
+    unit: str
+    reached: bool | None
+
+
+class Table:
+    """One run's measurements, by workload and contender."""
+
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
+        """Leave out what was not measured."""
+        self.rows = [row for row in measurements if row.rounds]
+
+    def best(self, workload: str, *contenders: str) -> float:
+        """Return the best of the best; ``KeyError`` when none was measured."""
+        found = [row for row in self.rows if row.workload == workload and row.contender in contenders]
+        if not found:
+            raise KeyError(workload, contenders)
+        pick = max if found[0].larger_is_better else min
+        return pick(row.best for row in found)
+
+    def best_peer(self, workload: str) -> Measurement:
+        """Return the durable peer that came out best."""
+        peers = [row for row in self.rows if row.workload == workload and row.durable and _is_peer(row)]
+        if not peers:
+            raise KeyError(workload)
+        return max(peers, key=lambda row: row.best)
+
+
+def _is_peer(row: Measurement) -> bool:
+    return not row.contender.startswith(("Oncelog", "raw", "pyarrow"))
+
+
+def reach(measurements: Sequence[Measurement]) -> list[Reached]:
+    """Return every ratio that the measurements allow."""
+    table = Table(measurements)
+    found: list[Reached] = []
+    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read):
+        try:
+            found += part(table)
+        except KeyError:
+            continue
+    return found
+
+
+def _ours(table: Table, workload: str, ids: str) -> float:
+    return table.best(workload, f"{_ONCE}, {ids}", f"Oncelog, {OVERLAPPED}, {ids}")
+
+
+def _append(table: Table) -> Iterator[Reached]:
+    ours = _ours(table, _APPEND, "explicit ids")
+    work = "idempotent append, columnar, 100-byte values, 10,000 a commit"
+    raw = ours / table.best(_APPEND, _RAW)
+    yield Reached(f"{work}, against raw, both with zeros kept ahead alike", "0.35 x", raw, "x", raw >= 0.35)
+    filled = ours / table.best(_APPEND, _RAW_FILLED)
+    yield Reached(f"{work}, against raw into a file zero-filled before", "reported", filled, "x", None)
+    peer = table.best_peer(_APPEND)
+    ratio = ours / peer.best
+    yield Reached(f"{work}, against the best peer ({peer.contender})", "10 x", ratio, "x", ratio >= 10)
+
+
+def _off(table: Table) -> Iterator[Reached]:
+    ratio, disk = _slower(table, _APPEND_1K, "explicit ids")
+    limited = disk >= _DISK_MB_PER_S
+    goal = "at most 10 % slower" + ("" if limited else f" at {_DISK_MB_PER_S:.0f} MB/s; the disk gave {disk:.0f}")
+    yield Reached("idempotence on against off, 1 KB values, explicit ids", goal, ratio, "% slower", ratio <= 10)
+
+
+def _off_elsewhere(table: Table) -> Iterator[Reached]:
+    for workload, ids in ((_APPEND, "explicit ids"), (_APPEND, "content ids"), (_APPEND_1K, "content ids")):
+        ratio, _ = _slower(table, workload, ids)
+        yield Reached(f"idempotence on against off, {workload[8:]}, {ids}", "reported", ratio, "% slower", None)
+
+
+def _slower(table: Table, workload: str, ids: str) -> tuple[float, float]:
+    """Return by how much it is slower, and what the disk gave to raw, in MB/s."""
+    on, off = _ours(table, workload, ids), _ours(table, workload, "idempotence off")
+    raw = next(row for row in table.rows if row.workload == workload and row.contender == _RAW)
+    return 100 * (1 - on / off), raw.more["mb_per_s"]
+
+
+def _retries(table: Table) -> Iterator[Reached]:
+    ratio = _ours(table, "append, 50 % retries", "explicit ids") / _ours(table, _APPEND, "explicit ids")
+    yield Reached("50 % retries against none, per attempt", "no slower (1 x)", ratio, "x", ratio >= 1)
+
+
+def _single(table: Table) -> Iterator[Reached]:
+    workload = "one append at a time"
+    ratio = table.best(workload, _RAW) / table.best(workload, "Oncelog, append, explicit ids")
+    yield Reached(
+        "one append at a time, against raw on a file kept ahead alike", "within 1.3 x", ratio, "x", ratio <= 1.3
+    )
+
+
+def _submit(table: Table) -> Iterator[Reached]:
+    rate = table.best("submit from one thread", "Oncelog, submit, explicit ids")
+    yield Reached("submit from one thread", "100,000/s", rate, "/s", rate >= 100_000)
+
+
+def _window(table: Table) -> Iterator[Reached]:
+    workload = "window of 100,000 keys"
+    size = table.best(workload, "Oncelog, memory") / 1e6
+    yield Reached("window of 100,000 keys, memory", "at most 5 MB", size, "MB", size <= 5)
+    for which in ("absent", "present"):
+        rate = table.best(workload, f"Oncelog, batch look-up, {which}") / 1e6
+        yield Reached(f"window of 100,000 keys, batch look-ups, {which}", "20 M/s", rate, "M/s", rate >= 20)
+
+
+def _open(table: Table) -> Iterator[Reached]:
+    rows = [row for row in table.rows if row.workload == "open after a crash" and not _is_peer(row)]
+    for row in rows:
+        yield Reached(
+            f"open after a crash: {row.contender.removeprefix('Oncelog, ')}", "under 1 s", row.best, "s", row.best < 1
+        )
+
+
+def _read(table: Table) -> Iterator[Reached]:
+    ratio = table.best("read", "Oncelog, read_arrow") / table.best("read", "pyarrow, mapped IPC file")
+    yield Reached("read, columnar, against pyarrow from a mapped IPC file", "as fast (1 x)", ratio, "x", ratio >= 1)

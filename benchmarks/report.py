@@ -1,0 +1,114 @@
+"""From measurements to JSON, Markdown and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from benchmarks import plot
+from benchmarks.measure import Measurement
+from benchmarks.reach import Reached
+
+_INTRO = """# Benchmarks
+
+`make bench` starts every contender itself and measures all of them in one run, on the same records: ids of 28 to 36
+bytes, random values, 10,000 records a commit, every commit on stable storage before the next (but where a row says
+otherwise). Rounds go in turn, after a warm-up; the table has the best round and how far the rounds lie apart. Peers
+keep every id for good; Oncelog keeps a window of 100,000, which is full. Records are brought into the form that a
+contender likes best before the clock starts. What counts are the ratios: figures of another machine will differ.
+"""
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """One run: the machine, what was measured, and the ratios."""
+
+    machine: dict[str, str]
+    quick: bool
+    measurements: list[Measurement]
+    reached: list[Reached]
+
+
+def figure(value: float, unit: str) -> str:
+    """Return a figure with its unit, short.
+
+    >>> figure(3_214_000, "records/s"), figure(0.0321, "s"), figure(812, "records/s")
+    ('3.21 M records/s', '32.1 ms', '812 records/s')
+    """
+    if unit == "s":
+        return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    if unit in ("x", "% slower", "MB", "M/s"):
+        return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{'' if unit.startswith('/') else ' '}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def verdict(row: Reached) -> str:
+    """Return reached, missed, or nothing."""
+    return "" if row.reached is None else "reached" if row.reached else "**missed**"
+
+
+def markdown(result: Result, picture: str, growth: str = "") -> str:
+    """Return the page for the documentation."""
+    parts = [_INTRO, "## Machine\n"]
+    parts.append(_table(("what", "which"), list(result.machine.items())))
+    parts.append("## Reach\n")
+    rows = [(row.work, row.goal, figure(row.value, row.unit), verdict(row)) for row in result.reached]
+    parts.append(_table(("work", "goal", "measured", ""), rows))
+    parts.append(f"## Side by side\n\n![Throughput of every contender]({picture})\n")
+    for workload in _workloads(result.measurements):
+        parts.append(f"### {workload[0].upper()}{workload[1:]}\n")
+        parts.append(_table(("contender", "best", "spread", "notes"), _rows(result.measurements, workload)))
+    if growth:
+        parts.append(growth)
+    return "\n".join(parts)
+
+
+def _rows(measurements: Sequence[Measurement], workload: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for row in measurements:
+        if row.workload != workload:
+            continue
+        if row.missing:
+            rows.append((row.contender, row.missing, "", ""))
+            continue
+        notes = [] if row.durable else ["**not durable**"]
+        if "p50_us" in row.more:
+            notes.append(f"p50 {row.more['p50_us']:.0f} µs, p99 {row.more['p99_us']:.0f} µs")
+        elif "mb_per_s" in row.more:
+            notes.append(f"{row.more['mb_per_s']:.0f} MB/s of ids and values")
+        if row.note:
+            notes.append(row.note)
+        rows.append((row.contender, figure(row.best, row.unit), f"{100 * row.spread:.0f} %", "; ".join(notes)))
+    return rows
+
+
+def _workloads(measurements: Sequence[Measurement]) -> list[str]:
+    return list(dict.fromkeys(row.workload for row in measurements))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def picture(measurements: Sequence[Measurement]) -> str:
+    """Return the rates of every workload as bars."""
+    groups = []
+    for workload in _workloads(measurements):
+        rows = [row for row in measurements if row.workload == workload and row.rounds and row.unit.endswith("/s")]
+        if rows:
+            ordered = sorted(rows, key=lambda row: -row.best)
+            drawn = [(row.contender, row.best, figure(row.best, row.unit), _kind(row)) for row in ordered]
+            groups.append((f"{workload} (logarithmic)", drawn))
+    return plot.bars(groups)
+
+
+def _kind(row: Measurement) -> str:
+    if row.contender.startswith("Oncelog"):
+        return "ours"
+    if row.contender.startswith(("raw", "pyarrow")):
+        return "raw"
+    return "peer" if row.durable else "weak"

@@ -1,0 +1,131 @@
+"""Hot paths stay hot: Python function calls are counted, nothing is clocked, so a busy machine changes no verdict."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import oncelog
+from oncelog import LogSettings, Window
+from oncelog.log.log import Log
+from oncelog.log.writer import Writer
+
+KEYS = 30_000
+CALLS_PER_ROW_MAX = 0.1
+"""Work is done in chunks of a few thousand rows, each some eighty calls."""
+
+CONTENT_CALLS_PER_ROW_MAX = 1.5
+"""Content ids are the exception that is known: one BLAKE2b a row, through ``hashlib``."""
+
+APPEND_CALLS_MAX = 225
+SUBMIT_CALLS_MAX = 100
+
+
+@pytest.fixture(params=["explicit", "content", "off"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    """Return a log on the disk, one block for any table here."""
+    kept = Window(max_keys=KEYS)
+    settings = LogSettings(idempotence=request.param, window=kept, block_records=100_000, block_bytes=32 << 20)
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        yield db.log("hot", settings, create=True)
+
+
+def calls_during(work: Callable[[], object]) -> int:
+    """Return how many functions, of Python and of C, this thread calls while it works."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def table(log: Log, first: int, rows: int) -> pa.RecordBatch:
+    """Return rows that differ from those with any other number."""
+    numbers = np.arange(first, first + rows)
+    columns = {"value": pa.array([b"%0100d" % number for number in numbers.tolist()], pa.binary())}
+    if log.settings.idempotence == "explicit":
+        columns["id"] = pa.array([f"order-{number:026d}" for number in numbers.tolist()])
+    return pa.record_batch(columns)
+
+
+def allowed_per_row(log: Log) -> float:
+    """Return how many calls a row may cost."""
+    return CONTENT_CALLS_PER_ROW_MAX if log.settings.idempotence == "content" else CALLS_PER_ROW_MAX
+
+
+def calls_per_extra_row(work: Callable[[int], Callable[[], object]]) -> float:
+    """Return the calls that 10,000 rows more cost, per row."""
+    for _ in range(3 * KEYS // 20_000):
+        work(20_000)()  # until the window is as large as it will be
+    few, many = calls_during(work(10_000)), calls_during(work(20_000))
+    return (many - few) / 10_000
+
+
+def test_append_arrow_calls_nothing_per_row(log: Log) -> None:
+    """A loop over rows on the columnar path would make it ten times slower, and every other test would still pass."""
+    next_row = 0
+
+    def appending(writer: Writer, rows: int) -> Callable[[], object]:
+        nonlocal next_row
+        batch = table(log, next_row, rows)
+        next_row += rows
+        return lambda: writer.append_arrow(batch)
+
+    with log.writer() as writer:
+        calls = calls_per_extra_row(lambda rows: appending(writer, rows))
+    assert calls < allowed_per_row(log), f"{calls} calls a row"
+
+
+def test_retries_in_columns_call_nothing_per_row(log: Log) -> None:
+    """A duplicate is looked up, compared and answered as a column too."""
+    with log.writer() as writer:
+        batch = table(log, 0, 20_000)
+        writer.append_arrow(batch)
+        calls = calls_per_extra_row(lambda rows: lambda: writer.append_arrow(batch.slice(0, rows)))
+    assert calls < allowed_per_row(log), f"{calls} calls a row"
+
+
+def test_read_arrow_calls_nothing_per_row(log: Log) -> None:
+    """Columns are handed on as they lie in the file."""
+    with log.writer() as writer:
+        writer.append_arrow(table(log, 0, 10_000))
+        few = calls_during(lambda: [batch.num_rows for batch in log.read_arrow()])
+        writer.append_arrow(table(log, 10_000, 50_000))
+        more = calls_during(lambda: [batch.num_rows for batch in log.read_arrow()])
+    assert (more - few) / 50_000 < CALLS_PER_ROW_MAX, f"{few} calls for one block, {more} for two"
+
+
+@pytest.mark.parametrize("log", ["explicit"], indirect=True)
+def test_one_append_makes_few_calls(log: Log) -> None:
+    """A single append costs little more than its sync: what is called around it is counted out."""
+    with log.writer() as writer:
+        for number in range(50):
+            writer.append(b"x" * 100, id=f"warm-{number}")
+        calls = min(
+            calls_during(lambda number=number: writer.append(b"x" * 100, id=f"{number}"))  # type: ignore[misc]
+            for number in range(50)
+        )
+    assert calls <= APPEND_CALLS_MAX, f"{calls} calls an append"
+
+
+@pytest.mark.parametrize("log", ["explicit"], indirect=True)
+def test_one_submit_makes_few_calls(log: Log) -> None:
+    """Submitting is what a thread does a hundred thousand times a second."""
+    with log.writer() as writer:
+        writer.submit(b"first", id="first").result()
+        calls = min(
+            calls_during(lambda number=number: writer.submit(b"x" * 100, id=f"{number}"))  # type: ignore[misc]
+            for number in range(50)
+        )
+    assert calls <= SUBMIT_CALLS_MAX, f"{calls} calls a submit"
