@@ -1,0 +1,83 @@
+"""The shell: ``oncelog …``. It translates, and holds nothing that a program could not do as well."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from oncelog.cli import log
+from oncelog.cli.options import paragraphs, show_help
+from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
+
+
+class _Commands(TyperGroup):
+    """All commands; one whose reader has gone (``| head``) is done."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence_stdout()
+            raise typer.Exit(ExitCode.OK) from None
+        return result
+
+
+_HELP = """Append-only logs in which a retried write is never a second write.
+
+The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=file:///var/lib/shop[/].
+
+Exit codes: 0 done; 1 done, but something was found, or refused; 2 the call is wrong; 3 try again; 4 the data are
+damaged; 130 interrupted."""
+
+app = typer.Typer(
+    cls=_Commands,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help=paragraphs(_HELP),
+    invoke_without_command=True,
+)
+app.add_typer(log.app, name="log")
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)
+    if asked:
+        sys.stdout.write(f"oncelog {importlib.metadata.version('oncelog')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _oncelog(
+    context: typer.Context,
+    *,
+    version: Annotated[  # noqa: ARG001 (its callback does the work)
+        bool, typer.Option("--version", metavar="", help="Show the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    show_help(context)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code."""
+    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(list(arguments), prog_name="oncelog", standalone_mode=False)
+    except EXPECTED as error:
+        return fail(error, as_json=as_json)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def main() -> None:
+    """Run the command line of this process, and end it with the exit code."""
+    sys.exit(run(sys.argv[1:]))

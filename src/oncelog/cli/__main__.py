@@ -1,0 +1,5 @@
+"""``python -m oncelog.cli`` is ``oncelog``."""
+
+from oncelog.cli import main
+
+main()

@@ -1,0 +1,74 @@
+"""A log's settings as options of ``oncelog log create``: one each, in the order of ``LogSettings``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from oncelog.cli.quantities import duration_s, show_bytes, show_duration, size_bytes
+from oncelog.settings import Idempotence, LogSettings, OnConflict, Seal
+
+DEFAULTS = LogSettings()
+_IDS, _FILES, _KEEP, _LOAD = "Deduplication", "Segments and blocks", "Retention", "Writer"
+
+
+def _seconds(name: str, default_s: float | None, help: str, panel: str) -> Any:
+    shown = "never" if default_s is None else show_duration(default_s)
+    return typer.Option(
+        name, parser=duration_s, metavar="DURATION", help=help, rich_help_panel=panel, show_default=shown
+    )
+
+
+def _bytes(name: str, default: int | None, help: str, panel: str) -> Any:
+    shown = "never" if default is None else show_bytes(default)
+    return typer.Option(name, parser=size_bytes, metavar="SIZE", help=help, rich_help_panel=panel, show_default=shown)
+
+
+def _count(name: str, default: int, help: str, panel: str) -> Any:
+    return typer.Option(name, metavar="N", help=help, rich_help_panel=panel, show_default=f"{default:,}")
+
+
+IdempotenceOption = Annotated[
+    Idempotence,
+    typer.Option(
+        help="Deduplicate records that carry an id; all the others too, by their content; or none.",
+        rich_help_panel=_IDS,
+    ),
+]
+WindowOption = Annotated[
+    float,
+    _seconds("--window", DEFAULTS.window.duration_s, "How long an id is remembered, in writer up-time.", _IDS),
+]
+MaxKeys = Annotated[int, _count("--max-keys", DEFAULTS.window.max_keys, "How many ids are remembered.", _IDS)]
+RefreshOnHit = Annotated[
+    bool,
+    typer.Option("--refresh-on-hit", metavar="", help="A duplicate makes its id young again.", rich_help_panel=_IDS),
+]
+OnConflictOption = Annotated[
+    OnConflict,
+    typer.Option(help="What the same id with other content gets: an error, or the original.", rich_help_panel=_IDS),
+]
+SegmentSize = Annotated[
+    int, _bytes("--segment-size", DEFAULTS.segment_bytes, "Begin another segment at this size.", _FILES)
+]
+SegmentAge = Annotated[
+    float | None, _seconds("--segment-age", DEFAULTS.segment_age_s, "Or when it is this old.", _FILES)
+]
+BlockSize = Annotated[int, _bytes("--block-size", DEFAULTS.block_bytes, "The most that one commit writes.", _FILES)]
+BlockRecords = Annotated[int, _count("--block-records", DEFAULTS.block_records, "Or so many records.", _FILES)]
+SnapshotInterval = Annotated[
+    float, _seconds("--snapshot-interval", DEFAULTS.snapshot_interval_s, "Store a dedup snapshot this often.", _IDS)
+]
+SnapshotRecords = Annotated[
+    int, _count("--snapshot-records", DEFAULTS.snapshot_records, "Or after so many records.", _IDS)
+]
+SealOption = Annotated[
+    Seal, typer.Option(help="Whether the writer turns segments into Parquet by itself.", rich_help_panel=_FILES)
+]
+Retention = Annotated[float | None, _seconds("--retention", DEFAULTS.retention_s, "Remove what is older.", _KEEP)]
+RetentionSize = Annotated[
+    int | None, _bytes("--retention-size", DEFAULTS.retention_bytes, "Remove the oldest beyond this size.", _KEEP)
+]
+PendingSize = Annotated[int, _bytes("--pending-size", DEFAULTS.pending_bytes, "How much may wait to be stored.", _LOAD)]
+PendingRecords = Annotated[int, _count("--pending-records", DEFAULTS.pending_records, "Or so many records.", _LOAD)]

@@ -1,0 +1,89 @@
+"""How a command ends: its exit code, and one line that says why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from oncelog.errors import (
+    AppendErrors,
+    CorruptionError,
+    LeaseLost,
+    LogBusy,
+    OncelogError,
+    TooSlow,
+    Unavailable,
+    WriterFenced,
+)
+
+
+class ExitCode(IntEnum):
+    """What scripts may rely on."""
+
+    OK = 0
+    FINDINGS = 1  # the command did its work, and something was found, or refused
+    USAGE = 2  # the call is wrong, and will stay wrong
+    TRY_AGAIN = 3
+    CORRUPTION = 4
+    INTERRUPTED = 130
+
+
+_CODES: dict[tuple[type[Exception], ...], ExitCode] = {
+    (AppendErrors, typer.Abort): ExitCode.FINDINGS,
+    (LogBusy, Unavailable, WriterFenced, LeaseLost, TooSlow): ExitCode.TRY_AGAIN,
+    (CorruptionError,): ExitCode.CORRUPTION,
+    (OncelogError, typer.TyperException): ExitCode.USAGE,
+    (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError): ExitCode.USAGE,
+    (OSError,): ExitCode.TRY_AGAIN,
+}
+EXPECTED = tuple(kind for kinds in _CODES for kind in kinds)
+"""What ends a command with a line on stderr. Anything else is a bug, and shows where."""
+
+
+def fail(error: Exception, *, as_json: bool) -> ExitCode:
+    """Say on stderr, in one line, what went wrong; return the exit code that stands for it."""
+    code = next(code for kinds, code in _CODES.items() if isinstance(error, kinds))
+    message = _message(error)
+    if as_json:
+        line = {"error": type(error).__name__, "message": message, "exit_code": int(code), **_details(error)}
+        sys.stderr.write(msgspec.json.encode(line).decode() + "\n")
+    else:
+        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "bold red"), " ", message))
+    return code
+
+
+def _details(error: Exception) -> dict[str, object]:
+    """Return what an error of Oncelog's own carries: the first position there is, the holder's pid."""
+    carried = vars(error) if isinstance(error, OncelogError) else {}
+    return {
+        name: value
+        for name, value in carried.items()
+        if not name.startswith("_") and isinstance(value, str | int | float | None)
+    }
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, typer.Abort):
+        return "stopped: nothing was done"
+    if isinstance(error, typer.TyperException):
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return _one_line(error.format_message()) + hint
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return _one_line(str(error))
+
+
+def _one_line(message: str) -> str:
+    return " ".join(line.strip() for line in message.splitlines())
+
+
+def silence_stdout() -> None:
+    """Let nothing more be written to a pipe whose reader has gone; the interpreter would complain at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
