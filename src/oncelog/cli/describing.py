@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oncelog.cli.appending import Refused, Summary
     from oncelog.log.log import LogInfo
     from oncelog.log.retention import Truncation
+    from oncelog.log.sealing import Sealing
     from oncelog.log.verifying import Verification
 
 _SEVERITIES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -183,3 +184,15 @@ def tell_truncation(name: str, first: int, done: Truncation, *, as_json: bool) -
     held = f"; the rest is held by the {done.held_by}" if done.held_by else ""
     begins = f" removed, begins at {done.first_position:,}"
     say((name, "cyan"), ": ", plural(removed, "record"), begins, (held, "yellow"))
+
+
+def tell_sealing(name: str, done: Sealing, *, as_json: bool) -> None:
+    """Tell what was sealed."""
+    if as_json:
+        print_json({"log": name, **msgspec.to_builtins(done)})
+    elif done.files:
+        sizes = f"{show_bytes(done.bytes_before)} → {show_bytes(done.bytes_after)}"
+        what = f" sealed from {show_count(done.segments, 'segment')} into {show_count(done.files, 'file')}, {sizes}"
+        say((name, "cyan"), ": ", plural(done.records, "record"), what)
+    else:
+        say((name, "cyan"), ": nothing to seal")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli import describing
+from oncelog.cli import asking, describing
 from oncelog.cli import log_settings as given
 from oncelog.cli.log_settings import DEFAULTS
 from oncelog.cli.options import (
@@ -32,7 +31,7 @@ from oncelog.cli.options import (
 from oncelog.cli.outcome import ExitCode
 from oncelog.cli.output import meter, plural, print_json, say
 from oncelog.cli.quantities import show_bytes, show_count, start
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import NotFound
 from oncelog.settings import LogSettings, Window
 
 if TYPE_CHECKING:
@@ -115,7 +114,8 @@ def create(
 ) -> None:
     """Create a log.
 
-    One that is there with the same settings is left as it is. A DURATION is 250ms, 30s, 10m, 1h30m, 7d, or seconds; a SIZE is 64MiB, 1.5GiB, 500MB, or bytes.
+    One that is there with the same settings is left as it is. A DURATION is 250ms, 30s, 10m, 1h30m, 7d, or seconds; a
+    SIZE is 64MiB, 1.5GiB, 500MB, or bytes.
     """
     settings = LogSettings(
         idempotence=idempotence,
@@ -191,8 +191,9 @@ def append(
 ) -> None:
     """Append lines, JSON lines, Arrow or Parquet.
 
-    Run again, it adds only what is not there: a record with an id is stored once, however often it comes, as long as the log's window remembers the id. Lines
-    have no ids: in a log created with --idempotence content, their content is the id.
+    Run again, it adds only what is not there: a record with an id is stored once, however often it comes, as long as
+    the log's window remembers the id. Lines have no ids: in a log created with --idempotence content, their content is
+    the id.
 
     [bold]lines[/]: each line is a value. [bold]jsonl[/]: each line is an object with value (text) or value_base64, and
     optionally id, stream, type, headers, tenant, as cat writes it; with --id-field or --value-field it is any document,
@@ -295,7 +296,8 @@ def tail(
 def verify(name: Name, url: Url, *, json: Json = False) -> None:
     """Read everything and check it.
 
-    Checksums, order, ids at most once within their window, files, snapshots. An error breaks a promise, and makes the exit code 1; a warning costs time, not records; a note is worth knowing.
+    Checksums, order, ids at most once within their window, files, snapshots. An error breaks a promise, and makes the
+    exit code 1; a warning costs time, not records; a note is worth knowing.
     """
     with _opened(url, name) as log, meter("verifying") as bar:
         found = log.verify(lambda done, total: bar.to(done, done, total))
@@ -327,7 +329,7 @@ def truncate(
         first = log.info().first_position
         position = reading.position_of(log, before)
         if not yes and position > first:
-            _ask(f"Remove {show_count(position - first, 'record')} before position {position:,} from {name}?")
+            asking.confirm(f"Remove {show_count(position - first, 'record')} before position {position:,} from {name}?")
         done = log.truncate(position)
     describing.tell_truncation(name, first, done, as_json=json)
 
@@ -342,18 +344,6 @@ def retain(name: Name, url: Url, *, json: Json = False) -> None:
         first = log.info().first_position
         done = log.retain()
     describing.tell_truncation(name, first, done, as_json=json)
-
-
-def _ask(question: str) -> None:
-    """Go on only if a person says so."""
-    _need_person()
-    typer.confirm(question, abort=True, err=True)
-
-
-def _need_person() -> None:
-    if not sys.stdin.isatty():
-        message = "nobody is there to be asked: say --yes"
-        raise InvalidArgument(message)
 
 
 @_command("seal orders")
@@ -371,14 +361,7 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
             bar.to(records, records)
 
         done = log.seal(tell)
-    if json:
-        print_json({"log": name, **msgspec.to_builtins(done)})
-    elif done.files:
-        sizes = f"{show_bytes(done.bytes_before)} → {show_bytes(done.bytes_after)}"
-        what = f" sealed from {show_count(done.segments, 'segment')} into {show_count(done.files, 'file')}, {sizes}"
-        say((name, "cyan"), ": ", plural(done.records, "record"), what)
-    else:
-        say((name, "cyan"), ": nothing to seal")
+    describing.tell_sealing(name, done, as_json=json)
 
 
 @_command("snapshot orders")
@@ -406,10 +389,7 @@ def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> Non
     with _opened(url, name) as log:
         count = log.info().last_position + 1 - log.info().first_position
     if not yes:
-        _need_person()
-        typed = typer.prompt(f"{show_count(count, 'record')} will be gone. Type the name of the log", err=True)
-        if typed != name:
-            raise typer.Abort
+        asking.confirm_name(f"{show_count(count, 'record')} will be gone. Type the log's name to go on", name)
     with oncelog.connect(url) as db:
         db.delete(name)
     if json:
