@@ -33,10 +33,13 @@ class Handle:
         self._generation = _Generation.number
         self._closed = False
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
         if self._generation != _Generation.number:
             message = f"this {self._what} belongs to the process before a fork: open a new one here"
             raise Closed(message)
+
+    def _check_usable(self) -> None:
+        self._check_process()
         if self._closed:
             message = f"this {self._what} is closed"
             raise Closed(message)
