@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,11 +21,9 @@ from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsuppor
 from oncelog.format import columns
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.adoption import Adopted
+from oncelog.log.committer import Group, Ticket
 from oncelog.settings import LogSettings
 from oncelog.types import Record
-
-if TYPE_CHECKING:
-    from oncelog.log.committer import Group
 
 
 class Keys(NamedTuple):
@@ -81,6 +80,19 @@ class Admitted:
         for part in parts:
             whole.groups += [group for group in part.groups if group not in whole.groups]
         return whole
+
+    def tickets(self) -> list[Ticket]:
+        """Return the rows' decisions one by one."""
+        groups = sorted(self.groups, key=lambda group: group.first_position)
+        starts = [group.first_position for group in groups]
+        tickets = []
+        for position, time_us, duplicate, conflict in zip(
+            self.positions.tolist(), self.times.tolist(), self.duplicates.tolist(), self.conflicts.tolist(), strict=True
+        ):
+            at = bisect.bisect_right(starts, position) - 1
+            group = groups[at] if at >= 0 and position < groups[at].next_position else None
+            tickets.append(Ticket(position, group, time_us, duplicate, conflict))
+        return tickets
 
     def ids(self) -> list[str | None]:
         """Return the rows' ids."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +21,7 @@ from oncelog.clock import Clock
 from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block, columns
 from oncelog.log.counters import Counters
+from oncelog.log.futures import AckFuture, settle
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
@@ -32,7 +32,35 @@ BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 _NO_LABELS = (None,) * 6
 
 Settle = Callable[["Group"], None]
-Futures = list[tuple[Future[Ack], Callable[[], Ack]]]
+
+
+class Ticket(NamedTuple):
+    """What was decided for one record: where it is, or will be once ``group`` is stored."""
+
+    position: int
+    group: Group | None
+    timestamp_us: int
+    duplicate: bool = False
+    conflict: bool = False
+
+
+class Waiting(NamedTuple):
+    """A future, and all that is needed to answer it once its group is stored."""
+
+    future: AckFuture
+    ticket: Ticket
+    id: str | None
+
+
+class Submitted(NamedTuple):
+    """A record that was submitted and not looked at yet."""
+
+    record: Record
+    size_bytes: int
+    future: AckFuture
+
+
+Answer = Callable[[Ticket, str | None], Ack]
 
 
 class Group:
@@ -43,8 +71,8 @@ class Group:
     """
 
     __slots__ = (
-        "attempts", "block", "busy", "count", "error", "first_entry", "first_position", "futures", "ids",
-        "number", "parts", "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us", "uptime_us",
+        "attempts", "block", "busy", "count", "error", "first_entry", "first_position", "ids", "number", "parts",
+        "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us", "uptime_us", "waiting",
     )  # fmt: skip
 
     def __init__(self, first_position: int) -> None:
@@ -54,7 +82,7 @@ class Group:
         self.size_bytes = 0
         self.parts: list[pa.RecordBatch] = []
         self.records: list[Record] = []
-        self.futures: Futures = []
+        self.waiting: list[Waiting] = []
         self.state: Literal["waiting", "offered", "stored", "failed"] = "waiting"
         self.error: OncelogError | None = None
         self.block: block.Encoded | None = None
@@ -119,6 +147,8 @@ class Committer:
         counters: Counters,
         next_position: int,
         settle: Settle,
+        answer: Answer,
+        absorb: Callable[[], None],
     ) -> None:
         self.changed = threading.Condition(threading.Lock())
         self.next_position = next_position
@@ -130,6 +160,11 @@ class Committer:
         self._clock = clock
         self._counters = counters
         self._settle = settle
+        self._answer = answer
+        self._absorb = absorb
+        self.answered = threading.Condition()
+        self.submitted: list[Submitted] = []
+        self._submitted_bytes = 0
         self._waiting: deque[Group] = deque()
         self._offered: deque[Group] = deque()
         self._forming = False
@@ -145,9 +180,9 @@ class Committer:
         """Wait until that much more may be pending; ``Unavailable`` when time runs out first."""
         while True:
             self.check()
-            pending = self.next_position - self.stored_position
+            pending, pending_bytes = self.pending()
             if pending == 0 or (
-                self._pending_bytes + size_bytes <= self._settings.pending_bytes
+                pending_bytes + size_bytes <= self._settings.pending_bytes
                 and pending + records <= self._settings.pending_records
             ):
                 return
@@ -155,7 +190,7 @@ class Committer:
                 self._step(deadline_us)
                 continue
             message = (
-                f"{pending} records ({self._pending_bytes} bytes) are waiting for storage, which is as many as may: "
+                f"{pending} records ({pending_bytes} bytes) are waiting for storage, which is as many as may: "
                 "slow down, or raise pending_bytes and pending_records"
             )
             raise Unavailable(message)
@@ -211,7 +246,37 @@ class Committer:
 
     def pending(self) -> tuple[int, int]:
         """Return how many records, and bytes, are not stored yet."""
-        return self.next_position - self.stored_position, self._pending_bytes
+        return (
+            self.next_position - self.stored_position + len(self.submitted),
+            self._pending_bytes + self._submitted_bytes,
+        )
+
+    def submit(self, record: Record, size_bytes: int) -> AckFuture:
+        """Put a record aside, to be decided with others that come meanwhile; return the future of its ack."""
+        future = AckFuture(self.answered)
+        self.submitted.append(Submitted(record, size_bytes, future))
+        self._submitted_bytes += size_bytes
+        if len(self.submitted) == 1:
+            self.start_threads()
+        return future
+
+    def take_submitted(self) -> list[Submitted]:
+        """Return what was submitted and not decided yet, to be decided now."""
+        taken, self.submitted, self._submitted_bytes = self.submitted, [], 0
+        return taken
+
+    def answer(self, waiting: Sequence[Waiting]) -> None:
+        """Answer futures whose records are stored."""
+        self._unlocked(lambda: self._answer_all(waiting))
+
+    def _answer_all(self, waiting: Sequence[Waiting]) -> None:
+        settle(self.answered, [(one.future, self._result(one)) for one in waiting])
+
+    def _result(self, one: Waiting) -> Ack | OncelogError:
+        try:
+            return self._answer(one.ticket, one.id)
+        except OncelogError as error:
+            return error
 
     def start_threads(self) -> None:
         """Make sure that what is pending is stored although nobody waits for it."""
@@ -233,8 +298,10 @@ class Committer:
 
     def drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending."""
+        self._absorb()
         while self._offered or self._waiting:
             self.wait((self._waiting or self._offered)[-1], deadline_us)
+            self._absorb()
 
     def stop(self, error: OncelogError) -> None:
         """End: nothing is accepted or offered any more. What is still pending fails with ``error``."""
@@ -274,13 +341,14 @@ class Committer:
             if not group.busy and group.state == "offered" and group.retry_at_us <= now_us:
                 self._offer(group)
                 return True
-        if self._forming or not self._waiting or self._form_retry_at_us > now_us:
+        if self._forming or self._form_retry_at_us > now_us or len(self._offered) >= self._run.in_flight_max:
             return False
         if self._run.full and self._offered:
             return False  # a segment closes only at a tail that is known
-        if len(self._offered) >= self._run.in_flight_max:
-            return False
-        return self._form()
+        if self.submitted:
+            self._absorb()
+            return True
+        return self._form() if self._waiting else False
 
     def _form(self) -> bool:
         """Give the oldest waiting group its place and its bytes, and offer it."""
@@ -343,17 +411,17 @@ class Committer:
 
     def _acknowledge(self) -> None:
         """Settle, in order, every stored block that has no unstored one before it."""
-        futures: Futures = []
+        waiting: list[Waiting] = []
         while self._offered and self._offered[0].state == "stored":
             group = self._offered.popleft()
             self.stored_position = group.next_position
             self._pending_bytes -= group.size_bytes
             self._settle(group)
-            futures += group.futures
-            group.parts, group.block, group.futures = [], None, []
+            waiting += group.waiting
+            group.parts, group.block, group.waiting = [], None, []
         self.changed.notify_all()
-        if futures:
-            self._unlocked(lambda: _resolve_all(futures))
+        if waiting:
+            self.answer(waiting)
 
     def _unlocked(self, work: Callable[[], object]) -> None:
         self.changed.release()
@@ -378,7 +446,8 @@ class Committer:
         return self._clock.elapsed_us() + int(delay_s * 1e6)
 
     def _until_retry_s(self) -> float | None:
-        moments = [group.retry_at_us for group in self._offered if group.attempts and not group.busy]
+        failed = [group for group in self._offered if group.attempts and not group.busy and group.state == "offered"]
+        moments = [group.retry_at_us for group in failed]
         if self._form_retry_at_us and not self._forming:
             moments.append(self._form_retry_at_us)
         return max(0.0, (min(moments) - self._clock.elapsed_us()) / 1e6) if moments else None
@@ -397,39 +466,21 @@ class Committer:
 
     def _fail_all(self, error: OncelogError) -> None:
         self.error = error
-        futures: Futures = []
+        told: list[tuple[AckFuture, OncelogError]] = []
+        unoffered = WriterFenced(str(error), outcome="not written") if isinstance(error, WriterFenced) else error
         for group in (*self._offered, *self._waiting):
-            group.error = error
-            if group.state == "waiting" and isinstance(error, WriterFenced):
-                group.error = WriterFenced(str(error), outcome="not written")
+            group.error = unoffered if group.state == "waiting" else error
             group.state = "failed"
-            futures += [(future, _raiser(group.error)) for future, _ in group.futures]
+            told += [(one.future, group.error) for one in group.waiting]
         self._offered.clear()
         self._waiting.clear()
         self.changed.notify_all()
-        if futures:
-            self._unlocked(lambda: _resolve_all(futures))
+        told += [(one.future, unoffered) for one in self.take_submitted()]
+        if told:
+            self._unlocked(lambda: settle(self.answered, told))
 
     def _past(self, deadline_us: int | None) -> bool:
         return deadline_us is not None and self._clock.elapsed_us() >= deadline_us
 
     def _why(self) -> str:
         return f" ({self._counters.last_failure})" if self._attempts_so_far() else ""
-
-
-def _resolve_all(futures: Futures) -> None:
-    """Answer futures. Their callbacks are other people's code, so no lock is held here."""
-    for future, answer in futures:
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            future.set_result(answer())
-        except OncelogError as error:
-            future.set_exception(error)
-
-
-def _raiser(error: OncelogError) -> Callable[[], Ack]:
-    def answer() -> Ack:
-        raise error
-
-    return answer

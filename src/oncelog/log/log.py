@@ -15,7 +15,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log import fencing, recovery, retention, sealing, snapshots, verifying
+from oncelog.log import arguments, fencing, recovery, retention, sealing, snapshots, verifying
 from oncelog.log.admission import Seen
 from oncelog.log.adoption import Adopted
 from oncelog.log.counters import Counts
@@ -115,7 +115,7 @@ class Log(Handle):
         if takeover not in ("polite", "force"):
             message = f"takeover {takeover!r}: must be 'polite' or 'force'"
             raise InvalidArgument(message)
-        claim = self._home.claim(wait_s, force=takeover == "force")
+        claim = self._home.claim(arguments.seconds("wait_s", wait_s), force=takeover == "force")
         try:
             writer = self._open_writer(claim)
         except BaseException:
@@ -186,7 +186,7 @@ class Log(Handle):
     def _lease(self, duration_s: float | None) -> Lease | None:
         if duration_s is None:
             return None
-        if not 0 < duration_s <= LEASE_S_MAX:
+        if not 0 < arguments.seconds("lease_s", duration_s) <= LEASE_S_MAX:
             message = f"lease_s is {duration_s}, must be more than 0 and at most {LEASE_S_MAX}"
             raise InvalidArgument(message)
         return Lease(self._home, self._manifests, self._clock, duration_s)
@@ -255,6 +255,7 @@ class Log(Handle):
         Returns where the log begins now, and what held it back if that is before what was asked.
         """
         known = self._refresh()
+        before = arguments.count("before", before)
         end = self._scan().end()
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
@@ -317,6 +318,8 @@ class Log(Handle):
         if self._closed:
             return
         self._closed = True
+        if not self._of_this_process:
+            return
         for reader in list(self._readers):
             reader.close()
         if self._writer is not None:

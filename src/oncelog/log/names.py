@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 
 from oncelog.errors import InvalidArgument
 from oncelog.limits import NAME_BYTES_MAX
@@ -28,7 +29,7 @@ def check(name: object) -> str:
     if not 1 <= size_bytes <= NAME_BYTES_MAX:
         message = f"log name of {size_bytes} bytes: must be 1 to {NAME_BYTES_MAX} bytes of UTF-8"
         raise InvalidArgument(message)
-    if any(character < " " or character == "\x7f" for character in name):
+    if any(unicodedata.category(character) == "Cc" for character in name):
         message = f"log name {name!r} holds a control character"
         raise InvalidArgument(message)
     if any(part in ("", ".", "..") for part in name.split("/")):

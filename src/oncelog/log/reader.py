@@ -11,6 +11,7 @@ import pyarrow as pa
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument
 from oncelog.format.schema import READ_SCHEMA
+from oncelog.log import arguments
 from oncelog.log.handle import Handle
 from oncelog.log.leases import Lease
 from oncelog.log.rows import Rows
@@ -30,13 +31,10 @@ class Reader(Handle):
         self, scan: Scan, start: Start, *, lease: Lease | None, limit: int | None, columns: Sequence[str] | None = None
     ) -> None:
         super().__init__()
-        if limit is not None and limit < 0:
-            message = f"limit is {limit}, must be 0 or more"
-            raise InvalidArgument(message)
         self._scan = scan
         self._columns = columns
         self._lease = lease
-        self._left = limit
+        self._left = None if limit is None else arguments.count("limit", limit)
         begin(scan, start, lease)
         self._until = scan.end()
 
@@ -87,6 +85,9 @@ def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
 
 def check_columns(names: Sequence[str] | None) -> None:
     """Raise ``InvalidArgument`` for a column that readers do not have."""
+    if isinstance(names, str) or not isinstance(names, Sequence | None):
+        message = f"columns: is {names!r}, must be a list of names of columns"
+        raise InvalidArgument(message)
     for name in names or ():
         if name not in READ_SCHEMA.names:
             message = f"column {name!r}: a log has {', '.join(READ_SCHEMA.names)}"
@@ -129,7 +130,7 @@ class Tail(Handle):
         """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once
         closed.
         """
-        deadline_us = self._clock.elapsed_us() + int(timeout_s * 1e6)
+        deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
         while True:
             self._check_usable()
             if self._ready:

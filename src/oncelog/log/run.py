@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,18 @@ class Run:
         """Return the time of the next block: the clock's, but never before the block before it."""
         self._last_timestamp_us = max(self._last_timestamp_us, now_us)
         return self._last_timestamp_us
+
+    def place_of(self, position: int) -> tuple[int | None, int | None]:
+        """Return the segment and entry of a stored position (nothing, if that was truncated away)."""
+        segment, first_position = self.start
+        if position >= first_position:
+            return segment, position - first_position
+        manifest = self.known.manifest
+        at = bisect.bisect_right(manifest.segments, position, key=lambda segment: segment.first_position) - 1
+        found = manifest.segments[at] if at >= 0 else next(self._manifests.closed_from(manifest, position), None)
+        if found is None or not found.first_position <= position < found.next_position:
+            return None, None
+        return found.number, position - found.first_position
 
     def place(self, group: Group) -> None:
         """Give a group its segment, block number and first entry."""

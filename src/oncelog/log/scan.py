@@ -61,9 +61,11 @@ class Scan:
 
     def begin(self, start: object) -> None:
         """Go to a start: ``"earliest"``, ``"latest"``, a position, (segment, entry) or a moment."""
-        if start == "earliest":
+        if not isinstance(start, str) and hasattr(start, "dtype") and not getattr(start, "shape", ()):
+            start = start.item()  # a position as numpy has it
+        if isinstance(start, str) and start == "earliest":
             self._go(self._known.manifest.first_position)
-        elif start == "latest":
+        elif isinstance(start, str) and start == "latest":
             self._go(self.end())
         elif isinstance(start, datetime):
             self._go_to_moment(start)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -16,28 +15,25 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
-from oncelog.dedup.window import Window
 from oncelog.errors import (
     AppendErrors,
     Closed,
     IdConflict,
     InvalidArgument,
     OncelogError,
-    PartialOverlap,
     Unavailable,
     Unsupported,
+    WriterFenced,
 )
 from oncelog.format import intake
-from oncelog.format.identities import Identities
-from oncelog.format.snapshot import Snapshot
-from oncelog.limits import MIB
-from oncelog.log import admission, adoption, retention, sealing, snapshots
+from oncelog.log import admission
 from oncelog.log.admission import Admitted, Seen
+from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
-from oncelog.log.committer import Committer, Group
+from oncelog.log.committer import Committer, Group, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.handle import Handle
-from oncelog.log.housekeeping import Housekeeper
+from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
@@ -47,21 +43,11 @@ from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
 RECORD_OVERHEAD_BYTES = 16
-SEAL_BYTES_MIN = 8 * MIB
-"""A writer makes no smaller files by itself (half of it is enough at the end of a run of segments)."""
+HASHED_AHEAD = 3
+"""Pieces of a large append that are hashed before the first of them is decided."""
 
-SNAPSHOT_RECORDS_AT_CLOSE = 1000
-"""A gap shorter than this is read faster than a snapshot is written."""
-
-
-class _Ticket(NamedTuple):
-    """What was decided for one record: where it is, or will be once ``group`` is stored."""
-
-    position: int
-    group: Group | None
-    timestamp_us: int
-    duplicate: bool = False
-    conflict: bool = False
+COLUMNS_MIN = 32
+"""So many submitted records are decided together sooner than one by one."""
 
 
 class Writer(Handle):
@@ -90,7 +76,6 @@ class Writer(Handle):
         super().__init__()
         manifest = run.known.manifest
         self._home = home
-        self._manifests = manifests
         self._run = run
         self._claim = claim
         self._seen = seen
@@ -109,12 +94,22 @@ class Writer(Handle):
             counters=self._counters,
             next_position=manifest.next_position,
             settle=self._settle,
+            answer=self._answer,
+            absorb=self._absorb,
         )
-        self._snapshot_position = watermark
-        self._snapshot_uptime_us = uptime.now_us()
-        self._snapshotting = False
-        self._segment = run.segment
-        self._housekeeper = Housekeeper()
+        self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
+        self._keeper = Keeper(
+            home=home,
+            manifests=manifests,
+            run=run,
+            committer=self._committer,
+            seen=seen,
+            settings=settings,
+            uptime=uptime,
+            clock=clock,
+            counters=self._counters,
+            watermark=watermark,
+        )
 
     # Appending one record.
 
@@ -162,18 +157,11 @@ class Writer(Handle):
         Blocks only while too much is pending, at most ``timeout_s``. ``asyncio.wrap_future`` makes it awaitable.
         """
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
-        future: Future[Ack] = Future()
+        size_bytes = _size_bytes(record)
         with self._committer.changed:
-            ticket = self._admit(record, self._deadline(timeout_s))
-            if ticket.group is not None:
-                ticket.group.futures.append((future, lambda: self._answer(ticket, record.id)))
-                self._committer.start_threads()
-                return future
-        try:
-            future.set_result(self._answer(ticket, record.id))
-        except OncelogError as error:
-            future.set_exception(error)
-        return future
+            self._check_usable()
+            self._committer.room(size_bytes, 1, self._deadline(timeout_s))
+            return self._committer.submit(record, size_bytes)
 
     def _checked(self, record: Record) -> Record:
         """Return the record as it will be stored, or raise ``InvalidArgument``."""
@@ -191,11 +179,42 @@ class Writer(Handle):
             record = admission.replace(record, id=content_id(self._log_id, record))
         return record
 
-    def _admit(self, record: Record, deadline_us: int | None) -> _Ticket:
+    def _absorb(self) -> None:
+        """Decide what was submitted, in its order. The committer's lock is held, but for answering."""
+        submitted = self._committer.take_submitted()
+        if not submitted:
+            return
+        waiting: list[Waiting] = []
+        if len(submitted) < COLUMNS_MIN:
+            for record, size_bytes, future in submitted:
+                waiting.append(Waiting(future, self._decide(record, size_bytes), record.id))
+        else:
+            payload = admission.payload_of([one.record for one in submitted])
+            taken = iter(submitted)
+            for piece in admission.pieces(payload, self._settings):
+                keys = admission.keys_of(piece, self._hasher, self._window)
+                admitted = self._decide_rows(piece, keys)
+                tickets = admitted.tickets()
+                waiting += [
+                    Waiting(one.future, ticket, one.record.id) for ticket, one in zip(tickets, taken, strict=False)
+                ]
+        stored = [one for one in waiting if one.ticket.group is None]
+        for one in waiting:
+            if one.ticket.group is not None:
+                one.ticket.group.waiting.append(one)
+        if stored:
+            self._committer.answer(stored)
+
+    def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new. The committer's lock is held."""
-        size_bytes = len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
+        size_bytes = _size_bytes(record)
         self._check_usable()
         self._committer.room(size_bytes, 1, deadline_us)
+        self._absorb()
+        self._committer.check()  # answering what was submitted lets go of the lock for a moment
+        return self._decide(record, size_bytes)
+
+    def _decide(self, record: Record, size_bytes: int) -> Ticket:
         self._counters.attempts += 1
         if self._window is not None and record.id is not None:
             high, low = self._hasher.identity("", record.id)
@@ -213,9 +232,9 @@ class Writer(Handle):
         position = group.next_position
         group.add_record(record, size_bytes)
         self._committer.admitted(size_bytes, 1)
-        return _Ticket(position, group, -1)
+        return Ticket(position, group, -1)
 
-    def _meet(self, handle: int, fingerprint: int) -> _Ticket:
+    def _meet(self, handle: int, fingerprint: int) -> Ticket:
         assert self._window is not None
         position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
         conflict = fingerprint != stored_fingerprint
@@ -226,9 +245,9 @@ class Writer(Handle):
             if self._settings.window.refresh_on_hit and not pending:
                 self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
         group = self._committer.group_of(position) if pending else None
-        return _Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
+        return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
 
-    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> _Ticket | None:
+    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
         found = self._seen.adopted.find(np.array([[high, low]], np.uint64))
         if found.positions[0] < 0:
             return None
@@ -237,9 +256,9 @@ class Writer(Handle):
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-        return _Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
+        return Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
 
-    def _answer(self, ticket: _Ticket, id: str | None) -> Ack:
+    def _answer(self, ticket: Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
         position, group, timestamp_us, duplicate, conflict = ticket
         if conflict and self._settings.on_conflict == "error":
@@ -248,20 +267,8 @@ class Writer(Handle):
             place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
             timestamp_us = group.timestamp_us
         else:
-            place = self._place(position)
+            place = self._run.place_of(position)
         return Ack(position, *place, moment(timestamp_us), duplicate, conflict)
-
-    def _place(self, position: int) -> tuple[int | None, int | None]:
-        """Return the segment and entry of a stored position (nothing, if that was truncated away)."""
-        segment, first_position = self._run.start
-        if position >= first_position:
-            return segment, position - first_position
-        manifest = self._run.known.manifest
-        at = bisect.bisect_right(manifest.segments, position, key=lambda segment: segment.first_position) - 1
-        found = manifest.segments[at] if at >= 0 else next(self._manifests.closed_from(manifest, position), None)
-        if found is None or not found.first_position <= position < found.next_position:
-            return None, None
-        return found.number, position - found.first_position
 
     # Appending many.
 
@@ -330,8 +337,7 @@ class Writer(Handle):
         deadline_us = self._deadline(timeout_s)
         pieces = admission.pieces(payload, self._settings)
         parts = []
-        for piece in pieces:
-            keys = admission.keys_of(piece, self._hasher, self._window)
+        for piece, keys in self._hashed(pieces):
             with self._committer.changed:
                 parts.append(self._admit_rows(piece, keys, deadline_us))
                 if len(pieces) > 1:
@@ -341,10 +347,29 @@ class Writer(Handle):
             self._wait_for(admitted, deadline_us)
         return admitted
 
+    def _hashed(self, pieces: Sequence[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, admission.Keys | None]]:
+        """Yield pieces with their keys; while one is decided, another thread hashes the next ones."""
+        if len(pieces) == 1 or self._window is None:
+            for piece in pieces:
+                yield piece, admission.keys_of(piece, self._hasher, self._window)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="oncelog-hash") as pool:
+            hashing: deque[Future[admission.Keys | None]] = deque()
+            for number, piece in enumerate(pieces):
+                for ahead in pieces[number + len(hashing) : number + HASHED_AHEAD]:
+                    hashing.append(pool.submit(admission.keys_of, ahead, self._hasher, self._window))
+                yield piece, hashing.popleft().result()
+
     def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._check_usable()
         self._committer.room(size_bytes, piece.num_rows, deadline_us)
+        self._absorb()
+        self._committer.check()  # answering what was submitted lets go of the lock for a moment
+        return self._decide_rows(piece, keys)
+
+    def _decide_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
+        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._counters.attempts += piece.num_rows
         admitted = admission.decide(piece, keys, self._seen, self._committer.next_position, self._uptime.now_us())
         self._store(admitted, piece, keys, size_bytes)
@@ -356,6 +381,8 @@ class Writer(Handle):
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._check_usable()
         self._committer.room(size_bytes, payload.num_rows, deadline_us)
+        self._absorb()
+        self._committer.check()  # answering what was submitted lets go of the lock for a moment
         self._counters.attempts += payload.num_rows
         admitted = admission.decide_batch(
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
@@ -388,22 +415,10 @@ class Writer(Handle):
 
     def _results(self, admitted: Admitted) -> list[Ack | OncelogError]:
         """Return, for each row that was admitted, its ack or the error that refused it."""
-        groups = sorted(admitted.groups, key=lambda group: group.first_position)
-        starts = [group.first_position for group in groups]
-        ids = admitted.ids()
         results: list[Ack | OncelogError] = []
-        for row, position in enumerate(admitted.positions.tolist()):
-            at = bisect.bisect_right(starts, position) - 1
-            group = groups[at] if at >= 0 and position < groups[at].next_position else None
-            ticket = _Ticket(
-                position,
-                group,
-                int(admitted.times[row]),
-                duplicate=bool(admitted.duplicates[row]),
-                conflict=bool(admitted.conflicts[row]),
-            )
+        for ticket, id in zip(admitted.tickets(), admitted.ids(), strict=True):
             try:
-                results.append(self._answer(ticket, ids[row]))
+                results.append(self._answer(ticket, id))
             except IdConflict as error:
                 results.append(error)
         return results
@@ -422,71 +437,13 @@ class Writer(Handle):
     def snapshot(self) -> None:
         """Store a dedup snapshot of what is durable now. Writers do this by themselves, by time and by count."""
         self._check_usable()
-        if self._window is None:
-            return
-        with self._committer.changed:
-            self._committer.check()
-            taken = self._take_snapshot(self._window)
-        try:
-            snapshots.save(self._home, self._log_id, taken, self._clock)
-        except OncelogError:
-            self._counters.snapshot_failures += 1
-            raise
-        self._counters.snapshots += 1
-
-    def _take_snapshot(self, window: Window) -> Snapshot:
-        """Return the window and the position it belongs to, taken together. The committer's lock is held."""
-        position = self._committer.stored_position
-        self._snapshot_position, self._snapshot_uptime_us = position, self._uptime.now_us()
-        segment, entry = self._place(position - 1) if position else (None, None)
-        marks = [] if segment is None or entry is None else [(segment, entry)]
-        return admission.snapshot_of(
-            window,
-            settings=self._settings,
-            log_id=self._log_id,
-            now_us=self._clock.now_us(),
-            uptime_us=self._uptime.now_us(),
-            watermark=position,
-            segments=marks,
-        )
+        self._keeper.snapshot()
 
     def _settle(self, group: Group) -> None:
         """Note that a group is durable, before anybody is told. The committer's lock is held."""
         if self._window is not None:
             self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
-            gap = group.next_position - self._snapshot_position
-            age_us = group.uptime_us - self._snapshot_uptime_us
-            due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
-            if due and not self._snapshotting:
-                self._snapshotting = True
-                self._housekeeper.ask("snapshot", self._snapshot_when_due)
-        if group.segment != self._segment:
-            self._segment = group.segment
-            self._housekeeper.ask("tidy", self._tidy)
-
-    def _snapshot_when_due(self) -> None:
-        try:
-            self.snapshot()
-        finally:
-            self._snapshotting = False
-
-    def _tidy(self) -> None:
-        """Seal what is worth a file, and let go what retention does not want kept: a segment has been closed."""
-        known = self._run.known
-        settings = self._settings
-        if settings.seal == "auto":
-            for _ in sealing.seal(
-                self._home,
-                self._manifests,
-                self._clock,
-                known,
-                file_bytes=max(settings.segment_bytes, SEAL_BYTES_MIN),
-                bytes_min=SEAL_BYTES_MIN // 2,
-            ):
-                self._check_usable()
-        if settings.retention_s is not None or settings.retention_bytes is not None:
-            before = retention.wanted(self._manifests, self._run.known.manifest, self._clock.now_us())
-            retention.truncate(self._home, self._manifests, self._clock, before, self.window_from)
+        self._keeper.look_after(group)
 
     def adopt(self, staged: Sequence[Staged], *, timeout_s: float | None = TIMEOUT_S) -> list[int]:
         """Make staged files a part of the log, all by one manifest version; return the first position of each.
@@ -495,76 +452,23 @@ class Writer(Handle):
         which rows are not). ``Unavailable(outcome="unknown")`` ends this writer: the next one finds what was decided.
         """
         self._check_usable()
-        adoption.check(staged)
-        deadline_us = self._deadline(timeout_s)
-        with self._committer.changed:
-            self._committer.check()
-            self._committer.drain(deadline_us)
-            identities = self._staged_identities(staged)
-            known = sum(int(np.count_nonzero(row)) for row in self._overlaps(identities))
-            if known:
-                message = f"{known} of the records to be adopted are there already, or twice: nothing was adopted"
-                raise PartialOverlap(message, known=(), new=())
-            try:
-                segments = self._run.adopt(staged, self._uptime.now_us())
-            except Unavailable as error:
-                self._committer.stop(Unavailable(f"an adoption was not answered: {error}", outcome="unknown"))
-                raise self._committer.error or error from error
-            self._committer.adopted(sum(segment.entries for segment in segments))
-            self._segment = self._run.segment
-            for segment, found in zip(segments, identities, strict=True):
-                if found is not None and self._window is not None:
-                    self._seen.adopted.add(segment, found)
-        self._home.wake()
-        return [segment.first_position for segment in segments]
+        return self._adopter.adopt(staged, self._deadline(timeout_s))
 
     def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
         """Return, for each staged file, the rows that cannot be adopted: they are in the log, or in an earlier row."""
         self._check_usable()
-        adoption.check(staged)
-        with self._committer.changed:
-            identities = self._staged_identities(staged)
-            flags = self._overlaps(identities)
-        return [
-            np.sort(found.rows[known].astype(np.int64)) if found is not None else np.empty(0, np.int64)
-            for found, known in zip(identities, flags, strict=True)
-        ]
-
-    def _staged_identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
-        return [
-            adoption.read_identities(self._home, file.identities) if file.identities is not None else None
-            for file in staged
-        ]
-
-    def _overlaps(self, identities: Sequence[Identities | None]) -> list[NDArray[np.bool_]]:
-        """Return, for each file, which of its identities are known, or occur before."""
-        if self._window is None:
-            return [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
-        self._seen.evict(self._uptime.now_us())
-        flags = []
-        for number, found in enumerate(identities):
-            if found is None:
-                flags.append(np.zeros(0, np.bool_))
-                continue
-            keys = found.keys
-            known = self._window.find(keys) >= 0
-            if self._seen.adopted:
-                known |= self._seen.adopted.find(keys).positions >= 0
-            known[1:] |= (keys[1:] == keys[:-1]).all(axis=1)
-            for earlier in identities[:number]:
-                if earlier is not None:
-                    known |= adoption.search(earlier, keys) >= 0
-            flags.append(known)
-        return flags
+        return self._adopter.overlap(staged)
 
     def counts(self) -> Counts:
         """Return what this writer has counted so far."""
+        self._check_process()
         with self._committer.changed:
             return self._counters.counts()
 
     @property
     def window_state(self) -> Mapping[str, int | None]:
         """How full the dedup window is: keys, pending, evicted, bytes, and the age of its oldest key in seconds."""
+        self._check_process()
         with self._committer.changed:
             window = self._window
             if window is None:
@@ -583,12 +487,7 @@ class Writer(Handle):
         """The first position that the dedup window needs; ``None`` when there is no window, or this writer is
         closed.
         """
-        if self._closed or self._window is None:
-            return None
-        with self._committer.changed:
-            oldest = int(self._window.dump().positions.min(initial=self._committer.stored_position))
-            adopted = self._seen.adopted.first_position
-            return oldest if adopted is None else min(oldest, adopted)
+        return None if self._closed else self._keeper.window_from()
 
     @property
     def last_position(self) -> int:
@@ -612,7 +511,7 @@ class Writer(Handle):
             self._closed = True
             with self._committer.changed:
                 self._committer.stop(Closed("this writer is closed"))
-            self._housekeeper.stop()
+            self._keeper.stop()
             self._run.abandon()
             self._claim.release()
             self._home.wake()
@@ -623,14 +522,10 @@ class Writer(Handle):
             if self._committer.error is not None:
                 return
             self._committer.drain(deadline_us)
-        self._housekeeper.stop()
-        if self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE:
-            with contextlib.suppress(OncelogError):
-                self.snapshot()  # only saves the next writer time
-        try:
+        self._keeper.leave()
+        with contextlib.suppress(Unavailable, WriterFenced):
+            # Everything is durable: if this fails, the next writer closes the segment.
             self._run.finish(self._uptime.now_us())
-        except Unavailable:
-            return  # everything is durable; the next writer closes the segment
 
     def _deadline(self, timeout_s: float | None) -> int | None:
         if timeout_s is None or timeout_s == math.inf:
@@ -648,3 +543,7 @@ def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:
         message = f"{len(errors)} of {len(results)} records were refused, the first: {errors[0]}"
         raise AppendErrors(message, results=results)
     return [result for result in results if isinstance(result, Ack)]
+
+
+def _size_bytes(record: Record) -> int:
+    return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
