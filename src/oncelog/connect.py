@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, Unsupported
@@ -83,6 +83,8 @@ class Database(Handle):
         """End every reader and writer of this database; what is pending is stored first."""
         if not self._closed:
             self._closed = True
+            if not self._of_this_process:
+                return
             for log in list(self._logs.values()):
                 log.close()
             self._storage.close()
@@ -101,16 +103,39 @@ def _storage(url: object) -> Storage:
     if not isinstance(url, str):
         message = f"a URL is a str such as 'file:///var/lib/shop', not {type(url).__name__}"
         raise InvalidArgument(message)
-    parts = urlsplit(url)
+    parts = _parts(url)
     if parts.scheme == "memory":
+        if parts.path or parts.query or parts.fragment:
+            message = f"{url!r}: a URL of a database in memory is memory:// or memory://name, without more"
+            raise InvalidArgument(message)
         return MemoryStorage.named(parts.netloc)
     if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-            message = f"{url!r}: a file URL has three slashes and an absolute path, as in file:///var/lib/shop"
-            raise InvalidArgument(message)
-        return LocalStorage(Path(unquote(parts.path)))
+        return LocalStorage(_path(url, parts))
     if parts.scheme in _LATER:
         message = f"{url!r}: this version has homes on a local disk (file:///…) and in memory (memory://) only"
         raise Unsupported(message)
     message = f"{url!r} is not a URL of a database: use file:///path or memory://"
     raise InvalidArgument(message)
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        message = f"{url!r} is not a URL ({error}): use file:///path or memory://"
+        raise InvalidArgument(message) from error
+
+
+def _path(url: str, parts: SplitResult) -> Path:
+    """Return the folder of a file URL, of which nothing may be left over."""
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        message = f"{url!r}: a file URL has three slashes and an absolute path, as in file:///var/lib/shop"
+        raise InvalidArgument(message)
+    if parts.query or parts.fragment:
+        message = f"{url!r}: write %3F for a ? and %23 for a # in a folder's name, or use Path(…).as_uri()"
+        raise InvalidArgument(message)
+    path = unquote(parts.path)
+    if "\0" in path:
+        message = f"{url!r}: no folder has a zero byte in its name"
+        raise InvalidArgument(message)
+    return Path(path)

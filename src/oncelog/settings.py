@@ -67,6 +67,8 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 def check(settings: LogSettings) -> LogSettings:
     """Return the settings, or raise ``InvalidArgument`` naming the first that is wrong."""
+    _check_type("settings", settings, LogSettings)
+    _check_type("settings: window", settings.window, Window)
     try:
         checked = msgspec.convert(msgspec.to_builtins(settings), LogSettings, strict=True)
     except (msgspec.ValidationError, TypeError) as error:
@@ -77,6 +79,13 @@ def check(settings: LogSettings) -> LogSettings:
     _check_range("window.duration_s", checked.window.duration_s, 0.001, limits.WINDOW_DURATION_S_MAX)
     _check_range("window.max_keys", checked.window.max_keys, 1, limits.WINDOW_KEYS_MAX)
     return checked
+
+
+def _check_type(name: str, value: object, wanted: type) -> None:
+    """Refuse what would be taken for settings that are all as by default: a mapping, or the wrong class."""
+    if not isinstance(value, wanted):
+        message = f"{name}: is {type(value).__name__}, must be {wanted.__name__}"
+        raise InvalidArgument(message)
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
+import numpy as np
+
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.format.gather import gather
 from oncelog.format.manifest import Segment
@@ -15,7 +17,7 @@ from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
 from oncelog.types import micros
 
-Start = Literal["earliest", "latest"] | int | tuple[int, int] | datetime
+Start = Literal["earliest", "latest"] | int | np.int64 | tuple[int, int] | datetime
 READ_BYTES = 8 << 20
 
 
@@ -61,12 +63,10 @@ class Scan:
 
     def begin(self, start: object) -> None:
         """Go to a start: ``"earliest"``, ``"latest"``, a position, (segment, entry) or a moment."""
-        if not isinstance(start, str) and hasattr(start, "dtype") and not getattr(start, "shape", ()):
-            start = start.item()  # a position as numpy has it
-        if isinstance(start, str) and start == "earliest":
-            self._go(self._known.manifest.first_position)
-        elif isinstance(start, str) and start == "latest":
-            self._go(self.end())
+        if isinstance(start, np.integer):
+            start = int(start)
+        if isinstance(start, str) and start in ("earliest", "latest"):
+            self._go(self._known.manifest.first_position if start == "earliest" else self.end())
         elif isinstance(start, datetime):
             self._go_to_moment(start)
         elif isinstance(start, tuple) and [type(part) for part in start] == [int, int]:

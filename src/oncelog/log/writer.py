@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -26,7 +25,7 @@ from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.format import intake
-from oncelog.log import admission
+from oncelog.log import admission, arguments
 from oncelog.log.admission import Admitted, Seen
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
@@ -175,6 +174,8 @@ class Writer(Handle):
             raise InvalidArgument(message)
         if type(record.value) is not bytes:
             record = admission.replace(record, value=bytes(record.value))
+        if record.headers is not None:  # the caller may go on to change its own
+            record = admission.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
         if record.id is None and self._settings.idempotence == "content":
             record = admission.replace(record, id=content_id(self._log_id, record))
         return record
@@ -277,6 +278,7 @@ class Writer(Handle):
 
         Settles every record, then raises ``AppendErrors`` (with the ack or the error of each) if any was refused.
         """
+        records = _listed(records)
         results: list[Ack | OncelogError | None] = [None] * len(records)
         good: list[int] = []
         checked: list[Record] = []
@@ -301,7 +303,7 @@ class Writer(Handle):
         ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``; a
         stored batch with other content is ``IdConflict``. Nothing is written then.
         """
-        checked = [self._checked(record) for record in records]
+        checked = [self._checked(record) for record in _listed(records)]
         if not checked:
             return []
         payload = admission.batch_payload(checked, self._settings)
@@ -460,7 +462,7 @@ class Writer(Handle):
         return self._adopter.overlap(staged)
 
     def counts(self) -> Counts:
-        """Return what this writer has counted so far."""
+        """Return what this writer has counted so far, also once it is closed."""
         self._check_process()
         with self._committer.changed:
             return self._counters.counts()
@@ -528,12 +530,17 @@ class Writer(Handle):
             self._run.finish(self._uptime.now_us())
 
     def _deadline(self, timeout_s: float | None) -> int | None:
-        if timeout_s is None or timeout_s == math.inf:
+        if timeout_s is None:
             return None
-        if not timeout_s >= 0:
-            message = f"timeout_s is {timeout_s}, must be 0 or more"
-            raise InvalidArgument(message)
-        return self._clock.elapsed_us() + int(timeout_s * 1e6)
+        return self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+
+
+def _listed(records: object) -> list[Record]:
+    """Return the records that were given as a list, or as anything that yields them."""
+    if isinstance(records, str | bytes | Record) or not isinstance(records, Iterable):
+        message = f"records: is {type(records).__name__}, must be a list of Record"
+        raise InvalidArgument(message)
+    return list(records)
 
 
 def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:

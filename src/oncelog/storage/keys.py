@@ -24,6 +24,15 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_home_key(key: str) -> bool:
+    """Tell whether a home may have this key."""
+    try:
+        check_home_key(key)
+    except InvalidArgument:
+        return False
+    return True
+
+
 def check_home_key(key: str) -> str:
     """Return the key of a home, or raise ``InvalidArgument``: it is a key of one part."""
     if "/" in check_key(key):

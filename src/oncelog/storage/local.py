@@ -28,7 +28,7 @@ from oncelog.storage import lock
 from oncelog.storage.base import Chunk, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.disk import Disk, RealDisk, close_quietly, explain
-from oncelog.storage.keys import check_home_key
+from oncelog.storage.keys import check_home_key, is_home_key
 from oncelog.storage.lock import LocalClaim
 from oncelog.storage.objects import LOCK, PUBLISHED, TORN, Folders, Objects
 from oncelog.storage.published import Publisher, read_published
@@ -56,14 +56,15 @@ class LocalStorage:
         self._homes: dict[str, LocalHome] = {}
 
     def homes(self) -> list[str]:
-        """Return the keys of the homes there are, sorted."""
+        """Return the keys of the homes there are, sorted. A folder that cannot be one (lost+found, say) is not."""
         logs = self._root / _LOGS
         try:
-            return sorted(name for name, is_folder in self._disk.list_directory(logs) if is_folder)
+            names = [name for name, is_folder in self._disk.list_directory(logs) if is_folder]
         except FileNotFoundError:
             return []
         except OSError as error:
             raise explain(error, logs) from error
+        return sorted(name for name in names if is_home_key(name))
 
     def home(self, key: str) -> LocalHome:
         """Return the home of one log, the same object for the same key. Nothing is made on disk yet."""
@@ -214,7 +215,7 @@ class LocalHome:
         return self._reader.visible(segment)
 
     def remove_segment(self, segment: int) -> None:
-        """Delete a segment's file, if it is there, and what was cut off it."""
+        """Delete a segment's file, if it is there. What recovery cut off it stays, for people to look at."""
         self._objects.delete(segment_path(self._path, segment))
         self._reader.forget(segment)
 
@@ -265,6 +266,10 @@ class LocalHome:
 
 _bells: weakref.WeakValueDictionary[tuple[int, Path], Bell] = weakref.WeakValueDictionary()
 _bells_lock = threading.Lock()
+
+
+# A fork while another thread looks a bell up must not leave the child with a lock that nobody gives back.
+os.register_at_fork(before=_bells_lock.acquire, after_in_parent=_bells_lock.release, after_in_child=_bells_lock.release)
 
 
 def _bell_of(path: Path) -> Bell:
