@@ -245,7 +245,7 @@ def _new_writer(mask: int) -> tuple[_Sink, pa.ipc.RecordBatchStreamWriter]:
     schema = schema_of(mask)
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
     # The schema's own message goes out with the first batch: let that be an empty one.
-    writer.write_batch(pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema))
+    writer.write_batch(pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema))
     sink.chunks = []
     return sink, writer
 

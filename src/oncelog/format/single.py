@@ -35,12 +35,17 @@ def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | No
 
 
 def _serialized(value: bytes, record_id: bytes | None) -> bytes:
-    arrays = [pa.array([value], pa.binary())]
+    arrays = [_array(value, pa.binary())]
     mask = VALUE
     if record_id is not None:
-        arrays.append(pa.array([record_id], pa.string()))
+        arrays.append(_array(record_id, pa.string()))
         mask |= ID
     return bytes(pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask)).serialize())
+
+
+def _array(item: bytes, kind: pa.DataType) -> pa.Array:
+    """Return an array of one item. ``pa.array`` would import pandas, where that is installed: most of a second."""
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(_OFFSETS.pack(0, len(item))), pa.py_buffer(item)])
 
 
 class _ValueShape:
