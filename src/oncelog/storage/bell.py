@@ -19,6 +19,7 @@ class Bell:
         """Make a bell that nobody listens to yet."""
         self._condition = threading.Condition()
         self._rings = 0
+        self._waiting = 0
         self._heard = threading.local()
 
     def ring(self) -> None:
@@ -29,16 +30,22 @@ class Bell:
 
     def nudge(self) -> None:
         """Make every wait look whether it is over."""
-        with self._condition:
-            self._condition.notify_all()
+        # Who begins to wait counts itself before it looks: either it is counted here, or it sees what was done before.
+        if self._waiting:
+            with self._condition:
+                self._condition.notify_all()
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, clock: Clock, poll_s: float | None = None) -> None:
         """Wait until ``ready()``, a ring, or the end of the time; look at least every ``poll_s``."""
         deadline_us = clock.elapsed_us() + round(timeout_s * 1_000_000)
         with self._condition:
-            while self._rings == getattr(self._heard, "rings", 0) and not ready():
-                left_s = (deadline_us - clock.elapsed_us()) / 1_000_000
-                if left_s <= 0:
-                    break
-                clock.wait(self._condition, left_s if poll_s is None else min(poll_s, left_s))
-            self._heard.rings = self._rings
+            self._waiting += 1
+            try:
+                while self._rings == getattr(self._heard, "rings", 0) and not ready():
+                    left_s = (deadline_us - clock.elapsed_us()) / 1_000_000
+                    if left_s <= 0:
+                        break
+                    clock.wait(self._condition, left_s if poll_s is None else min(poll_s, left_s))
+            finally:
+                self._waiting -= 1
+                self._heard.rings = self._rings

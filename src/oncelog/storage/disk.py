@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -71,7 +72,7 @@ class Disk(Protocol):
         ...
 
     def identity(self, path: Path) -> Identity | None:
-        """Return which file a name stands for, ``None`` when there is none."""
+        """Return which file a name stands for, ``None`` when there is none, or a folder."""
         ...
 
     def identity_of(self, descriptor: int) -> Identity:
@@ -185,7 +186,7 @@ class RealDisk:
             found = os.stat(path)  # noqa: PTH116  called for every read: Path.stat does the same, slower
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
     def identity_of(self, descriptor: int) -> Identity:
         """Return device and inode of what a descriptor stands for."""
@@ -238,7 +239,8 @@ class RealDisk:
         """Map the file; the mapping ends when nobody holds a buffer of it any more."""
         if length == 0:
             return pa.py_buffer(b"")
-        return pa.py_buffer(mmap.mmap(descriptor, length, prot=mmap.PROT_READ))
+        mapping = _Mapping(descriptor, length)
+        return pa.foreign_buffer(mapping.address, length, base=mapping)
 
     def lock(self, descriptor: int) -> bool:
         """Try flock, which belongs to the open file: two openings exclude each other in one process too."""
@@ -261,6 +263,32 @@ class RealDisk:
         except PermissionError:
             return True
         return True
+
+
+class _Mapping:
+    """Memory that shows a file, until the last buffer of it is gone.
+
+    Python's own ``mmap`` keeps a descriptor open as long: who holds on to many segments would run out of them.
+    """
+
+    def __init__(self, descriptor: int, length: int) -> None:
+        self._length = length
+        self.address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if self.address == _MAP_FAILED:
+            self._length = 0
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def __del__(self) -> None:
+        if self._length:
+            _libc.munmap(self.address, self._length)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def _write_rest(descriptor: int, chunks: Sequence[Chunk], offset: int, written: int) -> None:

@@ -27,7 +27,8 @@ _ZEROS = bytes(_PORTION_BYTES)
 class ZeroFiller:
     """Keeps zeros ahead of the end of one segment's file.
 
-    Invariant: below ``filled`` nobody writes zeros any more, at or behind it nobody has written a block.
+    Invariant: below ``filled`` nobody writes zeros any more, at or behind it nobody has written a block, nor will while
+    a portion is being filled.
     """
 
     def __init__(self, disk: Disk, path: Path) -> None:
@@ -35,6 +36,7 @@ class ZeroFiller:
         self._path = path
         self._filled = 0
         self._target = 0
+        self._filling = False
         self._stopped = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -42,12 +44,17 @@ class ZeroFiller:
 
     def prepare(self, descriptor: int, offset: int, end: int) -> None:
         """Call before blocks are written up to ``end``: makes room if that is cheap, and takes the place for them."""
+        if end < self._filled:
+            return
         with self._changed:
+            while self._filling:
+                self._changed.wait()
             step_bytes = min(max(offset, STEP_BYTES_MIN), STEP_BYTES_MAX)
-            if end >= self._filled and step_bytes < AHEAD_BYTES_MIN:
+            if step_bytes < AHEAD_BYTES_MIN:
                 # A full disk is told of by the block itself, if that does not fit either.
                 with contextlib.suppress(OSError):
-                    self._fill_to(descriptor, end + step_bytes)
+                    self._disk.write(descriptor, [bytes(end + step_bytes - self._filled)], self._filled)
+                    self._filled = end + step_bytes
             self._filled = max(self._filled, end + -end % _PAGE_BYTES)
 
     def fill_ahead(self, end: int) -> None:
@@ -60,7 +67,7 @@ class ZeroFiller:
             if self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="oncelog zero filler", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """End the thread, if there is one. May be repeated."""
@@ -68,19 +75,14 @@ class ZeroFiller:
             return
         with self._changed:
             self._stopped = True
-            self._changed.notify()
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join()
 
-    def _fill_to(self, descriptor: int, end: int) -> None:
-        while self._filled < end:
-            size = min(end - self._filled, _PORTION_BYTES)
-            self._disk.write(descriptor, [_ZEROS if size == _PORTION_BYTES else bytes(size)], self._filled)
-            self._filled += size
-
     def _run(self) -> None:
-        with contextlib.suppress(OSError):
+        # Whatever goes wrong here, the writer finds out for itself, if it is still true when it matters.
+        with contextlib.suppress(BaseException):
             # A descriptor of its own: an error of a sync is told once to each, and the writer's must not be told here.
             descriptor = self._disk.open(self._path)
             try:
@@ -92,9 +94,21 @@ class ZeroFiller:
             self._thread = None
 
     def _fill_portion(self, descriptor: int) -> bool:
+        """Fill a portion when there is need; ``False`` when there never will be again."""
         with self._changed:
             while not self._stopped and self._filled >= self._target:
                 self._changed.wait()
-            if not self._stopped:
-                self._fill_to(descriptor, min(self._filled + _PORTION_BYTES, self._target))
-            return not self._stopped
+            if self._stopped:
+                return False
+            self._filling = True
+            size = min(_PORTION_BYTES, self._target - self._filled)
+        filled = 0
+        try:
+            self._disk.write(descriptor, [_ZEROS[:size]], self._filled)
+            filled = size
+        finally:
+            with self._changed:
+                self._filled += filled
+                self._filling = False
+                self._changed.notify_all()
+        return True

@@ -17,7 +17,7 @@ _PID_BYTES = 32
 
 
 class LocalClaim:
-    """A lock that is held. Used as a context it keeps the lock from being given back while something is written.
+    """A lock that is held, or being taken. As a context it keeps it from being given back while something is written.
 
     Entering raises ``WriterFenced`` once it was released, and ``Closed`` in a process forked from the holder.
     """
@@ -84,19 +84,19 @@ def _try(disk: Disk, path: Path) -> LocalClaim | None:
     # A fork between opening and noting the file would leave a child that keeps the lock.
     with _fork_guard:
         descriptor = disk.open(path, create=True)
-        claim = None
-        try:
-            # The file may have been removed with its home since it was opened: a lock on that excludes nobody.
-            if disk.lock(descriptor) and disk.identity(path) == disk.identity_of(descriptor):
-                claim = LocalClaim(disk, descriptor, path)
-                _held.add(claim)
-        finally:
-            if claim is None:
-                close_quietly(disk, descriptor)
-    if claim is not None:
+        claim = LocalClaim(disk, descriptor, path)
+        _held.add(claim)
+    locked = False
+    try:
+        # The file may have been removed with its home since it was opened: a lock on that excludes nobody.
+        locked = disk.lock(descriptor) and disk.identity(path) == disk.identity_of(descriptor)
+    finally:
+        if not locked:
+            claim.release()
+    if locked:
         with contextlib.suppress(OSError):
             disk.write(descriptor, [f"{disk.process()}".ljust(_PID_BYTES).encode()], 0)
-    return claim
+    return claim if locked else None
 
 
 def _busy(disk: Disk, path: Path, *, force: bool) -> LogBusy:

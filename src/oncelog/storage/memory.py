@@ -148,11 +148,11 @@ class MemoryHome:
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Buffers, int]:
         """Return blocks from number ``cursor`` on, about ``limit_bytes`` of them, and the next number."""
         with self._lock:
-            stored = self._stored(segment, end)
+            stored, behind = self._stored(segment, end)
             found: Buffers = []
-            for block in stored[cursor:]:
-                found.append(block)
-                limit_bytes -= block.size
+            for number in range(cursor, behind):
+                found.append(stored[number])
+                limit_bytes -= stored[number].size
                 if limit_bytes <= 0:
                     break
             return found, cursor + len(found)
@@ -160,8 +160,8 @@ class MemoryHome:
     def locate(self, segment: int, entry: int, end: int | None) -> int:
         """Return the number of the block that holds ``entry``, or the end when that lies behind what is visible."""
         with self._lock:
-            stored = self._stored(segment, end)
-            return bisect.bisect_right(self._segments[segment].entries, entry, 0, len(stored)) if stored else 0
+            _, behind = self._stored(segment, end)
+            return bisect.bisect_right(self._segments[segment].entries, entry, 0, behind) if behind else 0
 
     def visible(self, segment: int) -> int:
         """Return how many entries of a segment can be read now."""
@@ -215,15 +215,14 @@ class MemoryHome:
             self._bell.nudge()
             return number + 1
 
-    def _stored(self, segment: int, end: int | None) -> Sequence[pa.Buffer]:
+    def _stored(self, segment: int, end: int | None) -> tuple[Buffers, int]:
+        """Return a segment's blocks, and how many of them may be read."""
         state = self._segments.get(segment)
         blocks = state.blocks if state is not None else []
-        if end is None:
-            return blocks
-        if len(blocks) < end:
+        if end is not None and len(blocks) < end:
             message = f"memory: segment {segment} of {self.key!r} is gone"
             raise NotFound(message)
-        return blocks[:end]
+        return blocks, len(blocks) if end is None else end
 
     def _has_behind(self, segment: int, cursor: int) -> bool:
         state = self._segments.get(segment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,12 +95,15 @@ class Objects:
             created = temporary is not None and self._disk.link(temporary, path)
             self._disk.sync_directory(path.parent)
         except OSError as error:
+            # What is known of the folders may be wrong: the home can have been removed.
             self._folders.forget()
             raise explain(error, path, "unknown") from error
         finally:
             if temporary is not None:
                 with contextlib.suppress(OSError):
                     self._disk.unlink(temporary)
+        if temporary is not None and not created and self._disk.is_directory(path):
+            raise explain(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)), path)
         return created
 
     def read(self, path: Path, start: int, length: int | None) -> pa.Buffer:
@@ -115,6 +119,8 @@ class Objects:
                 return pa.py_buffer(self._disk.read(descriptor, length, start))
             finally:
                 close_quietly(self._disk, descriptor)
+        except IsADirectoryError as error:
+            raise explain(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), path) from error
         except OSError as error:
             raise explain(error, path) from error
 

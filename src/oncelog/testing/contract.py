@@ -110,6 +110,13 @@ class ObjectsContract:
         assert home.list("") == sorted(["b/2", "b/10", "a/x/y", "a.b", "b/1", "bb/1", "~%-_.Z", "made"])
         assert home.list("nothing/") == []
 
+    def test_the_folder_of_an_object_is_no_object(self, home: LogHome) -> None:
+        """A key that others begin with is not there itself."""
+        home.create("folder/object", [b"x"])
+        assert not home.exists("folder")
+        with pytest.raises(NotFound):
+            home.read("folder")
+
     @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a b", "ä", "a\n", "a\\b"])
     def test_bad_keys_are_refused(self, home: LogHome, key: str) -> None:
         """No key leads out of the home, or means something else on another kind of home."""

@@ -173,7 +173,7 @@ class SimulatedDisk:
                 node = self._node(path)
             except FileNotFoundError:
                 return None
-            return (self._starts, node.inode) if isinstance(node, File) else (self._starts, -1)
+            return (self._starts, node.inode) if isinstance(node, File) else None
 
     def identity_of(self, descriptor: int) -> Identity:
         """Return which file a descriptor stands for."""

@@ -107,20 +107,13 @@ CALLS = calls_of_a_whole_run()
 
 
 @pytest.mark.parametrize(
-    ("keep", "when"),
-    [
-        ("cache", "during"),
-        ("cache", "after"),
-        ("none", "before"),
-        ("none", "after"),
-        ("some", "before"),
-        ("some", "during"),
-        ("some", "after"),
-        ("all", "during"),
-    ],
+    ("keep", "when"), [("cache", "during"), ("none", "after"), ("some", "during"), ("some", "after")]
 )
 def test_killed_in_the_nth_call(keep: Keep | Literal["cache"], when: When) -> None:
-    """Whichever call is a process's last, and whatever the machine loses then, what was acknowledged is there."""
+    """Whichever call is a process's last, and whatever the machine loses then, what was acknowledged is there.
+
+    To die before a call is to die after the one before it.
+    """
     for number in range(1, CALLS + 1):
         disk = SimulatedDisk()
         disk.faults.kill_at(number, when)
@@ -134,12 +127,11 @@ def test_killed_in_the_nth_call(keep: Keep | Literal["cache"], when: When) -> No
         run.check(disk)
 
 
-@pytest.mark.parametrize("when", ["during", "after"])
-def test_visible_means_durable(when: When) -> None:
+def test_visible_means_durable() -> None:
     """What a reader sees after the writer's death is still there when the machine loses its power next."""
     for number in range(1, CALLS + 1):
         disk = SimulatedDisk()
-        disk.faults.kill_at(number, when)
+        disk.faults.kill_at(number, "after")
         run = Run(disk)
         with pytest.raises(Killed):
             run.work()
@@ -151,9 +143,10 @@ def test_visible_means_durable(when: When) -> None:
         run.check(disk)
 
 
-@pytest.mark.parametrize("when", ["before", "during", "after"])
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_the_nth_call_fails(when: When, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "when"), [(errno.ENOSPC, "during"), (errno.EIO, "before"), (errno.EIO, "during"), (errno.EIO, "after")]
+)
+def test_the_nth_call_fails(number: int, when: When) -> None:
     """Whichever call fails, the next attempt succeeds, and what is then acknowledged survives a power cut."""
     for call in range(1, CALLS + 1):
         disk = SimulatedDisk()
@@ -228,6 +221,27 @@ def test_a_block_in_the_page_cache_only_is_made_durable_by_the_fence() -> None:
     tail = home.fence(0, 2)
     assert tail.blocks == 2
     assert len(read_all(home, 0, None)) == 2
+    disk.power_cut("none")
+    home = open_home(disk)
+    home.claim(0, force=False)
+    assert home.fence(0, 2) == tail
+
+
+def test_recovery_writes_the_last_block_again() -> None:
+    """A block that a failed sync left in the page cache, marked clean, is on disk once recovery has counted it."""
+    disk = SimulatedDisk()
+    home = open_home(disk)
+    home.claim(0, force=False)
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    writer.append(0, chain.block(b"first"))
+    disk.faults.fail_forever(lambda operation, _: OSError(errno.EIO, "worn out") if operation == "sync" else None)
+    with pytest.raises(Unavailable):
+        writer.append(1, chain.block(b"second"))
+    disk.crash()
+    home = open_home(disk)
+    home.claim(0, force=False)
+    tail = home.fence(0, 2)
+    assert tail.blocks == 2
     disk.power_cut("none")
     home = open_home(disk)
     home.claim(0, force=False)

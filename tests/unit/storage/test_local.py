@@ -254,6 +254,10 @@ def test_a_home_removed_by_another_is_made_again(tmp_path: Path) -> None:
     assert home.create("manifest/1", [b"new"])
     assert read_all(home, 0, None) == []
     assert [path.name for path in (tmp_path / "removed").iterdir()] == []
+    with Writing(other.home("orders"), 0) as writing:
+        for _ in range(3):
+            writing.append(b"of the log that took its place")
+        assert read_all(home, 0, None) == writing.chain.made
 
 
 def test_buffers_outlive_the_home(tmp_path: Path) -> None:
@@ -268,3 +272,23 @@ def test_buffers_outlive_the_home(tmp_path: Path) -> None:
     storage.close()
     assert [block.to_pybytes() for block in blocks] == chain.made
     assert large.to_pybytes() == b"y" * 150_000
+
+
+def test_held_buffers_hold_no_descriptors(tmp_path: Path) -> None:
+    """A reader may hold on to more segments than a process may have files open."""
+    home = LocalStorage(tmp_path).home("orders")
+    before = len(list(Path("/dev/fd").iterdir()))
+    chains = [fill(home, segment, 1) for segment in range(40)]
+    held = [home.blocks(segment, 0, None, 1)[0][0] for segment in range(40)]
+    assert len(list(Path("/dev/fd").iterdir())) <= before
+    assert [block.to_pybytes() for block in held] == [chain.made[0] for chain in chains]
+
+
+def test_an_object_in_the_place_of_a_folder(tmp_path: Path) -> None:
+    """A file system cannot hold an object and others below it; whoever asks for that is told."""
+    home = LocalStorage(tmp_path).home("orders")
+    home.create("a/b", [b"x"])
+    with pytest.raises(InvalidArgument, match="folder where a file should be"):
+        home.create("a", [b"x"])
+    with pytest.raises(InvalidArgument, match="file where a folder should be"):
+        home.create("a/b/c", [b"x"])

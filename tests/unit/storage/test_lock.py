@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.errors import LogBusy, WriterFenced
+from oncelog.storage.base import Claim
+from oncelog.storage.disk import RealDisk
 from oncelog.storage.local import LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
@@ -162,3 +164,20 @@ def test_a_lock_on_a_removed_home_excludes_nobody(tmp_path: Path) -> None:
         LocalStorage(tmp_path).home("orders").claim(0, force=False)
     second.release()
     fill(storage.home("orders"), 0, 1)
+
+
+def test_a_home_removed_while_its_lock_is_being_taken(tmp_path: Path) -> None:
+    """A lock on a file that has lost its name is none: the log made in its place is somebody else's."""
+    other = LocalStorage(tmp_path)
+    claims: list[Claim] = []
+
+    class Slow(RealDisk):
+        def lock(self, descriptor: int) -> bool:
+            if not claims:
+                other.remove_home("orders")
+                claims.append(other.home("orders").claim(0, force=False))
+            return super().lock(descriptor)
+
+    with pytest.raises(LogBusy):
+        LocalStorage(tmp_path, Slow()).home("orders").claim(0, force=False)
+    claims[0].release()
