@@ -26,10 +26,8 @@ def _refuse(column: str, row: int | None, rule: str) -> NoReturn:
     raise InvalidArgument(message)
 
 
-def check_record(record: object) -> None:
+def check_record(record: Record) -> None:
     """Check one record's types and limits. A value may be any bytes-like: the caller makes it bytes."""
-    if not isinstance(record, Record):
-        _refuse("a record", None, f"is {type(record).__name__}, must be Record")
     value = record.value
     if type(value) is not bytes:
         _check_value_type(value)

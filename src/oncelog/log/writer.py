@@ -540,7 +540,12 @@ def _listed(records: object) -> list[Record]:
     if isinstance(records, str | bytes | Record) or not isinstance(records, Iterable):
         message = f"records: is {type(records).__name__}, must be a list of Record"
         raise InvalidArgument(message)
-    return list(records)
+    listed = list(records)
+    for row, record in enumerate(listed):
+        if not isinstance(record, Record):
+            message = f"records: number {row} is {type(record).__name__}, must be a Record"
+            raise InvalidArgument(message)
+    return listed
 
 
 def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:
