@@ -19,7 +19,7 @@ FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=8)
 HASHED_COLUMNS = ("value", "stream", "type", "headers", "producer", "sequence", "tenant")
 """The columns of a payload that make its content: all but ``id`` and ``start``."""
 
-_CHUNK_ROWS = 2048
+_CHUNK_ROWS = 5000
 _WORD = 32
 _PAIR = struct.Struct("<QQ")
 _SEQUENCE = struct.Struct("<q")
@@ -66,7 +66,7 @@ class Fingerprints:
         for low in range(0, payload.num_rows, _CHUNK_ROWS):
             high = min(low + _CHUNK_ROWS, payload.num_rows)
             first, *others = (hasher.sums(column.rows(low, high)) for hasher, column in parts)
-            residues = FINGERPRINT_FAMILY.reduce(sum(others, start=first))
+            residues = FINGERPRINT_FAMILY.reduce(sum(others, start=first)) if others else first
             fingerprints[low:high] = residues[:, 1].astype(np.uint64) << _WORD | residues[:, 0].astype(np.uint64)
         return fingerprints
 

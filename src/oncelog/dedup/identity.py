@@ -20,7 +20,7 @@ SECRET_BYTES = 32
 """The length of a log's secret."""
 
 PAIR_FAMILY = Family(prime=2**32 - 5, rows=4, stripe_limbs=31, stripes=16)
-_CHUNK_ROWS = 3072
+_CHUNK_ROWS = 5000
 _WORD = 32
 
 
@@ -47,8 +47,8 @@ class Pairs:
             high = min(low + _CHUNK_ROWS, count)
             sums = self._second.sums(second.rows(low, high))
             if first is not None:
-                sums = sums + self._first.sums(first.rows(low, high))
-            words[low:high] = PAIR_FAMILY.reduce(sums)
+                sums = PAIR_FAMILY.reduce(sums + self._first.sums(first.rows(low, high)))
+            words[low:high] = sums
         return words.view("<u8")
 
     def one(self, first: bytes, second: bytes) -> tuple[int, int]:

@@ -98,7 +98,7 @@ class Multilinear:
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
 
     def sums(self, column: Column) -> Sums:
-        """Return the hash of every row, shape (rows of the column, rows of the family); a sum of a few residues."""
+        """Return the hash of every row, shape (rows of the column, rows of the family), reduced."""
         starts = column.offsets[:-1]
         lengths = column.offsets[1:] - starts
         marks = lengths + self._presence if self._presence else lengths
@@ -127,11 +127,16 @@ class Multilinear:
         limbs = _gather(data, starts, lengths, width, spare=2)
         limbs[:, -1] = marks
         sums = self._family.reduce(self._project(limbs, self._first(width)))
-        for stripe in range(1, -(-longest // size)):
+        stripes = -(-longest // size)
+        for stripe in range(1, stripes):
             here = np.flatnonzero(lengths > stripe * size)
-            limbs = _gather(data, starts[here] + stripe * size, lengths[here] - stripe * size, size)
-            sums[here] += self._family.reduce(self._project(limbs, self._stripes[stripe]))
-        return sums
+            if len(here) < len(lengths):
+                limbs = _gather(data, starts[here] + stripe * size, lengths[here] - stripe * size, size)
+                sums[here] += self._family.reduce(self._project(limbs, self._stripes[stripe]))
+            else:
+                limbs = _gather(data, starts + stripe * size, lengths - stripe * size, size)
+                sums += self._family.reduce(self._project(limbs, self._stripes[stripe]))
+        return self._family.reduce(sums) if stripes > 1 else sums
 
     def _first(self, width: int) -> NDArray[np.float64]:
         """Return the coefficients of the first ``width`` bytes and, last, of the mark."""
