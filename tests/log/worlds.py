@@ -112,6 +112,13 @@ def living(world: World) -> Iterator[Callable[[Writer], Writer]]:
     """Let a process live: pass it its writers. On leaving it is dead, and so are its threads, wherever they were."""
     before = set(threading.enumerate())
     writers: list[Writer] = []
+    broken: list[threading.ExceptHookArgs] = []
+
+    def noted(arguments: threading.ExceptHookArgs) -> None:
+        if not isinstance(arguments.exc_value, Killed):
+            broken.append(arguments)
+
+    hook, threading.excepthook = threading.excepthook, noted
 
     def born(writer: Writer) -> Writer:
         writers.append(writer)
@@ -128,6 +135,8 @@ def living(world: World) -> Iterator[Callable[[Writer], Writer]]:
         for thread in set(threading.enumerate()) - before:
             thread.join(THREADS_S)
             assert not thread.is_alive(), f"{thread.name} outlives its writer"
+        threading.excepthook = hook
+        assert not broken, f"a thread ended on {broken[0].exc_value!r}"
         world.faults.heal()
 
 
