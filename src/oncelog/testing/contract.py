@@ -13,14 +13,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
 
 import pyarrow as pa
 import pytest
 
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, WriterFenced
-from oncelog.storage.base import LogHome, SegmentWriter, Storage, Tail
+from oncelog.storage.base import LogHome, Storage, Tail
 from oncelog.testing.blocks import BlockChain
+from oncelog.testing.writing import Claimed, Writing, fill, read_all, seal
 
 _PLENTY = 1 << 30
 _LONG_S = 60.0
@@ -390,66 +390,6 @@ class WaitingContract:
 
 class StorageContract(ObjectsContract, ClaimContract, SegmentsContract, WaitingContract):
     """Every promise of ``oncelog.storage.base``."""
-
-
-class Claimed:
-    """Holds a log for a while."""
-
-    def __init__(self, home: LogHome) -> None:
-        self.home = home
-
-    def __enter__(self) -> None:
-        self.claim = self.home.claim(0, force=False)
-
-    def __exit__(self, *_: object) -> None:
-        self.claim.release()
-
-
-class Writing:
-    """Holds a log and writes a segment, from its first block on."""
-
-    def __init__(self, home: LogHome, segment: int, epoch: int = 1) -> None:
-        self.home = home
-        self.chain = BlockChain(segment, epoch=epoch)
-        self.writer: SegmentWriter
-
-    def __enter__(self) -> Self:
-        self.claim = self.home.claim(0, force=False)
-        self.writer = self.home.start_segment(self.chain.segment, self.chain.epoch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.writer.close()
-        self.claim.release()
-
-    def append(self, *values: bytes) -> int:
-        """Append the next block of the chain; return the cursor behind it."""
-        number = len(self.chain.made)
-        return self.writer.append(number, self.chain.block(*values))
-
-
-def fill(home: LogHome, segment: int, blocks: int) -> BlockChain:
-    """Write a segment of blocks with three records each, and leave it open."""
-    with Writing(home, segment) as writing:
-        for number in range(blocks):
-            writing.append(b"a%d" % number, b"", b"c" * 100 * number)
-    return writing.chain
-
-
-def seal(home: LogHome, segment: int) -> Tail:
-    """Fence a segment, as a writer that closes it does."""
-    with Claimed(home):
-        return home.fence(segment, 1_000)
-
-
-def read_all(home: LogHome, segment: int, end: int | None, cursor: int = 0) -> list[bytes]:
-    """Return all blocks of a segment from a cursor on."""
-    found: list[bytes] = []
-    while True:
-        blocks, cursor = home.blocks(segment, cursor, end, 10_000)
-        if not blocks:
-            return found
-        found += [block.to_pybytes() for block in blocks]
 
 
 def _in_thread_until(work: Callable[[], None], poke: Callable[[], None], first: Callable[[], object] = int) -> None:

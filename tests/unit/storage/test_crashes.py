@@ -15,9 +15,9 @@ from oncelog.errors import Unavailable
 from oncelog.storage.local import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
-from oncelog.testing.contract import read_all
 from oncelog.testing.disk import Keep, SimulatedDisk
 from oncelog.testing.faults import Killed, When
+from oncelog.testing.writing import read_all
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from oncelog.storage.disk import RealDisk, explain
 from oncelog.storage.filler import STEP_BYTES_MIN
 from oncelog.storage.local import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
-from oncelog.testing.contract import Writing, fill, read_all, seal
 from oncelog.testing.disk import SimulatedDisk
+from oncelog.testing.writing import Writing, fill, read_all, seal
 
 ROOT = Path("/data")
 

@@ -14,7 +14,7 @@ from oncelog.storage.disk import RealDisk
 from oncelog.storage.local import LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
-from oncelog.testing.contract import fill
+from oncelog.testing.writing import fill
 
 HOLDER = """
 import sys, pathlib

@@ -7,7 +7,7 @@ import pytest
 from oncelog.errors import WriterFenced
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.blocks import BlockChain
-from oncelog.testing.contract import fill, read_all
+from oncelog.testing.writing import fill, read_all
 
 
 def test_a_name_is_shared_within_the_process() -> None:

@@ -10,8 +10,8 @@ import pytest
 from oncelog.errors import Unavailable
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.published import Publisher, boot_of, read_published
-from oncelog.testing.contract import Writing, read_all
 from oncelog.testing.disk import SimulatedDisk
+from oncelog.testing.writing import Writing, read_all
 
 ROOT = Path("/data")
 FILE = ROOT / "logs" / "orders" / "published"

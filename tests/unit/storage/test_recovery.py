@@ -11,8 +11,8 @@ from oncelog.errors import CorruptionError
 from oncelog.storage.base import Chunk
 from oncelog.storage.local import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
-from oncelog.testing.contract import read_all
 from oncelog.testing.disk import SimulatedDisk
+from oncelog.testing.writing import read_all
 
 HOME = Path("/data/logs/orders")
 FILE = HOME / "segments" / f"{0:020d}.blocks"

@@ -7,9 +7,9 @@ import pytest
 from oncelog.errors import LogBusy, Unavailable
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.blocks import BlockChain
-from oncelog.testing.contract import read_all
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
+from oncelog.testing.writing import read_all
 
 
 def test_a_failure_before_leaves_nothing_and_one_after_everything() -> None:
