@@ -243,9 +243,12 @@ class Window:
         """Return the first handle, from ``settled`` on, whose position is not below this one; all are pending."""
         ring = self._ring
         stored = (position << FLAG_BITS) - ring.marks.base
-        low, high = self._settled, self._head
-        if ring.marks.view[ring.place(high - 1)] < stored:
-            return high
+        if ring.marks.view[ring.place(self._head - 1)] < stored:
+            return self._head
+        low = high = self._settled
+        step = 1  # it gallops: recovery commits many small blocks of what it added at once
+        while ring.marks.view[ring.place(high)] < stored:
+            low, high, step = high + 1, min(high + step, self._head - 1), 2 * step
         while low < high:
             middle = (low + high) // 2
             if ring.marks.view[ring.place(middle)] < stored:
