@@ -22,6 +22,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "append": workloads.append,
     "append-1k": workloads.append_1k,
+    "limited": workloads.limited,
     "retries": workloads.retries,
     "single": workloads.single,
     "submit": workloads.submit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,10 +10,13 @@ from typing import Any, Literal
 import pyarrow as pa
 import xxhash
 
-import oncelog
 from benchmarks.contender import Contender
 from benchmarks.records import Batch
 from oncelog import LogSettings, Record
+from oncelog.connect import Database
+from oncelog.storage.base import Chunk
+from oncelog.storage.disk import RealDisk
+from oncelog.storage.local import LocalStorage
 
 Ids = Literal["explicit", "content", "off"]
 Way = Literal["append_arrow", "append_arrow, 10 commits a call", "append_many"]
@@ -39,9 +43,12 @@ class Embedded(Contender):
 
     def open(self) -> None:
         """Create the log and become its writer."""
-        self._db = oncelog.connect(self.folder.as_uri())
+        self._db = Database(LocalStorage(self.folder, self._disk()))
         self.log = self._db.log("bench", settings(self.ids), create=True)
         self.writer = self.log.writer()
+
+    def _disk(self) -> RealDisk:
+        return RealDisk()
 
     def close(self) -> None:
         """Leave the log."""
@@ -99,6 +106,39 @@ class Embedded(Contender):
     def read_entries(self) -> int:
         """Read all one by one."""
         return sum(1 for _ in self.log.read())
+
+
+class _Limited(RealDisk):
+    """A disk that takes so many bytes a second and no more: a sync takes the time of what was written before it."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        super().__init__()
+        self._bytes_per_s = bytes_per_s
+        self._unsynced: dict[int, tuple[float, int]] = {}
+
+    def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
+        """Write, and remember since when how many bytes are to be synced. Zeros ahead cost nothing here."""
+        since, size = self._unsynced.get(descriptor, (time.perf_counter(), 0))
+        if len(chunks) > 1:
+            self._unsynced[descriptor] = (since, size + sum(map(len, chunks)))
+        super().write(descriptor, chunks, offset)
+
+    def sync(self, descriptor: int) -> None:
+        """Sync, and wait for as long as such a disk would have taken."""
+        super().sync(descriptor)
+        since, size = self._unsynced.pop(descriptor, (0.0, 0))
+        left_s = since + size / self._bytes_per_s - time.perf_counter()
+        if left_s > 0:
+            time.sleep(left_s)
+
+
+class Limited(Embedded):
+    """A log on a disk that gives 400 MB/s."""
+
+    MB_PER_S = 400
+
+    def _disk(self) -> RealDisk:
+        return _Limited(self.MB_PER_S * 1e6)
 
 
 def use(batch: pa.RecordBatch) -> int:

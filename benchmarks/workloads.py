@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.contender import Contender, NotInstalledError
-from benchmarks.embedded import COMMITS_A_CALL, Embedded, Way, use
+from benchmarks.embedded import COMMITS_A_CALL, Embedded, Limited, Way, use
 from benchmarks.jetstream import JetStream
 from benchmarks.measure import Measurement, Plan, calibrated, timed
 from benchmarks.postgresql import PostgreSQL, PostgreSQLTwice
@@ -56,6 +56,17 @@ def append(folder: Path, plan: Plan) -> list[Measurement]:
 def append_1k(folder: Path, plan: Plan) -> list[Measurement]:
     """Append new records, 1 KB values."""
     return _rates("append, 1 KB values", (*RAW, *OURS, *ANY_RECORD, *ATOMIC, *NOT_DURABLE), 1024, folder, plan)
+
+
+def limited(folder: Path, plan: Plan) -> list[Measurement]:
+    """Append new records, 1 KB values, to a disk that is held to 400 MB/s."""
+    makers: Makers = (
+        Limited,
+        lambda folder: Limited(folder, OVERLAPPED),
+        lambda folder: Limited(folder, "append_arrow", "off"),
+        lambda folder: Limited(folder, OVERLAPPED, "off"),
+    )
+    return _rates(f"append, 1 KB values, disk held to {Limited.MB_PER_S} MB/s", makers, 1024, folder, plan)
 
 
 def retries(folder: Path, plan: Plan) -> list[Measurement]:
