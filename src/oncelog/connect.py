@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -85,9 +86,10 @@ class Database(Handle):
             self._closed = True
             if not self._of_this_process:
                 return
-            for log in list(self._logs.values()):
-                log.close()
-            self._storage.close()
+            with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
+                ending.callback(self._storage.close)
+                for log in list(self._logs.values()):
+                    ending.callback(log.close)
 
 
 def connect(url: str) -> Database:

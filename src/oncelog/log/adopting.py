@@ -37,6 +37,7 @@ class Adopter:
         with self._committer.changed:
             self._committer.check()
             self._committer.drain(deadline_us)
+            self._committer.check_open()
             known = sum(int(np.count_nonzero(flags)) for flags in self._known(identities))
             if known:
                 message = f"{known} of the records to be adopted are there already, or twice: nothing was adopted"

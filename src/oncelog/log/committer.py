@@ -172,6 +172,7 @@ class Committer:
         self._form_attempts = 0
         self._pending_bytes = 0
         self._threads: list[threading.Thread] = []
+        self._leaving = False
         self._stopping = False
 
     # What the writer calls with ``changed`` held.
@@ -179,7 +180,7 @@ class Committer:
     def room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
         """Wait until that much more may be pending; ``Unavailable`` when time runs out first."""
         while True:
-            self.check()
+            self.check_open()
             pending, pending_bytes = self.pending()
             if pending == 0 or (
                 pending_bytes + size_bytes <= self._settings.pending_bytes
@@ -243,6 +244,18 @@ class Committer:
         """Raise what ended this committer, if something did."""
         if self.error is not None:
             raise self.error
+
+    def check_open(self) -> None:
+        """Raise unless more may be added."""
+        self.check()
+        if self._leaving:
+            message = "this writer is closed"
+            raise Closed(message)
+
+    def leave(self) -> None:
+        """Take nothing more from now on: what is pending is the last."""
+        self._leaving = True
+        self.changed.notify_all()
 
     def pending(self) -> tuple[int, int]:
         """Return how many records, and bytes, are not stored yet."""
@@ -353,10 +366,11 @@ class Committer:
     def _form(self) -> bool:
         """Give the oldest waiting group its place and its bytes, and offer it."""
         self._forming = True
-        started_us = self._clock.elapsed_us()
+        request = self._uptime.ask()
         group: Group | None = None
         try:
             self._unlocked(self._run.prepare)
+            self._uptime.answered(request, stored=False)
             if not self._waiting:
                 return True  # stopped meanwhile
             group = self._waiting.popleft()
@@ -373,7 +387,7 @@ class Committer:
                 self._die(error)
                 return True
             self._form_attempts += 1
-            self._form_retry_at_us = self._later(started_us, self._form_attempts, error)
+            self._form_retry_at_us = self._later(request, self._form_attempts, error)
             if isinstance(error, KeyboardInterrupt):
                 raise
             return True
@@ -388,6 +402,7 @@ class Committer:
         """Offer a block to storage; on failure leave it for the next attempt, byte for byte as it is."""
         group.busy = True
         started_us = self._clock.elapsed_us()
+        request = self._uptime.ask()
         try:
             self._unlocked(lambda: self._run.append(group))
         except BaseException as error:
@@ -396,7 +411,7 @@ class Committer:
                 self._die(error)
                 return
             group.attempts += 1
-            group.retry_at_us = self._later(started_us, group.attempts, error)
+            group.retry_at_us = self._later(request, group.attempts, error)
             self.changed.notify_all()
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -404,7 +419,7 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
-        self._uptime.resume()
+        self._uptime.answered(request)
         self._counters.committed(group, self._clock.elapsed_us() - started_us)
         group.state = "stored"
         self._acknowledge()
@@ -438,9 +453,9 @@ class Committer:
             return True
         return isinstance(error, OncelogError) and not isinstance(error, WriterFenced | CorruptionError | Closed)
 
-    def _later(self, started_us: int, attempts: int, error: BaseException) -> int:
+    def _later(self, request: int, attempts: int, error: BaseException) -> int:
         """Note an outage; return the moment of the next attempt."""
-        self._uptime.stop(started_us)
+        self._uptime.failed(request)
         self._counters.failed(str(error))
         delay_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(attempts - 1, 16)) * (0.5 + self._clock.chance() / 2)
         return self._clock.elapsed_us() + int(delay_s * 1e6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -320,10 +321,11 @@ class Log(Handle):
         self._closed = True
         if not self._of_this_process:
             return
-        for reader in list(self._readers):
-            reader.close()
-        if self._writer is not None:
-            self._writer.close()
+        with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
+            if self._writer is not None:
+                ending.callback(self._writer.close)
+            for reader in list(self._readers):
+                ending.callback(reader.close)
 
 
 def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:

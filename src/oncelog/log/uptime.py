@@ -4,31 +4,54 @@ from __future__ import annotations
 
 from oncelog.clock import Clock
 
+PATIENCE_US = 1_000_000
+"""A storage that has not answered for so long counts as away, until it does."""
+
 
 class Uptime:
     """Goes on from where the log's last writer left off, and stands still while storage is away.
 
-    So neither an outage nor a clock that jumps ages the window: retries arrive exactly when an outage ends.
+    So neither an outage nor a clock that jumps ages the window: retries arrive exactly when an outage ends. Guarded by
+    the committer's lock.
     """
 
     def __init__(self, clock: Clock, start_us: int) -> None:
         self._clock = clock
         self._offset_us = start_us - clock.elapsed_us()
         self._stopped_us: int | None = None
+        self._asked_us: dict[int, int] = {}  # the requests that are not answered, oldest first, and their moments
+        self._requests = 0
 
     def now_us(self) -> int:
         """Return the up-time of the log so far."""
+        return self._at(self._clock.elapsed_us())
+
+    def _at(self, elapsed_us: int) -> int:
         if self._stopped_us is not None:
             return self._stopped_us
-        return self._clock.elapsed_us() + self._offset_us
+        for asked_us in self._asked_us.values():
+            return min(elapsed_us, asked_us + PATIENCE_US) + self._offset_us
+        return elapsed_us + self._offset_us
 
-    def stop(self, since_elapsed_us: int) -> None:
-        """Stand still: storage has not answered since that moment of the clock."""
+    def ask(self) -> int:
+        """Note that storage is asked for something; return the number of the request."""
+        self._requests += 1
+        self._asked_us[self._requests] = self._clock.elapsed_us()
+        return self._requests
+
+    def failed(self, request: int) -> None:
+        """Stand still, from the moment of the request on: storage has not done what it was asked for."""
+        asked_us = self._asked_us.pop(request, self._clock.elapsed_us())
         if self._stopped_us is None:
-            self._stopped_us = since_elapsed_us + self._offset_us
+            self._stopped_us = asked_us + self._offset_us
 
-    def resume(self) -> None:
-        """Go on from where it stood: storage answers."""
-        if self._stopped_us is not None:
-            self._offset_us = self._stopped_us - self._clock.elapsed_us()
+    def answered(self, request: int, *, stored: bool = True) -> None:
+        """Go on from where it stood: storage has answered. If it has ``stored`` nothing, an outage goes on too."""
+        now_us = self._clock.elapsed_us()
+        stood_us = self._at(now_us)
+        del self._asked_us[request]
+        # Those that still hang go on hanging: none of the time from here on counts before they are answered too.
+        self._asked_us = {other: max(moment, now_us - PATIENCE_US) for other, moment in self._asked_us.items()}
+        if stored:
             self._stopped_us = None
+        self._offset_us = stood_us - now_us if self._stopped_us is None else self._offset_us

@@ -212,7 +212,7 @@ class Writer(Handle):
         self._check_usable()
         self._committer.room(size_bytes, 1, deadline_us)
         self._absorb()
-        self._committer.check()  # answering what was submitted lets go of the lock for a moment
+        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
         return self._decide(record, size_bytes)
 
     def _decide(self, record: Record, size_bytes: int) -> Ticket:
@@ -338,10 +338,16 @@ class Writer(Handle):
         """Admit a payload in pieces of a block, and wait for the last: one piece is hashed while another is stored."""
         deadline_us = self._deadline(timeout_s)
         pieces = admission.pieces(payload, self._settings)
-        parts = []
+        parts: list[Admitted] = []
         for piece, keys in self._hashed(pieces):
             with self._committer.changed:
-                parts.append(self._admit_rows(piece, keys, deadline_us))
+                try:
+                    parts.append(self._admit_rows(piece, keys, deadline_us))
+                except Unavailable as error:
+                    if not parts:
+                        raise
+                    message = f"{error}; what came before is on its way: retry the call with the same ids"
+                    raise Unavailable(message, outcome="unknown") from error
                 if len(pieces) > 1:
                     self._committer.start_threads()
         admitted = Admitted.joined(parts, payload)
@@ -367,7 +373,7 @@ class Writer(Handle):
         self._check_usable()
         self._committer.room(size_bytes, piece.num_rows, deadline_us)
         self._absorb()
-        self._committer.check()  # answering what was submitted lets go of the lock for a moment
+        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
         return self._decide_rows(piece, keys)
 
     def _decide_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
@@ -384,7 +390,7 @@ class Writer(Handle):
         self._check_usable()
         self._committer.room(size_bytes, payload.num_rows, deadline_us)
         self._absorb()
-        self._committer.check()  # answering what was submitted lets go of the lock for a moment
+        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
         self._counters.attempts += payload.num_rows
         admitted = admission.decide_batch(
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
@@ -523,6 +529,7 @@ class Writer(Handle):
         with self._committer.changed:
             if self._committer.error is not None:
                 return
+            self._committer.leave()
             self._committer.drain(deadline_us)
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced):
