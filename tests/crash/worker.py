@@ -178,13 +178,13 @@ def forker(url: str) -> None:
     tail = log.tail("earliest")
     pid = os.fork()
     if pid == 0:
+        say("child", os.getpid())
         _try_all(db, log, writer, {"reader": lambda: list(reader), "poll": tail.poll, "next": lambda: next(tail)})
         for handle in (tail, reader, writer, log, db):
             handle.close()
         say("child closed all")
         sys.stdin.readline()
         os._exit(0)
-    say("child", pid)
     sys.stdin.readline()
     say("parent", writer.append(b"after", id="after").position, len(list(log.read())))
     writer.close()
@@ -246,12 +246,12 @@ def fork_with_locks_held(url: str) -> None:
         holding.acquire()
     pid = os.fork()
     if pid == 0:
+        say("child", os.getpid())
         _try_all(db, log, writer, {"poll": tail.poll})
         for handle in (tail, writer, log, db):
             handle.close()
         say("child closed all")
         os._exit(0)
-    say("child", pid)
     sys.stdin.readline()
     done.set()
     os.waitpid(pid, 0)

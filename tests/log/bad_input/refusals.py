@@ -29,3 +29,7 @@ def refused(call: Callable[[], object], *words: str, error: type[OncelogError] =
     assert type(raised.value) is error
     for word in words:
         assert word in str(raised.value)
+
+
+in_memory = pytest.mark.parametrize("db", ["memory"], indirect=True)
+"""For tests of many cases that are refused before any home is asked: on a disk it is the same code, more slowly."""

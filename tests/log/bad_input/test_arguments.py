@@ -27,7 +27,7 @@ from oncelog import (
 )
 from oncelog.log.log import Log
 from oncelog.log.scan import Start
-from tests.log.bad_input.refusals import assert_unharmed, refused
+from tests.log.bad_input.refusals import assert_unharmed, in_memory, refused
 
 BAD_SECONDS = ["1", -1, math.nan, b"1", [1]]
 
@@ -60,6 +60,7 @@ def test_for_ever_is_a_time(log: Log) -> None:
         assert found.value == b"before"
 
 
+@in_memory
 @pytest.mark.parametrize("takeover", [None, "", "rude", 5])
 def test_bad_takeover(log: Log, takeover: Any) -> None:
     """How a log is taken is one of two words."""
@@ -91,6 +92,7 @@ BAD_STARTS: list[tuple[Any, type[OncelogError], str]] = [
 ]
 
 
+@in_memory
 @pytest.mark.parametrize(("start", "error", "word"), BAD_STARTS, ids=[str(n) for n in range(len(BAD_STARTS))])
 def test_bad_start(log: Log, start: Any, error: type[OncelogError], word: str) -> None:
     """A place that cannot be is told apart from one that is not there."""
@@ -106,6 +108,7 @@ def test_places_at_the_very_end_are_there(log: Log) -> None:
     assert [next(iter(log.read(start))).value for start in at_first] == [b"before"] * 5
 
 
+@in_memory
 @pytest.mark.parametrize("limit", [-1, 1.5, True, "1", math.nan])
 def test_bad_limit(log: Log, limit: Any) -> None:
     """A limit is a count."""
@@ -113,12 +116,14 @@ def test_bad_limit(log: Log, limit: Any) -> None:
     refused(lambda: log.read_arrow(limit=limit), "limit")
 
 
+@in_memory
 @pytest.mark.parametrize(("columns", "word"), [(["colour"], "'colour'"), ("value", "'value'"), ([5], "5"), (5, "5")])
 def test_bad_columns(log: Log, columns: Any, word: str) -> None:
     """A column that there is not is named, with those that there are."""
     refused(lambda: log.read_arrow(columns=columns), "column", word)
 
 
+@in_memory
 @pytest.mark.parametrize(
     ("before", "error", "word"),
     [

@@ -25,7 +25,7 @@ from oncelog import (
     limits,
 )
 from oncelog.log.writer import Writer
-from tests.log.bad_input.refusals import assert_unharmed, refused
+from tests.log.bad_input.refusals import assert_unharmed, in_memory, refused
 
 # Names of logs.
 
@@ -150,6 +150,7 @@ def short(fields: dict[str, Any]) -> str:
     return re.sub(r"\W+", " ", f"{fields}"[:40]).strip()
 
 
+@in_memory
 @pytest.mark.parametrize(("fields", "words"), BAD_RECORDS, ids=[short(fields) for fields, _ in BAD_RECORDS])
 def test_bad_record(writer: Writer, fields: dict[str, Any], words: tuple[str, ...]) -> None:
     """Every way in is guarded by the same rules; ``append_many`` stores what is good and names what is not."""
@@ -177,6 +178,7 @@ def test_append_many_stores_what_is_good(db: Database) -> None:
     assert_unharmed(db, b"a", b"b")
 
 
+@in_memory
 @pytest.mark.parametrize(
     "records", [None, 5, Record(b"x"), [b"x"], ["x"], [None], [(b"x",)], [{"value": b"x"}], "xy", b"xy"]
 )
@@ -264,6 +266,7 @@ def test_id_on_a_log_without_idempotence(db: Database) -> None:
         assert writer.append(b"v").position == 0
 
 
+@in_memory
 @pytest.mark.parametrize(
     ("table", "words"),
     [

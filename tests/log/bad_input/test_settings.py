@@ -15,7 +15,7 @@ from oncelog import (
     limits,
 )
 from oncelog.log.log import Log
-from tests.log.bad_input.refusals import refused
+from tests.log.bad_input.refusals import in_memory, refused
 
 BAD_SETTINGS: list[tuple[Any, str]] = [
     (LogSettings(idempotence="sometimes"), "idempotence"),  # type: ignore[arg-type]
@@ -57,6 +57,7 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
 ]
 
 
+@in_memory
 @pytest.mark.parametrize(("settings", "word"), BAD_SETTINGS, ids=[str(n) for n in range(len(BAD_SETTINGS))])
 def test_bad_settings(db: Database, log: Log, settings: Any, word: str) -> None:
     """A setting that is wrong is named, where it comes in: neither stored, nor silently replaced by another."""
