@@ -16,7 +16,8 @@ from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.log_contract import LogContract, Reopen
+from oncelog.testing.log_contract import LogContract
+from oncelog.testing.log_fixtures import Reopen
 from oncelog.testing.storage import FaultyStorage
 
 
@@ -65,7 +66,7 @@ class Homes(LogContract):
         lives.end()
 
     @pytest.fixture
-    def reopen(self, lives: Lives, database: Database) -> Reopen:
+    def reopen(self, lives: Lives) -> Reopen:
         """Return what ends a life and begins the next."""
         return lives.reopen
 

@@ -11,7 +11,7 @@ from oncelog import limits
 from oncelog.connect import Database
 from oncelog.errors import Closed, LogBusy, OncelogError, Unavailable, WriterFenced
 from oncelog.testing.clock import SimulatedClock
-from oncelog.testing.log_contract import duplicate_of, place, places, table, values
+from oncelog.testing.log_fixtures import duplicate_of, place, places, table, values
 from oncelog.types import Record
 from tests.log.watched import LONG_S, WatchedStorage, orders, until
 
@@ -77,13 +77,13 @@ class TestBackpressure:
     def test_a_call_that_was_taken_in_part_has_an_unknown_outcome(
         self, storage: WatchedStorage, clock: SimulatedClock, kind: str
     ) -> None:
-        """Without room for the second half, the first is on its way all the same: nobody may call that "not written"."""
+        """Without room for the second half, the first is on its way: nobody may call that "not written"."""
         log = orders(Database(storage, clock), block_records=2, pending_records=3)
         records = [Record(b"%d" % number, id=str(number)) for number in range(6)]
 
         def attempt(timeout_s: float | None) -> list[int]:
             if kind == "arrow":
-                return writer.append_arrow(table(*records), timeout_s=timeout_s).positions.tolist()
+                return list(writer.append_arrow(table(*records), timeout_s=timeout_s).positions)
             return [ack.position or 0 for ack in writer.append_many(records, timeout_s=timeout_s)]
 
         with log.writer() as writer:
@@ -174,9 +174,11 @@ class TestLeaving:
     ) -> None:
         """The with raises, the futures do not hang, the log is let go, and the next writer decides."""
         log = orders(Database(storage, clock))
-        with pytest.raises(Unavailable) as unknown, log.writer() as writer:
-            storage.otherwise = answer
-            future = writer.submit(b"v", id="1")
+        writer = log.writer()
+        storage.otherwise = answer
+        future = writer.submit(b"v", id="1")
+        with pytest.raises(Unavailable) as unknown, writer:
+            pass
         assert unknown.value.outcome == "unknown"
         assert isinstance(future.exception(LONG_S), OncelogError)
         with pytest.raises(Closed):
@@ -242,17 +244,15 @@ class TestLeaving:
             closing.result(LONG_S)
         assert values(log) == [b"first"]
 
-    def test_a_close_ends_although_others_go_on_appending(
-        self, storage: WatchedStorage, clock: SimulatedClock
-    ) -> None:
+    def test_a_close_ends_although_others_go_on_appending(self, storage: WatchedStorage, clock: SimulatedClock) -> None:
         """Closing does not wait for a gap in the traffic: what comes after it is refused, what came before is there."""
         log = orders(Database(storage, clock), pending_records=2)
         writer = log.writer()
-        acknowledged = []
+        acknowledged: list[int] = []
 
         def work() -> None:
             while True:
-                acknowledged.append(writer.append(b"v", timeout_s=None).position)
+                acknowledged.append(writer.append(b"v", timeout_s=None).position or 0)
 
         with ThreadPoolExecutor(8) as pool:
             working = [pool.submit(work) for _ in range(8)]

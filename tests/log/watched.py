@@ -34,7 +34,7 @@ Answer = Literal["stored", "lost", "refused"]
 
 
 class WatchedStorage(MemoryStorage):
-    """A home in memory. ``hold`` keeps appends waiting at its door; ``answers`` are given in turn, then ``otherwise``."""
+    """A home in memory. ``hold`` keeps appends waiting at its door; they get ``answers``, then ``otherwise``."""
 
     def __init__(self, *, clock: Clock = SYSTEM, in_flight_max: int = 1) -> None:
         super().__init__(clock=clock, in_flight_max=in_flight_max)
@@ -68,7 +68,8 @@ class WatchedStorage(MemoryStorage):
     def let_go(self) -> None:
         """Let what waits go on."""
         with self.changed:
-            self._held = self._create_held = lambda _: False
+            self._held = lambda _: False
+            self._create_held = lambda _: False
             self.changed.notify_all()
 
     def wait_for_offers(self, count: int) -> None:
