@@ -93,7 +93,7 @@ def _snapshots(info: LogInfo, newest: int | None) -> str:
     if newest is None:
         return "none"
     age = f", {show_duration(info.snapshot_age_s)} old" if info.snapshot_age_s is not None else ""
-    return f"{len(info.snapshots):,}, the newest before position {newest:,}{age}"
+    return f"{len(info.snapshots):,}, the newest covers all before {newest:,}{age}"
 
 
 def _settings(settings: LogSettings) -> list[tuple[str, str]]:

@@ -353,13 +353,15 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
     Small neighbours share a file. A writer does this by itself, unless the log was created with --seal off.
     """
     with _opened(url, name) as log, meter("sealing") as bar:
+        total = log.info().last_position + 1 - log.info().first_position - sum(file.records for file in log.files())
         records = 0
 
         def tell(part: Sealing) -> None:
             nonlocal records
             records += part.records
-            bar.to(records, records)
+            bar.to(records, records, max(records, total))  # small files that are merged again come on top
 
+        bar.to(0, 0, max(0, total))
         done = log.seal(tell)
     describing.tell_sealing(name, done, as_json=json)
 

@@ -15,7 +15,20 @@ from oncelog import Entry, InvalidArgument
 from oncelog.cli.options import OutputFormat, RowFormat
 from oncelog.cli.output import meter
 from oncelog.cli.quantities import Start
-from oncelog.cli.sinks import ArrowSink, JsonLines, ParquetSink, Raw, Rows, RowSink, Sink, Text, format_of, replacing
+from oncelog.cli.sinks import (
+    ArrowSink,
+    JsonLines,
+    ParquetSink,
+    People,
+    Raw,
+    Rows,
+    RowSink,
+    Sink,
+    Text,
+    columns_of_entries,
+    format_of,
+    replacing,
+)
 from oncelog.log.log import Log
 
 _FLUSH_RECORDS = 1000
@@ -77,8 +90,9 @@ def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool =
             message = "--columns: raw is the values and nothing else"
             raise InvalidArgument(message)
         return Raw()
-    terminal = not to_file and sys.stdout.isatty()
-    return Text(columns, terminal=terminal, colours=terminal and Console().color_system is not None)
+    if to_file or not sys.stdout.isatty():
+        return Text(columns)
+    return People(columns, colours=Console().color_system is not None)
 
 
 def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> None:
@@ -106,7 +120,7 @@ def tail(log: Log, begin: Start | None, last: int, limit: int | None, rows: Rows
 
 
 def _write(rows: Rows, entries: Sequence[Entry]) -> None:
-    sys.stdout.buffer.write(rows.spell([getattr(entry, name) for name in rows.names] for entry in entries))
+    sys.stdout.buffer.write(rows.spell(columns_of_entries(entries, rows.names)))
     sys.stdout.buffer.flush()
 
 

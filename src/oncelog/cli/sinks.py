@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 
 from oncelog.cli.options import OutputFormat
 from oncelog.cli.quantities import show_time
 from oncelog.format.schema import READ_SCHEMA
+from oncelog.types import Entry, moment
 
 ALL_COLUMNS: tuple[str, ...] = tuple(READ_SCHEMA.names)
 TERMINAL_COLUMNS = ("position", "timestamp", "id", "value")
 _ALWAYS = {"position", "segment", "entry", "timestamp", "id", "value"}
+_COLUMN_WIDTH_MAX = 40
 _ROW_GROUP_RECORDS = 1 << 17
 _ROW_GROUP_BYTES = 64 << 20
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -43,42 +44,54 @@ def format_of(path: Path | None) -> OutputFormat:
 
 
 class Rows(Protocol):
-    """Spells rows out. ``names`` are the columns it wants of each."""
+    """Spells records out. ``names`` are the columns it wants; times come as text."""
 
     names: tuple[str, ...]
 
-    def spell(self, rows: Iterable[Sequence[Any]]) -> bytes:
-        """Return the rows as they are to be written."""
+    def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
+        """Return the records as they are to be written."""
         ...
 
 
 class Text:
-    """One record a line, its columns separated by tabs; the value as it is, and on a terminal with colours."""
+    """One record a line, its columns separated by tabs, the value as it is; for a terminal see ``People``."""
 
-    def __init__(self, columns: Sequence[str] | None, *, terminal: bool, colours: bool) -> None:
-        self.names = tuple(columns or (TERMINAL_COLUMNS if terminal else ("value",)))
-        self._terminal = terminal
-        self._colours = colours
+    def __init__(self, columns: Sequence[str] | None) -> None:
+        self.names = tuple(columns or ("value",))
 
-    def spell(self, rows: Iterable[Sequence[Any]]) -> bytes:
-        """Return the rows as lines."""
-        if self._terminal:
-            return "".join(self._for_people(row) for row in rows).encode()
-        if self.names == ("value",):
-            return b"".join(row[0] + b"\n" for row in rows)
-        return b"".join(b"\t".join(map(_plain, row)) + b"\n" for row in rows)
+    def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
+        """Return the records as lines."""
+        texts = [map(_plain, column) for column in columns]
+        return b"".join(b"\t".join(row) + b"\n" for row in zip(*texts, strict=True))
 
-    def _for_people(self, row: Sequence[Any]) -> str:
-        """Return a line that cannot do anything to a terminal."""
-        parts = []
-        for name, field in zip(self.names, row, strict=True):
-            text = _plain(field).decode(errors="backslashreplace")
-            text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-            if name in {"position", "segment", "entry"}:
-                text = text.rjust(8 if name == "position" else 3)
-            style = {"value": "", "id": _CYAN}.get(name, _DIM) if self._colours else ""
-            parts.append(f"{style}{text or '-'}{_PLAIN if style else ''}")
-        return "  ".join(parts) + "\n"
+
+class People:
+    """One record a line for eyes: in columns that stand below each other, and harmless to a terminal."""
+
+    def __init__(self, columns: Sequence[str] | None, *, colours: bool) -> None:
+        self.names = tuple(columns or TERMINAL_COLUMNS)
+        self._styles = [({"value": "", "id": _CYAN}.get(name, _DIM) if colours else "") for name in self.names]
+        self._widths = [0] * len(self.names)
+
+    def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
+        """Return the records as lines."""
+        padded = [self._padded(number, column) for number, column in enumerate(columns)]
+        return "".join("  ".join(row) + "\n" for row in zip(*padded, strict=True)).encode(errors="backslashreplace")
+
+    def _padded(self, number: int, column: Sequence[Any]) -> list[str]:
+        texts = [_harmless(_plain(field)) or "-" for field in column]
+        if number < len(self.names) - 1:
+            width = min(max(self._widths[number], *map(len, texts)), _COLUMN_WIDTH_MAX)
+            self._widths[number] = width
+            right = self.names[number] in {"position", "segment", "entry", "sequence"}
+            texts = [text.rjust(width) if right else text.ljust(width) for text in texts]
+        style = self._styles[number]
+        return [f"{style}{text}{_PLAIN}" for text in texts] if style else texts
+
+
+def _harmless(data: bytes) -> str:
+    """Return text in which no character moves a cursor or rings a bell."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", data.decode(errors="backslashreplace"))
 
 
 def _plain(field: Any) -> bytes:
@@ -86,38 +99,36 @@ def _plain(field: Any) -> bytes:
         return field
     if field is None:
         return b""
-    if isinstance(field, datetime):
-        return show_time(field).encode()
     if isinstance(field, Mapping | list):
         return msgspec.json.encode(_headers(field))
     return str(field).encode()
 
 
 class JsonLines:
-    """One JSON object a line. A value that is not text stands in ``value_base64`` instead of ``value``."""
+    """One JSON object a line. A value that is not text stands in ``value_base64`` instead of ``value``.
+
+    Columns that were asked for are always there; otherwise those that every record has, and the others if they are set.
+    """
 
     def __init__(self, columns: Sequence[str] | None) -> None:
         self.names = tuple(columns or ALL_COLUMNS)
         self._always = set(self.names) if columns else _ALWAYS
+        keys = [key for name in self.names for key in (("value", "value_base64") if name == "value" else (name,))]
+        self._line = msgspec.defstruct("Line", [(key, Any) for key in keys])
+        self._encoder = msgspec.json.Encoder()
 
-    def spell(self, rows: Iterable[Sequence[Any]]) -> bytes:
-        """Return the rows as JSON lines."""
-        encode = msgspec.json.encode
-        return b"".join(encode(self._object(row)) + b"\n" for row in rows)
-
-    def _object(self, row: Sequence[Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, field in zip(self.names, row, strict=True):
+    def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
+        """Return the records as JSON lines."""
+        fields: list[Sequence[Any]] = []
+        for name, column in zip(self.names, columns, strict=True):
             if name == "value":
-                text = _text(field)
-                found.update({"value": text} if text is not None else {"value_base64": _base64(field)})
-            elif field is None:
-                found.update({name: None} if name in self._always else {})
-            elif name == "timestamp":
-                found[name] = show_time(field)
-            else:
-                found[name] = _headers(field) if name == "headers" else field
-        return found
+                texts = [_text(value) for value in column]
+                fields.append([text if text is not None else UNSET for text in texts])
+                fields.append([v if text is None else UNSET for v, text in zip(column, texts, strict=True)])
+                continue
+            given = [None if field is None else _headers(field) for field in column] if name == "headers" else column
+            fields.append(given if name in self._always else [UNSET if field is None else field for field in given])
+        return self._encoder.encode_lines(list(map(self._line, *fields)))
 
 
 def _text(data: bytes) -> str | None:
@@ -127,15 +138,11 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 def _headers(headers: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, data in dict(headers).items():
         text = _text(data)
-        found[name] = text if text is not None else {"base64": _base64(data)}
+        found[name] = text if text is not None else {"base64": data}
     return found
 
 
@@ -144,9 +151,32 @@ class Raw:
 
     names: tuple[str, ...] = ("value",)
 
-    def spell(self, rows: Iterable[Sequence[Any]]) -> bytes:
+    def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
         """Return the values, one after the other."""
-        return b"".join(row[0] for row in rows)
+        return b"".join(columns[0])
+
+
+def columns_of_entries(entries: Sequence[Entry], names: Sequence[str]) -> list[list[Any]]:
+    """Return entries in columns, times as text."""
+    return [
+        [show_time(entry.timestamp) if name == "timestamp" else getattr(entry, name) for entry in entries]
+        for name in names
+    ]
+
+
+def _columns_of(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Return a batch in columns, times as text. Records that were committed together share their time."""
+    found: list[list[Any]] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if column.null_count == len(column):
+            found.append([None] * len(column))
+        elif name == "timestamp":
+            micros = column.cast(pa.int64()).to_pylist()
+            texts = {moment_us: show_time(moment(moment_us)) for moment_us in set(micros)}
+            found.append([texts[moment_us] for moment_us in micros])
+        else:
+            found.append(column.to_pylist())
+    return found
 
 
 # Batches into files.
@@ -176,8 +206,7 @@ class RowSink:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the batch's rows."""
-        columns = [column.to_pylist() for column in batch.columns]
-        self._out.write(self._rows.spell(zip(*columns, strict=True)))
+        self._out.write(self._rows.spell(_columns_of(batch)))
 
     def finish(self) -> None:
         """Write what is buffered."""
