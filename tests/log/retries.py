@@ -15,8 +15,6 @@ from oncelog.testing.log_fixtures import duplicate_of
 from oncelog.types import Ack
 
 ROOT = Path("/data/shop")
-
-
 BIG = b"x" * (limits.SEGMENT_BYTES_MIN + 1)
 """A value that fills a segment: the next block goes into another."""
 

@@ -21,18 +21,13 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.log_fixtures import duplicate_of, place, places, values
 from oncelog.types import Ack, Record
-from tests.log.retries import BIG, on_disk
+from tests.log.retries import BIG, on_disk, retried
 from tests.log.watched import LONG_S, WatchedStorage, orders, until
 
 
 def batch(ids: str) -> list[Record]:
     """Return a batch with a record for each letter."""
     return [Record(id.encode(), id=id) for id in ids]
-
-
-def retried(acks: list[Ack]) -> list[Ack]:
-    """Return what a retry of a batch must be answered."""
-    return [duplicate_of(ack) for ack in acks]
 
 
 Life = Callable[[], Writer]
@@ -82,7 +77,7 @@ class TestRetries:
         writer, acks = stored
         assert writer.append_batch(batch(ids)) == retried(acks[ids])
         assert writer.append_batch(batch(ids)) == retried(acks[ids])
-        assert writer.append_batch(batch("new"))[0].position == 5
+        assert writer.append_batch(batch("xyz"))[0].position == 5
 
     @pytest.mark.parametrize(
         ("ids", "known"),

@@ -381,8 +381,7 @@ class Writer(Handle):
         self._counters.attempts += piece.num_rows
         admitted = admission.decide(piece, keys, self._seen, self._committer.next_position, self._uptime.now_us())
         self._store(admitted, piece, keys, size_bytes)
-        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
-            self._window.refresh(admitted.handles, self._uptime.now_us())
+        self._refresh(admitted)
         return admitted
 
     def _admit_batch(self, payload: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
@@ -396,7 +395,13 @@ class Writer(Handle):
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
         )
         self._store(admitted, payload, keys, size_bytes)
+        self._refresh(admitted)
         return admitted
+
+    def _refresh(self, admitted: Admitted) -> None:
+        """Make what was met as young as new, if the settings say so."""
+        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
+            self._window.refresh(admitted.handles, self._uptime.now_us())
 
     def _store(self, admitted: Admitted, piece: pa.RecordBatch, keys: admission.Keys | None, size_bytes: int) -> None:
         """Hand the new rows of a piece to the committer, and note what the others wait for."""

@@ -20,17 +20,9 @@ LONG_S = 60.0
 """Longer than anything here takes: what waits so long has failed."""
 
 SMALL_SEGMENTS = LogSettings(segment_bytes=limits.SEGMENT_BYTES_MIN)
-
-
 OFF = LogSettings(idempotence="off")
-
-
 CONTENT = LogSettings(idempotence="content")
-
-
 ORIGINAL = LogSettings(on_conflict="original")
-
-
 FULL = Record(
     b"paid",
     id="order-42",
