@@ -58,7 +58,7 @@ def fill(writer: Writer, first: int) -> int:
 
     def append_for_ever() -> None:
         for number in itertools.count(first):
-            stored.append(writer.append(VALUE, id=str(number), timeout_s=WAIT_S).position)
+            stored.append(writer.append(VALUE, id=str(number), timeout_s=WAIT_S).position)  # noqa: PERF401  also if it ends
 
     with pytest.raises(Unavailable, match="disk full: free space") as raised:
         append_for_ever()

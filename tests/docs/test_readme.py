@@ -1,0 +1,122 @@
+"""What the documents say is so: snippets run, commands exist, the map shows the rooms that there are."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from oncelog import LogSettings
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "oncelog"
+DOCUMENTS = sorted(ROOT.glob("*.md"))
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPETS = [
+    pytest.param(match["content"], id=f"{document.name}:{document.read_text().count(chr(10), 0, match.start()) + 1}")
+    for document in DOCUMENTS
+    for match in FENCE.finditer(document.read_text())
+    if match["language"] == "python"
+]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MODULES = {path.stem for path in SOURCES.rglob("*.py")} | {path.name for path in SOURCES.rglob("*") if path.is_dir()}
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_snippet_runs_as_it_stands(snippet: str) -> None:
+    """Whoever copies a snippet gets a program that works, and whose assertions hold."""
+    exec(compile(snippet, "snippet", "exec"), {"__name__": "__main__"})
+
+
+def test_readme_has_snippets() -> None:
+    """The test above runs something."""
+    assert sum("README" in str(snippet.id) for snippet in SNIPPETS) >= 3
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[document.name for document in DOCUMENTS])
+def test_every_command_exists(document: Path) -> None:
+    """Every ``make`` target that a document names is one."""
+    named = re.findall(r"`(?:[A-Z]+=\S+ )*make (\w+)", document.read_text())
+    assert set(named) <= TARGETS
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[document.name for document in DOCUMENTS])
+def test_every_link_leads_somewhere(document: Path) -> None:
+    """Files that a document links to are there."""
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_readme_names_errors_that_are_there() -> None:
+    """What the README's table says to catch can be caught."""
+    cells = re.findall(r"`([A-Z]\w+)\b[^`]*`", (ROOT / "README.md").read_text())
+    assert set(cells) <= set(oncelog.__all__)
+
+
+# The map.
+
+
+def test_every_room_is_on_the_map() -> None:
+    """A folder of the package has its paragraph, and a paragraph its folder."""
+    rooms = {path.parent.name for path in SOURCES.glob("*/__init__.py")}
+    assert set(re.findall(r"^- \*\*(\w+)\*\*", ARCHITECTURE, re.MULTILINE)) == rooms
+
+
+def test_every_file_on_the_map_is_there() -> None:
+    """The files that the picture and the text name are in the tree."""
+    picture = FENCE.search(ARCHITECTURE)
+    assert picture is not None
+    prose = {"ordered", "durable", "once", "pure", "the", "contract", "bytes", "values"}
+    drawn = set(re.findall(r"\b[a-z_]+\b", picture["content"])) - prose
+    written = re.findall(r"`([a-z_]+(?:\.[a-z_]+)?)`", ARCHITECTURE)
+    named = drawn | {name.removesuffix(".py").split(".")[0] for name in written}
+    assert named <= MODULES
+
+
+def test_every_name_on_a_disk_is_explained(tmp_path: Path) -> None:
+    """Whoever looks into a log's folder finds in the map what each name in it is."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        log = db.log("orders", LogSettings(segment_bytes=64 * 1024), create=True)
+        with log.writer() as writer:
+            for number in range(20):
+                writer.append(bytes(10_000), id=str(number))
+            writer.snapshot()
+        log.seal()
+        with log.read(lease_s=60) as reader:
+            next(iter(reader))
+            found = {path.name for path in (tmp_path / "logs" / "orders").iterdir()}
+    tree = ARCHITECTURE.partition("logs/<name>/\n")[2].partition("```")[0]
+    listed = set(re.findall(r"(?:^  |\S  )(\w+)(?=/|  )", tree, re.MULTILINE))
+    assert found <= listed
+    assert listed <= found | {"pages", "torn", "temporary"}
+
+
+# The example.
+
+
+def test_example_shows_what_it_promises() -> None:
+    """``make run``: with ids nothing is lost or doubled, and the control shows that this is not so by itself."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "embedded.py"],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = {
+        cells[0]: [int(cell) for cell in cells[1:]]
+        for line in done.stdout.splitlines()
+        if line.startswith("│") and (cells := [cell.strip() for cell in line.strip("│").split("│")])
+    }
+    assert list(rows) == ["with ids", "control: idempotence off"]
+    *_, lost, doubled = rows["with ids"]
+    assert (lost, doubled) == (0, 0)
+    *_, lost, doubled = rows["control: idempotence off"]
+    assert lost == 0
+    assert doubled > 0

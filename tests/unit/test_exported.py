@@ -1,0 +1,103 @@
+"""What other people's programs are written against: the names that ``oncelog`` exports, and its tree of errors."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import oncelog
+from oncelog import errors
+
+EXPORTED = {
+    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Entry", "IdConflict",
+    "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings", "NotFound", "OncelogError", "PartialOverlap", "Record",
+    "TooSlow", "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion", "connect",
+}  # fmt: skip
+
+PARENTS = {
+    "InvalidArgument": "OncelogError",
+    "IdConflict": "InvalidArgument",
+    "PartialOverlap": "InvalidArgument",
+    "AppendErrors": "OncelogError",
+    "NotFound": "OncelogError",
+    "WrongExpectedVersion": "OncelogError",
+    "Unavailable": "OncelogError",
+    "WriterFenced": "OncelogError",
+    "LogBusy": "OncelogError",
+    "LeaseLost": "OncelogError",
+    "TooSlow": "OncelogError",
+    "Unsupported": "OncelogError",
+    "Closed": "OncelogError",
+    "CorruptionError": "OncelogError",
+}
+
+ATTRIBUTES: list[tuple[errors.OncelogError, dict[str, object]]] = [
+    (errors.IdConflict("m", position=3), {"position": 3}),
+    (errors.PartialOverlap("m", known=["a"], new=["b"]), {"known": ("a",), "new": ("b",)}),
+    (errors.AppendErrors("m", results=[1, 2]), {"results": (1, 2)}),
+    (errors.NotFound("m"), {"first": None}),
+    (errors.NotFound("m", first=3), {"first": 3}),
+    (errors.WrongExpectedVersion("m", expected=1, actual=2), {"expected": 1, "actual": 2}),
+    (errors.Unavailable("m"), {"retry_after_s": 1.0, "outcome": "not written"}),
+    (errors.Unavailable("m", retry_after_s=2, outcome="unknown"), {"retry_after_s": 2, "outcome": "unknown"}),
+    (errors.WriterFenced("m"), {"outcome": "not written"}),
+    (errors.LogBusy("m", pid=3), {"pid": 3}),
+]
+
+
+def defined() -> dict[str, type[object]]:
+    """Return the classes that ``errors`` defines."""
+    found = inspect.getmembers(errors, inspect.isclass)
+    return {name: kind for name, kind in found if kind.__module__ == errors.__name__}
+
+
+def test_exported_names_are_these() -> None:
+    """A name that goes breaks programs; one that comes is a promise: either is decided, not slipped in."""
+    assert set(oncelog.__all__) == EXPORTED
+    assert oncelog.__all__ == sorted(oncelog.__all__)
+    assert all(hasattr(oncelog, name) for name in EXPORTED)
+
+
+def test_nothing_else_looks_exported() -> None:
+    """What can be imported from ``oncelog`` and is neither exported nor a module would be used, and then missed."""
+    public = {name for name, value in vars(oncelog).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert public == EXPORTED
+
+
+def test_every_error_is_exported() -> None:
+    """Whoever has to catch it must not have to look for it."""
+    assert set(defined()) <= EXPORTED
+
+
+def test_errors_form_the_promised_tree() -> None:
+    """``except InvalidArgument`` catches what it caught before, and no more."""
+    tree = {
+        name: [base.__name__ for base in kind.__bases__ if issubclass(base, errors.OncelogError)]
+        for name, kind in defined().items()
+        if name != "OncelogError"
+    }
+    assert tree == {name: [parent] for name, parent in PARENTS.items()}
+    assert errors.OncelogError.__bases__ == (Exception,)
+
+
+@pytest.mark.parametrize(("error", "attributes"), ATTRIBUTES, ids=[type(error).__name__ for error, _ in ATTRIBUTES])
+def test_errors_carry_what_is_needed_to_act(error: errors.OncelogError, attributes: dict[str, object]) -> None:
+    """What a program reads from an error is there, and the message is what ``str`` shows."""
+    assert {name: getattr(error, name) for name in attributes} == attributes
+    assert str(error) == "m"
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTED))
+def test_everything_exported_is_documented(name: str) -> None:
+    """``help(oncelog.<name>)`` says something of its own."""
+    exported = getattr(oncelog, name)
+    documented = vars(exported).get("__doc__") if inspect.isclass(exported) else exported.__doc__
+    assert documented
+    assert inspect.cleandoc(documented).splitlines()[0].rstrip()
+
+
+@pytest.mark.parametrize("name", sorted(PARENTS))
+def test_every_error_is_in_the_drawing(name: str) -> None:
+    """The tree at the top of ``errors`` is what people read: no error is missing there."""
+    assert f"── {name} " in (errors.__doc__ or "")
