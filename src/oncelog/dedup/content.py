@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -20,24 +20,28 @@ _ID_CHARACTERS = 32
 _LENGTH = struct.Struct("<Q")
 
 
-class Hexadecimal(Protocol):
-    """A finished hash."""
+class Hash(Protocol):
+    """A hash that has been begun."""
 
-    def hexdigest(self) -> str:
-        """Return its digits."""
+    def update(self, data: bytes | memoryview, /) -> None:
+        """Add bytes."""
+        ...
+
+    def digest(self) -> bytes:
+        """Return the hash of all bytes."""
         ...
 
 
-_Hash = Callable[[bytes | memoryview], Hexadecimal]
-
-
 @lru_cache(maxsize=1024)
-def _hashes(log_id: str) -> tuple[_Hash, _Hash]:
-    """Return the log's two hashes: of a bare value, and of a value with more. No content has both forms."""
+def _begin(log_id: str) -> tuple[Callable[[], Hash], Callable[[], Hash]]:
+    """Return what begins the log's two hashes: of a bare value, and of a value with more. No content has both forms.
+
+    A copy of a hash that was begun costs less than a new one with all its parameters.
+    """
     key = hashlib.blake2b(log_id.encode(), digest_size=32, person=b"oncelog content").digest()
-    bare = partial(hashlib.blake2b, digest_size=_ID_CHARACTERS // 2, salt=key[:16], person=key[16:31] + b"v")
-    full = partial(hashlib.blake2b, digest_size=_ID_CHARACTERS // 2, salt=key[:16], person=key[16:31] + b"r")
-    return bare, full
+    bare = hashlib.blake2b(digest_size=_ID_CHARACTERS // 2, salt=key[:16], person=key[16:31] + b"v")
+    full = hashlib.blake2b(digest_size=_ID_CHARACTERS // 2, salt=key[:16], person=key[16:31] + b"r")
+    return bare.copy, full.copy
 
 
 def content_id(log_id: str, record: Record) -> str:
@@ -46,11 +50,15 @@ def content_id(log_id: str, record: Record) -> str:
     The id is the BLAKE2b-128 hash of everything but the id, personalised by the log's permanent id, which a copy of the
     log keeps. It does not depend on the log's secret.
     """
-    bare, full = _hashes(log_id)
+    return _digest(log_id, record).hex()
+
+
+def _digest(log_id: str, record: Record) -> bytes:
+    bare, full = _begin(log_id)
     parts = content_parts(record)
-    if not parts:
-        return bare(record.value).hexdigest()
-    return full(_canonical(record.value, parts)).hexdigest()
+    begun = full() if parts else bare()
+    begun.update(_canonical(record.value, parts) if parts else record.value)
+    return begun.digest()
 
 
 def content_ids(log_id: str, payload: pa.RecordBatch) -> pa.StringArray:
@@ -58,9 +66,10 @@ def content_ids(log_id: str, payload: pa.RecordBatch) -> pa.StringArray:
     if payload.num_rows == 0:
         return pa.array([], type=pa.string())
     named = [name for name in HASHED_COLUMNS[1:] if _is_used(payload, name)]
-    digits = "".join(_full_ids(log_id, payload, named) if named else _bare_ids(log_id, payload.column("value")))
+    digests = _full_digests(log_id, payload, named) if named else _bare_digests(log_id, payload.column("value"))
+    digits = b"".join(digests).hex().encode()
     offsets = np.arange(0, len(digits) + 1, _ID_CHARACTERS, dtype=np.int32)
-    return pa.StringArray.from_buffers(payload.num_rows, pa.py_buffer(offsets), pa.py_buffer(digits.encode()))
+    return pa.StringArray.from_buffers(payload.num_rows, pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def _is_used(payload: pa.RecordBatch, name: str) -> bool:
@@ -68,20 +77,24 @@ def _is_used(payload: pa.RecordBatch, name: str) -> bool:
     return index >= 0 and bool(payload.column(index).null_count < payload.num_rows)
 
 
-def _bare_ids(log_id: str, values: pa.Array) -> list[str]:
-    bare, _ = _hashes(log_id)
+def _bare_digests(log_id: str, values: pa.Array) -> list[bytes]:
+    begin, _ = _begin(log_id)
     column = columns.from_strings(values)
     data = column.data.data
-    bounds = column.offsets.tolist()
-    return [bare(data[low:high]).hexdigest() for low, high in pairwise(bounds)]
+    digests = []
+    for low, high in pairwise(column.offsets.tolist()):
+        begun = begin()
+        begun.update(data[low:high])
+        digests.append(begun.digest())
+    return digests
 
 
-def _full_ids(log_id: str, payload: pa.RecordBatch, named: list[str]) -> Iterable[str]:
+def _full_digests(log_id: str, payload: pa.RecordBatch, named: list[str]) -> Iterator[bytes]:
     lists = {name: payload.column(name).to_pylist() for name in ("value", *named)}
     if "headers" in lists:
         lists["headers"] = [None if entries is None else dict(entries) for entries in lists["headers"]]
     for row in zip(*lists.values(), strict=True):
-        yield content_id(log_id, Record(**dict(zip(lists, row, strict=True))))
+        yield _digest(log_id, Record(**dict(zip(lists, row, strict=True))))
 
 
 def _canonical(value: bytes, parts: list[tuple[str, bytes | Mapping[str, bytes]]]) -> bytes:

@@ -43,6 +43,9 @@ _LONG_MARK = 0xFFFF
 _DIGEST_BYTES = 16
 _WIDTH_STEP_BYTES = 4
 _GEMV_ROWS_MAX = 2
+_U2 = np.dtype("<u2")
+_U8 = np.dtype("<u8")
+_FLOAT = np.dtype(np.float64)
 _PACKED_LIMBS = 8
 _LIMBS = [struct.Struct(f"<{(size + 1) // 2}H") for size in range(2 * _PACKED_LIMBS + 1)]
 
@@ -177,16 +180,16 @@ class Multilinear:
             return self._one_striped(row) + mark
         elif size & 1:
             row += b"\0"
-        values = np.frombuffer(row, dtype="<u2").astype(np.float64)
-        return mark + int.from_bytes(values.dot(self._stripes[0, : values.size]).astype("<u8").tobytes(), "little")
+        values = np.frombuffer(row, dtype=_U2).astype(_FLOAT)
+        return mark + int.from_bytes(values.dot(self._stripes[0, : values.size]).astype(_U8).tobytes(), "little")
 
     def _one_striped(self, row: bytes) -> int:
         family = self._family
         stripes = -(-len(row) // family.stripe_bytes)
         padded = row.ljust(stripes * family.stripe_bytes, b"\0")
-        limbs = np.frombuffer(padded, dtype="<u2").astype(np.float64).reshape(stripes, 1, family.stripe_limbs)
+        limbs = np.frombuffer(padded, dtype=_U2).astype(_FLOAT).reshape(stripes, 1, family.stripe_limbs)
         totals = family.reduce(np.matmul(limbs, self._stripes[:stripes])).sum(axis=(0, 1))
-        return int.from_bytes(totals.astype("<u8").tobytes(), "little")
+        return int.from_bytes(totals.astype(_U8).tobytes(), "little")
 
 
 def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, spare: int = 0) -> NDArray[np.uint16]:

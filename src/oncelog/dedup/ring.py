@@ -21,6 +21,10 @@ FLAG_BITS = 3
 FLAGS = START | GHOST | PENDING
 
 NARROW_MAX = (1 << 32) - 1
+"""The most a number in 32 bits can be."""
+
+_NEAR = 8
+_SCAN = 256
 
 
 class Numbers:
@@ -155,6 +159,47 @@ class Ring:
         place = handle - self.origin
         place = 2 * (place - self.capacity if place >= self.capacity else place)
         return self.key_view[place], self.key_view[place + 1]
+
+    def first_kept(self, low: int, end: int, excess: int, expired_us: int | None) -> int:
+        """Return the first handle from ``low`` on, at most ``end``, that is no ghost, not expired, not in excess."""
+        near = min(low + _NEAR, end)
+        while low < near:
+            place = self.place(low)
+            if not self.marks.view[place] & GHOST:
+                expired = expired_us is not None and self.ticks.view[place] + self.ticks.base <= expired_us
+                if not expired and excess <= 0:
+                    return low
+                excess -= 1
+            low += 1
+        step = max(_SCAN, excess)
+        while low < end:
+            high = min(low + step, end)
+            live = (self.read(self.marks.stored, low, high) & GHOST) == 0
+            going = ~live
+            if expired_us is not None:
+                going |= self.read(self.ticks.stored, low, high) <= expired_us - self.ticks.base
+            if excess > 0:
+                going |= np.cumsum(live) <= excess
+            if not going.all():
+                return low + int(np.argmin(going))
+            excess -= int(np.count_nonzero(live))
+            low, step = high, 2 * step
+        return low
+
+    def next_start(self, handle: int, end: int) -> int:
+        """Return the first handle from here on, at most ``end``, that begins a batch."""
+        near = min(handle + _NEAR, end)
+        while handle < near:
+            if self.marks.view[self.place(handle)] & START:
+                return handle
+            handle += 1
+        while handle < end:
+            high = min(handle + _SCAN, end)
+            starts = self.read(self.marks.stored, handle, high) & START
+            if starts.any():
+                return handle + int(np.argmax(starts))
+            handle = high
+        return handle
 
     def rebuild(self, capacity: int, kept: Handles, origin: int) -> None:
         """Keep only these handles, in this order, under new handles from ``origin`` on."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, FLAGS, GHOST, NARROW_MAX, PENDING, START, Handles, Keys, Ring
 from oncelog.dedup.slots import BUCKET_SLOTS, Slots
 
@@ -28,7 +29,7 @@ __all__ = ["Window", "WindowState"]
 _CAPACITY_MIN = 32
 _LOAD = 0.68
 _FEW = 8
-_SCAN_KEYS = 256
+_GHOSTS_MIN = 256
 _INDEX_KEYS = 8192
 _GHOST_SHARE = 8
 _SPILL_MIN = 64
@@ -299,7 +300,7 @@ class Window:
         expired_us = now_us - self._duration_us
         if excess <= 0 and ring.ticks.view[ring.place(tail)] + ring.ticks.base > expired_us:
             return 0
-        dropped = self._move_tail(self._first_kept_near(excess, expired_us) or self._first_kept(excess, expired_us))
+        dropped = self._move_tail(self._first_kept(excess, expired_us))
         self._evicted += dropped
         if ring.capacity > 2 * self._full_capacity and self._head - self._tail <= self._full_capacity:
             self._resize(self._full_capacity)
@@ -310,55 +311,17 @@ class Window:
 
         For recovery: that a live key was stored again tells that its writer had evicted it, and all before it.
         """
-        dropped = self._move_tail(self._next_start(min(handle + 1, self._settled)))
+        dropped = self._move_tail(self._ring.next_start(min(handle + 1, self._settled), self._settled))
         self._evicted += dropped
         return dropped
 
-    def _first_kept_near(self, excess: int, expired_us: int) -> int | None:
-        """Return what ``_first_kept`` does if that is near the tail, else None: one key at a time, for few keys."""
-        ring, tail = self._ring, self._tail
-        expired = expired_us - ring.ticks.base
-        for handle in range(tail, min(tail + _FEW, self._settled)):
-            place = ring.place(handle)
-            flags = ring.marks.view[place]
-            begins = flags & START or handle == tail
-            if not flags & GHOST:
-                if begins and excess <= 0 and ring.ticks.view[place] > expired:
-                    return handle
-                excess -= 1
-        return self._settled if self._settled <= tail + _FEW else None
-
     def _first_kept(self, excess: int, expired_us: int | None) -> int:
-        """Return the first handle from the tail on that stays, when ``excess`` keys and all expired ones go."""
-        ring, low = self._ring, self._tail
-        if excess > 0 and not self._ghosts:
+        """Return the first handle that stays when the oldest ``excess`` keys and all expired ones go, batches whole."""
+        low = self._tail
+        if excess > _FEW and not self._ghosts:
             low, excess = min(low + excess, self._settled), 0
-        while low < self._settled:
-            high = min(low + max(_SCAN_KEYS, excess, low - self._tail), self._settled)
-            live = (ring.read(ring.marks.stored, low, high) & GHOST) == 0
-            going = ~live
-            if expired_us is not None:
-                going |= ring.read(ring.ticks.stored, low, high) <= expired_us - ring.ticks.base
-            if excess > 0:
-                going |= np.cumsum(live) <= excess
-            if not going.all():
-                return self._next_start(low + int(np.argmin(going)))
-            excess -= int(np.count_nonzero(live))
-            low = high
-        return low
-
-    def _next_start(self, handle: int) -> int:
-        """Return the first handle from here on that begins a batch, or the first one that may be pending."""
-        ring = self._ring
-        if handle == self._tail or self._flags(handle) & START:
-            return handle
-        while handle < self._settled:
-            high = min(handle + _SCAN_KEYS, self._settled)
-            starts = ring.read(ring.marks.stored, handle, high) & START
-            if starts.any():
-                return handle + int(np.argmax(starts != 0))
-            handle = high
-        return handle
+        kept = self._ring.first_kept(low, self._settled, excess, expired_us)
+        return kept if kept == self._tail else self._ring.next_start(kept, self._settled)
 
     def _move_tail(self, tail: int) -> int:
         """Let everything below the new tail go, and return how many keys that were."""
@@ -398,7 +361,7 @@ class Window:
         if self._pending == 0:
             self._settled = self._head
         self._move_tail(self._first_kept(excess=0, expired_us=None))
-        if self._ghosts > _SCAN_KEYS + self.count // _GHOST_SHARE:
+        if self._ghosts > _GHOSTS_MIN + self.count // _GHOST_SHARE:
             self._compact()
 
     def _whole_batches(self, handles: Handles) -> Handles:
@@ -511,26 +474,8 @@ class Window:
 
     # Within one batch of keys
 
-    @staticmethod
-    def distinct(keys: Keys) -> bool:
-        """Say whether no key repeats."""
-        highs = np.sort(keys[:, 0])
-        if not (highs[1:] == highs[:-1]).any():
-            return True
-        return bool((Window.first_occurrence(keys) == np.arange(len(keys))).all())
-
-    @staticmethod
-    def first_occurrence(keys: Keys) -> NDArray[np.int64]:
-        """Return for each row the first row with the same key."""
-        count = len(keys)
-        order = np.lexsort((keys[:, 1], keys[:, 0]))
-        ordered = keys[order]
-        fresh = np.ones(count, dtype=np.bool_)
-        fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        leaders = order[fresh]
-        first = np.empty(count, dtype=np.int64)
-        first[order] = leaders[np.cumsum(fresh) - 1]
-        return first
+    distinct = staticmethod(distinct)
+    first_occurrence = staticmethod(first_occurrence)
 
 
 def _as_keys(keys: Keys) -> Keys:

@@ -109,6 +109,28 @@ def test_numbers_run_out_again_and_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (window.find(np.concatenate([some_keys(50, seed) for seed in range(36, 40)])) >= 0).all()
 
 
+@pytest.mark.parametrize("singly", [False, True])
+def test_slots_pass_two_to_the_32(singly: bool) -> None:  # noqa: FBT001
+    """The four billionth key of a long-lived writer is found, and so are those around it."""
+    window = Window(FOREVER_US, 20, first_handle=2**32 - 65)
+    for round_ in range(20):
+        keys = some_keys(10, round_)
+        if singly:
+            for row, (high, low) in enumerate(keys.tolist()):
+                window.add_one(high, low, 10 * round_ + row, row)
+            window.commit(10 * round_ + 10, 1, 1)
+            window.evict(1)
+        else:
+            store(window, keys, 10 * round_)
+        live = np.concatenate([some_keys(10, max(0, round_ - 1)), keys])
+        first = 10 * max(0, round_ - 1)
+        assert window.positions(window.find(live)).tolist() == [
+            *range(first, first + 10),
+            *range(10 * round_, 10 * round_ + 10),
+        ]
+    assert window.find_one(*keys[0].tolist()) > 2**32
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 2**45), min_size=1, max_size=60), st.integers(0, 2**50))
 def test_far_apart_positions_ticks_and_times(steps: list[int], origin: int) -> None:
@@ -131,14 +153,16 @@ def test_base_follows_a_long_life() -> None:
     """A window whose positions and times move on for ever stays narrow as long as those within it are close."""
     window = Window(FOREVER_US, 64)
     for round_ in range(200):
-        first = round_ * 2**28
+        before, first = max(0, round_ - 1) << 26, round_ << 26
         keys = some_keys(32, round_)
-        positions = np.arange(first, first + 32)
-        window.add(keys, positions, positions.astype(np.uint64))
-        window.commit(first + 32, first, first)
+        window.add(keys, np.arange(first, first + 32), np.zeros(32, np.uint64))
+        window.commit(first + 32, first * 8, first * 8 + 5)
         window.evict(first)
-        assert window.positions(window.find(keys)).tolist() == positions.tolist()
-    assert window.nbytes < 64 * 1.5 * 46 + 2_000
+        handles = window.find(np.concatenate([some_keys(32, max(0, round_ - 1)), keys]))
+        assert window.positions(handles).tolist() == [*range(before, before + 32), *range(first, first + 32)]
+        assert window.times(handles).tolist() == [before * 8 + 5] * 32 + [first * 8 + 5] * 32
+    ring = window._ring
+    assert {numbers.stored.dtype for numbers in (ring.marks, ring.ticks, ring.times)} == {np.dtype(np.uint32)}
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,13 +187,49 @@ def test_evict_through_takes_the_whole_batch() -> None:
 
 
 def test_hot_keys_do_not_fill_the_ring_with_ghosts() -> None:
-    """Refreshing the same keys for ever costs little more memory than having them."""
-    window = Window(FOREVER_US, 1_000, refresh_on_hit=True)
-    keys = some_keys(1_000, 5)
-    store(window, keys, 0)
+    """Refreshing the same keys for ever costs little more memory than having them, and leaves pending ones pending."""
+    window = Window(FOREVER_US, 1_100, refresh_on_hit=True)
+    keys = some_keys(1_100, 5)
+    store(window, keys[:1_000], 0)
+    window.add(keys[1_000:], np.arange(1_000, 1_100), np.zeros(100, np.uint64))
     before = window.nbytes
     for round_ in range(200):
         window.refresh(window.find(keys[round_ % 7 :: 7]), round_)
-    assert window.count == 1_000
+    assert window.count == 1_100
     assert window.nbytes <= before * 2
-    assert sorted(window.positions(window.find(keys)).tolist()) == list(range(1_000))
+    window.commit(1_050, 300, 301)
+    handles = window.find(keys)
+    assert window.positions(handles).tolist() == list(range(1_100))
+    assert window.pending(handles).tolist() == [False] * 1_050 + [True] * 50
+    assert window.times(handles[:1_050]).tolist() == [1] * 1_000 + [301] * 50
+
+
+def test_commits_find_their_keys_among_refreshed_ones() -> None:
+    """Keys that were refreshed while others were pending stay committed, and those others are committed in turn."""
+    window = Window(100, 1_000, refresh_on_hit=True)
+    keys = some_keys(30, 6)
+    store(window, keys[:10], 0, tick_us=10)
+    window.add(keys[10:20], np.arange(10, 20), np.zeros(10, np.uint64))
+    window.refresh(window.find(keys[:5]), 50)
+    window.add(keys[20:], np.arange(20, 30), np.zeros(10, np.uint64))
+    window.commit(20, 60, 61)
+    handles = window.find(keys)
+    assert window.pending(handles).tolist() == [False] * 20 + [True] * 10
+    assert window.times(handles[:20]).tolist() == [10] * 10 + [61] * 10
+    assert window.positions(handles).tolist() == list(range(30))
+    window.commit(30, 70, 71)
+    assert window.pending_count == 0
+    assert window.evict(110) == 5
+    assert (window.find(keys) >= 0).tolist() == [True] * 5 + [False] * 5 + [True] * 20
+
+
+def test_refreshed_keys_age_too() -> None:
+    """A key that was refreshed with nothing pending is evicted when its second life is over."""
+    window = Window(100, 1_000, refresh_on_hit=True)
+    keys = some_keys(10, 7)
+    store(window, keys, 0, tick_us=10)
+    window.refresh(window.find(keys[:3]), 50)
+    assert window.evict(110) == 7
+    assert window.oldest_tick_us == 50
+    assert window.evict(150) == 3
+    assert window.count == 0

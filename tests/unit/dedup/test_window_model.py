@@ -117,7 +117,7 @@ class WindowMachine(RuleBasedStateMachine):
         for known in (known for batch in settled for known in batch):
             known.tick_us, known.time_us, known.pending = self.now_us, time_us, False
 
-    @rule(passed_us=st.integers(0, 30))
+    @rule(passed_us=st.integers(0, 60))
     def evict(self, passed_us: int) -> None:
         """Let time pass, and evict."""
         self.now_us += passed_us
@@ -138,15 +138,16 @@ class WindowMachine(RuleBasedStateMachine):
         self.batches = [batch for batch in self.batches if not batch[0].pending]
 
     @precondition(lambda self: self.refresh_on_hit)
-    @rule(chosen=st.sets(st.integers(0, KEYS), max_size=6))
+    @rule(chosen=st.sets(st.integers(0, 200), min_size=1, max_size=6))
     def refresh(self, chosen: set[int]) -> None:
         """Hit some keys."""
-        handles = self.window.find(self.keys[[known.key for known in self.known if known.key in chosen]])
-        self.window.refresh(handles, self.now_us)
-        hit = [batch for batch in self.batches if not batch[0].pending and any(known.key in chosen for known in batch)]
+        known = self.known
+        hits = {known[number % len(known)].key for number in chosen} if known else set()
+        self.window.refresh(self.window.find(self.keys[sorted(hits)]), self.now_us)
+        hit = [batch for batch in self.batches if not batch[0].pending and any(one.key in hits for one in batch)]
         self.batches = [batch for batch in self.batches if batch not in hit] + hit
-        for known in (known for batch in hit for known in batch):
-            known.tick_us = self.now_us
+        for one in (one for batch in hit for one in batch):
+            one.tick_us = self.now_us
 
     @precondition(lambda self: self.window.pending_count == 0)
     @rule(max_keys=st.integers(1, 30))
@@ -236,7 +237,7 @@ class LateMachine(WindowMachine):
 
 def check(machine: type[WindowMachine]) -> None:
     """Run a machine, quickly."""
-    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
 
 
 def test_window() -> None:
