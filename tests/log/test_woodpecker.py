@@ -357,11 +357,11 @@ class TestPending:
         assert len({entry.segment for entry in log.read()}) > 2
 
 
-def clock_goes_on_until(clock: SimulatedClock, condition: Callable[[], bool]) -> None:
+def clock_goes_on_until(clock: SimulatedClock, condition: Callable[[], bool], step_s: float = 5) -> None:
     """Let time pass until something holds."""
 
     def later() -> bool:
-        clock.advance(5)
+        clock.advance(step_s)
         return condition()
 
     until(later)
@@ -380,10 +380,7 @@ class TestTime:
             clock.advance(60)
             storage.otherwise = "refused"
             on_its_way = writer.submit(b"X", id="X")
-            for _ in range(10):
-                failures = writer.counts().storage_failures
-                until(lambda failures=failures: writer.counts().storage_failures > failures)  # type: ignore[misc]
-                clock.advance(600)
+            clock_goes_on_until(clock, lambda: writer.counts().storage_failures >= 10, step_s=600)
             assert write(writer, range(3)) == retried(before)
             storage.otherwise = "stored"
             clock_goes_on_until(clock, on_its_way.done)
