@@ -20,7 +20,7 @@ from tests.crash.work import LOG, Step, settings
 from tests.crash.worker import Life
 
 SOAK = os.environ.get("ONCELOG_SOAK") == "1"
-KILLS = 2_000 if SOAK else 120
+KILLS = 2_000 if SOAK else 110
 KILLS_CONTROL = 40
 LINES_MAX = 250
 SPINS_EXPONENT_MAX = 6

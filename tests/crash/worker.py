@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import msgspec
+import pyarrow as pa
 
 import oncelog
 from oncelog import Ack, LogBusy, OncelogError
@@ -48,6 +49,7 @@ def say(*words: object) -> None:
 
 def zygote(url: str) -> None:
     """Bear a writer for each line: a fork of a process that has everything imported and nothing open."""
+    pa.array([b"pyarrow imports pandas, if it is there, when it makes its first array of objects"])
     for line in sys.stdin:
         life = msgspec.json.decode(line, type=Life)
         pid = os.fork()
