@@ -217,7 +217,7 @@ def append(
 
 @_command(
     "cat orders --from 1000 --limit 10",
-    "cat orders --from 2026-01-31 --to 2026-02-01 --format jsonl | jq .value",
+    "cat orders --from 2026-01-31 --to 2026-02-01 --json | jq .value",
     "cat orders --columns position,id,value --output orders.parquet",
 )
 def cat(

@@ -92,7 +92,8 @@ def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool =
         return Raw()
     if to_file or not sys.stdout.isatty():
         return Text(columns)
-    return People(columns, colours=Console().color_system is not None)
+    console = Console()
+    return People(columns, colours=console.color_system is not None and not console.no_color)
 
 
 def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> None:

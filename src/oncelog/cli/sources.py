@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -157,7 +157,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: str | None = None
     headers: dict[str, str | _Bytes] | None = None
     producer: str | None = None
-    sequence: int | None = None
+    sequence: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     tenant: str | None = None
     position: int | None = None
     segment: int | None = None
@@ -228,7 +228,7 @@ def _json_batches(stream: BinaryIO, record: Any) -> Iterator[Batch]:
                 try:
                     rows.append(record(line))
                     places.append(place)
-                except (msgspec.MsgspecError, InvalidArgument, UnicodeError) as error:
+                except (msgspec.MsgspecError, InvalidArgument, UnicodeError, RecursionError) as error:
                     refusals.append(Refusal(place, str(error)))
         yield Batch(_columns(rows), places, refusals, size)
 

@@ -1,0 +1,139 @@
+"""What the shell says about itself, and that it says so quickly."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer.main
+
+import oncelog
+from oncelog import LogSettings, Window
+from oncelog.cli import app
+from oncelog.settings import check
+from tests.cli.conftest import Call
+from tests.cli.shell import COMMAND, environment
+
+ROOT: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = ROOT.commands["log"].commands
+EXAMPLE = re.compile(r"\[cyan\](oncelog .*)\[/\]")
+
+WITHOUT_PYARROW = """
+import sys, types, oncelog.errors
+for name in [name for name in sys.modules if name.split(".")[0] in ("oncelog", "pyarrow", "numpy")]:
+    del sys.modules[name]
+package = types.ModuleType("oncelog")
+package.__path__ = [sys.argv[1]]
+package.__getattr__ = lambda name: (_ for _ in ()).throw(AttributeError(name))
+sys.modules["oncelog"] = package
+import oncelog.cli
+oncelog.cli.run(["log", "append", "--help"])
+sys.exit("pyarrow" in sys.modules)
+"""
+
+
+def test_every_command_is_there() -> None:
+    """What operators were promised."""
+    promised = "list create info append cat tail verify truncate retain seal snapshot delete"
+    assert list(COMMANDS) == promised.split()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples_that_parse(call: Call, name: str) -> None:
+    """Each command shows examples, and each example is a call that the command takes."""
+    shown = call("log", name, "--help")
+    assert shown.code == 0
+    examples = EXAMPLE.findall(COMMANDS[name].epilog)
+    assert examples
+    for example in examples:
+        assert example.encode() in shown.out
+        words = shlex.split(example.split("|")[0].split("<")[0])
+        assert words[:3] == ["oncelog", "log", name]
+        with COMMANDS[name].make_context(name, words[3:]):
+            pass
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_url_and_json(name: str) -> None:
+    """There is one way to name the database, and one to get JSON."""
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert {"--url", "--json"} <= options
+
+
+def test_help_is_shown_when_nothing_is_asked(call: Call) -> None:
+    """Who types a noun alone learns the verbs."""
+    assert b"log" in call().out
+    shown = call("log")
+    assert shown.code == 0
+    assert all(name.encode() in shown.out for name in COMMANDS)
+
+
+OTHER: dict[str, tuple[str, object]] = {
+    "idempotence": ("content", "content"),
+    "on_conflict": ("original", "original"),
+    "segment_bytes": ("1MiB", 1 << 20),
+    "segment_age_s": ("1h", 3600.0),
+    "block_bytes": ("1MiB", 1 << 20),
+    "block_records": ("7", 7),
+    "snapshot_interval_s": ("5s", 5.0),
+    "snapshot_records": ("7", 7),
+    "seal": ("off", "off"),
+    "retention_s": ("30d", 30 * 86_400.0),
+    "retention_bytes": ("1GiB", 1 << 30),
+    "pending_bytes": ("1MiB", 1 << 20),
+    "pending_records": ("7", 7),
+}
+
+
+def option(field: str) -> str:
+    """Return the option that sets a field: without its unit, a size where the field has bytes."""
+    return "--" + field.removesuffix("_s").replace("_bytes", "_size").replace("_", "-")
+
+
+def test_create_sets_every_setting(call: Call, url: str) -> None:
+    """A setting that a program can choose, a shell can choose: whoever adds one adds its option."""
+    window = ("--window", "1h", "--max-keys", "7", "--refresh-on-hit")
+    assert set(LogSettings.__struct_fields__) == {*OTHER, "window"}
+    given = [word for field, (text, _) in OTHER.items() for word in (option(field), text)]
+    assert call("log", "create", "orders", *window, *given).code == 0
+    wanted: dict[str, Any] = {field: value for field, (_, value) in OTHER.items()}
+    wanted["window"] = Window(duration_s=3600.0, max_keys=7, refresh_on_hit=True)
+    with oncelog.connect(url) as db:
+        assert db.log("orders").settings == check(LogSettings(**wanted))
+
+
+def test_defaults_are_the_library_s(call: Call, url: str) -> None:
+    """A log made in a shell without options is one made in a program without settings."""
+    call("log", "create", "orders")
+    with oncelog.connect(url) as db:
+        assert db.log("orders").settings == LogSettings()
+
+
+def test_help_needs_no_pyarrow() -> None:
+    """The shell itself loads pyarrow for commands that work on records, not for those who ask for help."""
+    package = oncelog.__path__[0]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PYARROW, package], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def complete(words: str, url: str) -> list[str]:
+    """Return what bash would offer after these words."""
+    asked = environment(url) | {
+        "_ONCELOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    return subprocess.run(COMMAND, env=asked, capture_output=True, check=False).stdout.decode().split()
+
+
+def test_completion_knows_commands_and_logs(url: str) -> None:
+    """A shell completes what there is: commands, and the logs of the database."""
+    with oncelog.connect(url) as db:
+        db.log("orders", create=True)
+        db.log("clicks", create=True)
+    assert complete("oncelog log sn", url) == ["snapshot"]
+    assert complete("oncelog log info or", url) == ["orders"]
