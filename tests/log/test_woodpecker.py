@@ -380,6 +380,7 @@ class TestTime:
             clock.advance(60)
             storage.otherwise = "refused"
             on_its_way = writer.submit(b"X", id="X")
+            until(lambda: writer.counts().storage_failures)
             clock_goes_on_until(clock, lambda: writer.counts().storage_failures >= 10, step_s=600)
             assert write(writer, range(3)) == retried(before)
             storage.otherwise = "stored"

@@ -411,6 +411,7 @@ class IdempotenceContract(LogContractFixtures):
             acks = writer.append_arrow(table(labelled, bare, Record(b"new"), Record(b"v", id="mine")))
             assert acks.duplicates.tolist() == [True, True, False, False]
             assert acks.positions.tolist() == [1, 0, 2, 3]
+            assert writer.append_arrow(table(bare, Record(b"new"))).duplicates.all()
             assert writer.append_many([bare, Record(b"new")])[1].duplicate
             assert writer.append_batch([bare])[0].duplicate
         assert all(entry.id for entry in log.read())
