@@ -63,6 +63,8 @@ class Manifests:
         """
         while True:
             number = self._newest_number(known.version if known else 0)
+            if known is None and self._goes_on(number):
+                continue
             if known is not None and number == known.version:
                 return known
             if number == 0:
@@ -84,6 +86,18 @@ class Manifests:
             else:
                 high = middle
         return low
+
+    def _goes_on(self, number: int) -> bool:
+        """Tell whether there are newer versions by now; ``CorruptionError`` when there are, and the next is missing.
+
+        Who lands on a hole would take an old manifest for the newest, and records that came later for not written.
+        """
+        if not self._home.exists(version_key(number + 2)):
+            return False
+        if not self._home.exists(version_key(number + 1)):
+            message = f"{version_key(number + 1)} is missing, and newer ones are there: restore it from a copy"
+            raise CorruptionError(message)
+        return True
 
     def _load(self, number: int) -> Known | None:
         """Return a version's manifest, or ``None`` when its body is gone because newer ones came."""
