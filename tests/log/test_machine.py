@@ -12,7 +12,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from oncelog.dedup.window import Window as DedupWindow
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, PartialOverlap, WriterFenced
@@ -24,7 +31,7 @@ from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence, LogSettings, Window
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Ack, Record
-from tests.log.history import Request, send
+from tests.log.history import Kind, Request, send
 from tests.log.model import Answer, Model, Outcome, Refusal, Stored
 from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living, read
 
@@ -171,7 +178,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(request=requests)
     def append(self, request: Request) -> None:
-        """What is sent is answered as the dictionary says."""
+        """Send something: it is answered as the dictionary says."""
         request = self.allowed(request)
         expected = self.model.apply(request, self.now_us())
         answered = ask_one(self.writer, request.records[0]) if request.kind == "one" else ask(self.writer, request)
@@ -187,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.idempotence == "off")
     @rule(refused=with_id)
     def append_an_id_where_none_is_kept(self, refused: Record) -> None:
-        """A promise that cannot be kept is not given."""
+        """Refuse an id where its promise cannot be kept."""
         with pytest.raises(InvalidArgument):
             self.writer.append(refused.value, id=refused.id)
 
@@ -203,12 +210,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def snapshot(self) -> None:
-        """A snapshot is taken."""
+        """Take a snapshot."""
         self.writer.snapshot()
 
     @rule()
     def seal(self) -> None:
-        """Closed segments become files."""
+        """Make files of closed segments."""
         self.log.seal()
 
     @rule(which=st.sampled_from(["newest", "oldest", "all"]), damage=st.integers(0, 10_000), gone=st.booleans())
@@ -225,7 +232,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def close_and_open(self) -> None:
-        """A writer that leaves in peace loses nothing, not even a moment of up-time."""
+        """Leave in peace and come back: nothing is lost, not even a moment of up-time."""
         before_us = self.now_us()
         self.writer.close(timeout_s=None)
         self.open()
@@ -243,12 +250,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(ending=endings, seed=seeds)
     def crash(self, ending: Ending, seed: int) -> None:
-        """The process, or the machine, ends between two requests."""
+        """End the process, or the machine, between two requests."""
         self.die(None, ending, seed)
 
     @rule(request=requests, call=st.integers(1, 60), when=whens, ending=endings, seed=seeds)
     def crash_while_appending(self, request: Request, call: int, when: When, ending: Ending, seed: int) -> None:
-        """It ends in the midst of one: of that, there is what there is, and from then on it stays so."""
+        """End in the midst of one: of that, there is what there is, and from then on it stays so."""
         request = self.allowed(request)
         self.world.faults.kill_at(call, when)
         with contextlib.suppress(Killed, Closed):
@@ -265,7 +272,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(ending=endings, seed=seeds, call=st.integers(1, 60), when=whens)
     def crash_while_opening(self, ending: Ending, seed: int, call: int, when: When) -> None:
-        """It ends, and ends again before the log is open."""
+        """End, and end again before the log is open."""
         self.end(ending, seed)
         with living(self.world) as born:
             self.world.faults.kill_at(call, when)
@@ -296,7 +303,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def reads_as_the_dictionary_says(self) -> None:
-        """What can be read is what was stored, in its order, once."""
+        """Read what was stored, in its order, once."""
         assert self.found() == self.model.stored
 
 
@@ -311,16 +318,15 @@ class MemoryMachine(LogMachine):
 
     make_world = staticmethod(lambda: MemoryWorld(auto_advance=False))
 
-    @rule(request=requests)
-    def take_over(self, request: Request) -> None:
+    @rule(kind=st.sampled_from(["one", "many", "batch", "arrow", "submit"]))
+    def take_over(self, kind: Kind) -> None:
         """Another writer takes the log: the one before it learns that with its next word, and changes nothing."""
         old, until_us = self.writer, self.now_us()
         self.open(takeover="force")
         assert self.model.last_tick_us <= self.uptime_us <= until_us
         self.model.reopen(self.uptime_us)
-        fresh = Request(request.kind, tuple(Record(b"late: " + r.value) for r in request.records))
         with pytest.raises(WriterFenced):
-            ask(old, fresh)
+            ask(old, Request(kind, (Record(b"too late"),)))
         old.close(timeout_s=None)
 
 
@@ -333,13 +339,13 @@ class PipelinedMachine(MemoryMachine):
 @pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine, PipelinedMachine])
 def test_a_log_says_what_a_dictionary_says(machine: type[LogMachine]) -> None:
     """Within its window a retry is the original's duplicate, beyond it a new record, whatever happens in between."""
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=40, suppress_health_check=list(HealthCheck)))
+    run_state_machine_as_test(
+        machine, settings=settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
+    )
 
 
 @pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine])
-def test_a_window_that_is_not_recovered_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, machine: type[LogMachine]
-) -> None:
+def test_a_window_that_is_not_recovered_is_noticed(monkeypatch: pytest.MonkeyPatch, machine: type[LogMachine]) -> None:
     """A control: a writer that opens with an empty window does not say what the dictionary says."""
 
     def forget(*arguments: object) -> Recovered:
@@ -347,6 +353,8 @@ def test_a_window_that_is_not_recovered_is_noticed(
 
     recover: Callable[..., Recovered] = recovery.recover
     monkeypatch.setattr(recovery, "recover", forget)
-    looking = settings(max_examples=200, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    looking = settings(
+        max_examples=200, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck)
+    )
     with pytest.raises(AssertionError, match="expected"):
         run_state_machine_as_test(machine, settings=looking)
