@@ -60,13 +60,14 @@ def _options() -> argparse.Namespace:
 
 def _compare(folder: Path, plan: Plan, only: list[str] | None, *, reference: bool) -> None:
     measurements: list[Measurement] = []
+    measured_on = machine(folder)
     for name in only or WORKLOADS:
         found = WORKLOADS[name](folder / name, plan)
         shutil.rmtree(folder / name, ignore_errors=True)
         _print(found)
         measurements += found
     result = report.Result(
-        machine=machine(folder), quick=plan.quick, measurements=measurements, reached=reach(measurements)
+        machine=measured_on, quick=plan.quick, measurements=measurements, reached=reach(measurements)
     )
     print("\nReach")
     for row in result.reached:

@@ -56,6 +56,7 @@ def marks(most: int) -> list[int]:
 def run(folder: Path, records: int) -> Growth:
     """Append up to that many records, or as many as the disk takes."""
     room = shutil.disk_usage(folder).free // 2 // _RECORD_BYTES
+    measured_on = machine(folder)
     samples: list[Sample] = []
     open_s: dict[int, float] = {}
     home = folder / "growth"
@@ -67,7 +68,7 @@ def run(folder: Path, records: int) -> Growth:
         samples += [msgspec.json.decode(line, type=Sample) for line in writer.stdout.splitlines()]
         open_s[mark] = _open_s(home)
         print(f"{mark:>13,} records: {_words(samples[-1])}, open {figure(open_s[mark], 's')}", flush=True)
-    return Growth(machine(folder), samples, open_s)
+    return Growth(measured_on, samples, open_s)
 
 
 def _words(sample: Sample) -> str:

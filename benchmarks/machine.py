@@ -19,6 +19,7 @@ def machine(folder: Path) -> dict[str, str]:
         "memory": f"{memory_gib:.0f} GiB",
         "file system": _file_system(folder),
         "system": f"{platform.system()} {platform.release()}",
+        "load when it began": f"{os.getloadavg()[0]:.1f}",
         "versions": f"Python {platform.python_version()}, {versions}",
     }
 

@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
     quick: bool
 
 
-FULL = Plan(rounds=7, round_s=0.6, quick=False)
+FULL = Plan(rounds=5, round_s=0.6, quick=False)
 QUICK = Plan(rounds=1, round_s=0.02, quick=True)
 
 

@@ -255,11 +255,12 @@ def read(folder: Path, plan: Plan) -> list[Measurement]:
             for batch in stored:
                 contender.append(contender.prepare([batch]))
             row = _measurement(workload, contender, "records/s", [])
+            row.note = ""
             works.append((row, contender.read, sum(map(len, stored))))
         log = contenders[0]
         assert isinstance(log, Embedded)
         works[0][0].contender = "Oncelog, read_arrow"
-        works[0][0].note = "ids and values, every byte used; a block's checksum is verified when it is first read"
+        works[0][0].note = "ids and values, every byte used; the checksum of every block is verified"
         entries = _measurement(workload, log, "records/s", [])
         entries.contender = "Oncelog, read, one by one"
         works.insert(1, (entries, log.read_entries, log.count()))

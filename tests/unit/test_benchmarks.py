@@ -1,0 +1,78 @@
+"""What is published about speed follows from what was measured."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import report
+from benchmarks.measure import Measurement
+from benchmarks.reach import reach
+from benchmarks.records import Source
+
+APPEND = "append, 100-byte values"
+RATES = {
+    "raw pwritev + fdatasync": 4e6,
+    "raw pwritev + fdatasync, zero-filled before": 8e6,
+    "Oncelog, append_arrow, explicit ids": 1e6,
+    "SQLite": 2e5,
+}
+
+
+def measurements() -> list[Measurement]:
+    """Return a run in which one ratio is reached, and one missed by far."""
+    peer = Measurement(workload=APPEND, contender="NATS", unit="records/s", rounds=[9e6], durable=False)
+    missing = Measurement(workload=APPEND, contender="Redis", unit="records/s", rounds=[], missing="not installed")
+    rows = [
+        Measurement(workload=APPEND, contender=name, unit="records/s", rounds=[rate / 2, rate])
+        for name, rate in RATES.items()
+    ]
+    return [*rows, peer, missing]
+
+
+def test_a_peer_that_is_not_durable_is_no_yardstick() -> None:
+    """The best peer is the best of those that do the same work."""
+    ratios = {row.work: row for row in reach(measurements())}
+    against_peer = next(row for work, row in ratios.items() if "best peer (SQLite)" in work)
+    against_raw = next(row for work, row in ratios.items() if "both with zeros kept ahead alike" in work)
+    assert (against_peer.value, against_peer.reached) == (5, False)
+    assert (against_raw.value, against_raw.reached) == (0.25, False)
+
+
+def test_page_and_picture_show_every_contender() -> None:
+    """Nobody is left out because it was not installed, or was not durable."""
+    found = measurements()
+    result = report.Result(machine={"date": "today"}, quick=False, measurements=found, reached=reach(found))
+    page = report.markdown(result, "picture.svg")
+    assert all(row.contender in page for row in found)
+    assert "not installed" in page
+    assert "**not durable**" in page
+    ET.fromstring(report.picture(found))
+
+
+def test_retried_batch_is_half_old() -> None:
+    """The workload of retries would measure something else if its retries were not retries."""
+    source = Source(100)
+    before = source.batch(1000)
+    after = source.retried(before, 1000)
+    known = dict(before.rows())
+    repeats = [(id, value) for id, value in after.rows() if id in known]
+    assert len(repeats) == 500
+    assert all(known[id] == value for id, value in repeats)
+
+
+@pytest.mark.parametrize("name", ["benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg"])
+def test_documentation_is_what_the_reference_result_says(name: str) -> None:
+    """Figures that were edited by hand, or a result that was stored without its page, are found here."""
+    page = program.DOCS / name
+    if not (program.RESULTS / "reference.json").exists():
+        assert not page.exists()
+        return
+    assert program.document().get(name) == (page.read_text() if page.exists() else None)
+
+
+def test_stored_results_are_the_reference_only() -> None:
+    """Every other run's result is its machine's own."""
+    ignored = (Path(program.__file__).parents[1] / ".gitignore").read_text()
+    assert "benchmarks/results/*\n!benchmarks/results/reference*.json" in ignored
