@@ -18,10 +18,10 @@ KEYS = 30_000
 CALLS_PER_ROW_MAX = 0.1
 """Work is done in chunks of a few thousand rows, each some eighty calls."""
 
-CONTENT_CALLS_PER_ROW_MAX = 1.5
+CONTENT_CALLS_PER_ROW_MAX = 5
 """Content ids are the exception that is known: one BLAKE2b a row, through ``hashlib``."""
 
-APPEND_CALLS_MAX = 225
+APPEND_CALLS_MAX = 260
 SUBMIT_CALLS_MAX = 100
 
 
