@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.format import arrays
+
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.signedinteger[Any]]
 
@@ -32,8 +34,7 @@ def validity(array: pa.Array) -> NDArray[np.bool_] | None:
     """Return which rows are not null, or None when all are there."""
     if array.null_count == 0:
         return None
-    valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+    return arrays.present(array)
 
 
 def buffer_of(array: pa.Array, index: int, dtype: Any) -> NDArray[Any]:

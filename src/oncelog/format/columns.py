@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.format.arrays import binaries, texts
 from oncelog.format.intake import check_limits, check_record, normalise
 from oncelog.format.schema import (
     ALL_BITS,
@@ -73,7 +74,7 @@ _ENTRY_COLUMNS = Entry.__struct_fields__[4:]
 def from_records(records: Sequence[Record], starts: Sequence[bool] | None = None) -> pa.RecordBatch:
     """Return checked records as a payload. ``starts`` has the batch-start bits; ``None`` means all true."""
     mask = VALUE
-    arrays = [pa.array([record.value for record in records], pa.binary())]
+    arrays = [binaries([record.value for record in records])]
     for bit, array in _optional_arrays(records):
         mask |= bit
         arrays.append(array)
@@ -94,7 +95,11 @@ def _optional_arrays(records: Sequence[Record]) -> list[tuple[int, pa.Array]]:
         (TENANT, [record.tenant for record in records]),
     )
     absent = [None] * len(records)
-    return [(bit, pa.array(values, FIELDS[bit].type)) for bit, values in columns if values != absent]
+    return [(bit, _array(bit, values)) for bit, values in columns if values != absent]
+
+
+def _array(bit: int, values: list[Any]) -> pa.Array:
+    return pa.array(values, FIELDS[bit].type) if bit in {HEADERS, SEQUENCE} else texts(values)
 
 
 def _pairs(headers: Mapping[str, bytes] | None) -> list[tuple[str, bytes]] | None:

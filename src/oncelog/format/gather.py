@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format import single
+from oncelog.format.arrays import binaries, texts_of_utf8
 from oncelog.format.block import CHECKED_BYTES, HEADER, HEADER_BYTES, MAGIC, VERSION, decode
 from oncelog.format.columns import Timestamps, concat
 from oncelog.format.schema import ID, VALUE, schema_of
@@ -140,7 +141,7 @@ class _Gathering:
         if not self.values:
             return
         mask = VALUE
-        arrays = [pa.array(self.values, pa.binary())]
+        arrays = [binaries(self.values)]
         if any(found is not None for found in self.ids):
             mask |= ID
             arrays.append(_texts(self.ids))
@@ -168,8 +169,10 @@ class _Gathering:
 
 
 def _texts(texts: list[bytes | None]) -> pa.Array:
+    array = texts_of_utf8(texts)
     try:
-        return pa.array(texts, pa.string())
+        array.validate(full=True)
     except pa.ArrowInvalid as error:
         message = f"an id in a block whose checksums hold is not UTF-8: {error}"
         raise CorruptionError(message) from error
+    return array

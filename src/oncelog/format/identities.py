@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -35,6 +37,18 @@ class Identities(msgspec.Struct, frozen=True):
         """Return identities given in any order."""
         order = np.lexsort((rows, keys[:, 1], keys[:, 0]))
         return cls(keys[order, 0].copy(), keys[order, 1].copy(), fingerprints[order], rows[order])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Identities]) -> Identities:
+        """Return the identities of several parts as those of one."""
+        if len(parts) == 1:
+            return parts[0]
+        none = (np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
+        return cls.sorted(
+            np.concatenate([none[0], *(part.keys for part in parts)]),
+            np.concatenate([none[1], *(part.fingerprints for part in parts)]),
+            np.concatenate([none[2], *(part.rows for part in parts)]),
+        )
 
     @property
     def keys(self) -> NDArray[np.uint64]:

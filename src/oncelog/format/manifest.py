@@ -84,7 +84,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     below ``epoch`` was abandoned by its writer and is being closed by the next. ``doomed`` is what nothing refers to
     any more, keys of objects and numbers of segments whose blocks remain: it is deleted first, and forgotten here then.
     ``window_since`` is the first position whose writers kept the window that the last of them had, ``writer_window``.
-    ``truncating`` announces a truncation to that position, so that a reader's lease comes before it or stops it.
+    ``truncating`` announces a truncation to that position by ``truncator``, so that a reader's lease comes before it or
+    stops it.
     Files named before ``staging_floor_us`` that nothing refers to may be deleted, so nothing may come to refer to them.
     """
 
@@ -109,6 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     doomed: tuple[str, ...] = ()
     staging_floor_us: int = 0
     truncating: int = 0
+    truncator: bytes = b""
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

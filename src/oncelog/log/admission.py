@@ -18,7 +18,7 @@ from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
-from oncelog.format import columns
+from oncelog.format import arrays, columns
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.adoption import Adopted
 from oncelog.log.committer import Group, Ticket
@@ -187,7 +187,7 @@ def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: Window | None) -> K
     if ids.null_count == 0:
         return Keys(None, hasher.identities(None, ids), hasher.fingerprints(payload))
     present = ids.is_valid()
-    rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(arrays.present(ids))
     named = payload.filter(present)
     return Keys(rows, hasher.identities(None, named.column(at)), hasher.fingerprints(named))
 
@@ -297,7 +297,7 @@ def remember(admitted: Admitted, keys: Keys | None, window: Window | None, paylo
     if keys is None or window is None:
         return 0
     at = payload.schema.get_field_index("start")
-    starts = payload.column(at).to_numpy(zero_copy_only=False) if at >= 0 else np.ones(payload.num_rows, np.bool_)
+    starts = arrays.flags(payload.column(at)) if at >= 0 else np.ones(payload.num_rows, np.bool_)
     if keys.rows is None and admitted.new.all():
         window.add(keys.identities, admitted.positions, keys.fingerprints, starts)
         return len(keys.identities)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument
+from oncelog.format import arrays, sealed
 from oncelog.format import identities as identities_format
-from oncelog.format import sealed
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.log.sealing import PREFIX, new_key
@@ -42,19 +42,13 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 
 def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch]) -> Staged:
     """Write checked payloads as a file that can be adopted; may be called by anybody, without the log's writer."""
-    keys: list[NDArray[np.uint64]] = []
-    prints: list[NDArray[np.uint64]] = []
-    rows: list[NDArray[np.uint32]] = []
     count = 0
+    found: list[Identities] = []
 
     def tables() -> Iterable[pa.RecordBatch]:
         nonlocal count
         for payload in payloads:
-            named, at = _named(payload, count)
-            if len(at):
-                keys.append(hasher.identities(None, named.column("id")))
-                prints.append(hasher.fingerprints(named))
-                rows.append(at)
+            found.append(identities_of(hasher, [(payload, count)]))
             count += payload.num_rows
             yield sealed.to_staged(payload)
 
@@ -62,21 +56,32 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
     if not count:
         message = "there are no records to stage"
         raise InvalidArgument(message)
+    identities = Identities.joined(found)
     key = new_key(clock)
     home.create(key, [data])
     beside = None
-    if keys:
+    if len(identities.rows):
         beside = key.removesuffix(".parquet") + ".ids"
-        found = Identities.sorted(np.concatenate(keys), np.concatenate(prints), np.concatenate(rows))
-        home.create(beside, identities_format.encode(found))
+        home.create(beside, identities_format.encode(identities))
     return Staged(
         key=key,
         records=count,
         size_bytes=data.size,
         checksum=xxhash.xxh3_64_intdigest(data),
         identities=beside,
-        ids=sum(map(len, rows)),
+        ids=len(identities.rows),
     )
+
+
+def identities_of(hasher: Hasher, payloads: Iterable[tuple[pa.RecordBatch, int]]) -> Identities:
+    """Return the identities of payloads, each given with the number of its first row."""
+    found = []
+    for payload, first_row in payloads:
+        named, rows = _named(payload, first_row)
+        if len(rows):
+            keys = hasher.identities(None, named.column("id"))
+            found.append(Identities.sorted(keys, hasher.fingerprints(named), rows))
+    return Identities.joined(found)
 
 
 def _named(payload: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, NDArray[np.uint32]]:
@@ -85,7 +90,7 @@ def _named(payload: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, NDA
     if at < 0:
         return payload.slice(0, 0), np.empty(0, np.uint32)
     present = payload.column(at).is_valid()
-    rows = np.flatnonzero(present.to_numpy(zero_copy_only=False)) + first_row
+    rows = np.flatnonzero(arrays.present(payload.column(at))) + first_row
     return (payload if len(rows) == payload.num_rows else payload.filter(present)), rows.astype(np.uint32)
 
 
@@ -197,6 +202,9 @@ def check(staged: Sequence[Staged]) -> None:
     """Raise ``InvalidArgument`` for what cannot be a staged file."""
     if not staged:
         message = "there is nothing to adopt"
+        raise InvalidArgument(message)
+    if len({file.key for file in staged}) < len(staged):
+        message = "a staged file can be adopted once, and one of these is there twice"
         raise InvalidArgument(message)
     for file in staged:
         if not file.key.startswith(PREFIX) or file.records < 1:

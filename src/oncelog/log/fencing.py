@@ -28,24 +28,40 @@ def take(home: LogHome, manifests: Manifests, writer: bytes) -> tuple[Known, Tai
         return known, None
     tail = home.fence(manifest.open_segment, manifest.epoch)
     abandoned = _describe(home, manifest, tail)
-    return manifests.update(close_and_open(manifest.epoch, manifest.open_segment, abandoned), known), tail
+    return manifests.update(_close_abandoned(manifest.epoch, manifest.open_segment, abandoned), known), tail
 
 
 def _claim(writer: bytes) -> Change:
     def change(manifest: Manifest) -> Manifest:
         if manifest.writer == writer:
             return manifest
-        window = manifest.settings.window if manifest.settings.idempotence != "off" else None
-        claimed = msgspec.structs.replace(
-            manifest,
-            epoch=manifest.epoch + 1,
-            writer=writer,
-            writer_window=window,
-            window_since=manifest.window_since if window == manifest.writer_window else manifest.next_position,
-        )
-        return claimed if claimed.open_segment is not None else _open_next(claimed)
+        claimed = msgspec.structs.replace(manifest, epoch=manifest.epoch + 1, writer=writer)
+        return claimed if claimed.open_segment is not None else _open_next(_with_window(claimed))
 
     return change
+
+
+def _close_abandoned(epoch: int, number: int, closed: Segment | None) -> Change:
+    """Return the change by which a new writer closes what the one before left open, and opens a segment of its own."""
+
+    def change(manifest: Manifest) -> Manifest:
+        check_epoch(manifest, epoch)
+        if manifest.open_segment != number:
+            return manifest
+        after = _with_window(_close(manifest, closed, 0))
+        if closed is None:  # it was begun, perhaps, and has nothing that anybody will read
+            after = msgspec.structs.replace(after, doomed=(*after.doomed, f"blocks:{number}"))
+        return _open_next(after)
+
+    return change
+
+
+def _with_window(manifest: Manifest) -> Manifest:
+    """Note the window that the writer keeps from here on. What is before was written under the one before."""
+    window = manifest.settings.window if manifest.settings.idempotence != "off" else None
+    if window == manifest.writer_window:
+        return manifest
+    return msgspec.structs.replace(manifest, writer_window=window, window_since=manifest.next_position)
 
 
 def close_and_open(epoch: int, number: int, closed: Segment | None, uptime_us: int = 0) -> Change:

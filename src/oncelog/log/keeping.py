@@ -122,7 +122,10 @@ class Keeper:
                 if self._committer.error is not None:
                     return
         if settings.retention_s is not None or settings.retention_bytes is not None:
-            before = retention.wanted(self._manifests, self._run.known.manifest, self._clock.now_us())
+            known = self._manifests.newest(self._run.known) or self._run.known  # with what was just sealed
+            _, before = self._manifests.look(
+                known, lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
+            )
             retention.truncate(self._home, self._manifests, self._clock, before, self.window_from())
 
     def window_from(self) -> int | None:

@@ -14,7 +14,7 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.format.manifest import Manifest
+from oncelog.format.manifest import Manifest, Segment
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import arguments, fencing, recovery, retention, sealing, snapshots, verifying
 from oncelog.log.admission import Seen
@@ -134,7 +134,9 @@ class Log(Handle):
         self._manifests.sweep(known)
         seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
         if settings.idempotence != "off":
-            recovered = recovery.recover(self._home, self._manifests, manifest, settings, hasher)
+            known, recovered = self._manifests.look(
+                known, lambda newest: recovery.recover(self._home, self._manifests, newest, settings, hasher)
+            )
             seen, watermark, uptime_us = (
                 Seen(recovered.window, recovered.adopted),
                 recovered.watermark,
@@ -235,9 +237,8 @@ class Log(Handle):
         The record in row ``n`` of a file has position ``first_position + n``. Records before the log's first position
         may still be in the first of them.
         """
-        manifest = self._manifest()
         found: dict[str, SealedFileInfo] = {}
-        for segment in self._manifests.closed_from(manifest, manifest.first_position):
+        for segment in self._closed_segments():
             file = segment.file
             if file is None:
                 continue
@@ -268,13 +269,19 @@ class Log(Handle):
         """Remove what the log's retention settings do not want kept, as ``truncate`` would. Writers do this
         themselves.
         """
-        known = self._refresh()
-        before = retention.wanted(self._manifests, known.manifest, self._clock.now_us())
+        known, before = self._manifests.look(
+            self._refresh(), lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
+        )
         return retention.truncate(self._home, self._manifests, self._clock, before, self._window_from(known))
 
     def _window_from(self, known: Known) -> int | None:
         here = self._writer.window_from if self._writer is not None else None
-        return here if here is not None else retention.window_from(self._home, self._manifests, known)
+        if here is not None:
+            return here
+        _, needed_from = self._manifests.look(
+            known, lambda manifest: retention.window_from(self._home, self._manifests, manifest)
+        )
+        return needed_from
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Read everything, check every promise that can be checked; return what was found, each with place and
@@ -286,10 +293,10 @@ class Log(Handle):
 
     def info(self) -> LogInfo:
         """Return what there is to know about the log now."""
-        known = self._refresh()
+        closed = self._closed_segments()
+        known = self._known
         manifest = known.manifest
         writer = self._writer if self._writer is not None and not self._writer.closed else None
-        closed = list(self._manifests.closed_from(manifest, manifest.first_position))
         taken = snapshots.heads(self._home, manifest.log_id)
         return LogInfo(
             name=self.name,
@@ -309,6 +316,13 @@ class Log(Handle):
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
         )
+
+    def _closed_segments(self) -> list[Segment]:
+        """Return the closed segments, oldest first."""
+        self._known, found = self._manifests.look(
+            self._refresh(), lambda manifest: list(self._manifests.closed_from(manifest, manifest.first_position))
+        )
+        return found
 
     def _last_position(self) -> int:
         """Return the position of the last visible record, or the one before the first there will be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import xxhash
@@ -29,6 +29,9 @@ from oncelog.storage.base import LogHome
 
 BODIES_KEPT = 16
 """A reader that found a version has that many more of them to fetch its body in, else it looks for a newer one."""
+
+
+_T = TypeVar("_T")
 
 
 class Known(NamedTuple):
@@ -134,7 +137,14 @@ class Manifests:
             message = "the log's manifest is gone: was it deleted?"
             raise NotFound(message)
         while True:
-            wanted = change(current.manifest)
+            try:
+                wanted = change(current.manifest)
+            except NotFound:  # a page was written anew meanwhile; or the change itself says so
+                newer = self.newest(current)
+                if newer is None or newer.version == current.version:
+                    raise
+                current = newer
+                continue
             if wanted is current.manifest:
                 return current
             won = self._offer(current.version + 1, self._spill(wanted))
@@ -144,6 +154,24 @@ class Manifests:
             newer = self.newest(current)
             assert newer is not None
             current = newer
+
+    def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
+        """Return what ``work`` finds by a manifest, and that manifest: a newer one if what the first led to is gone.
+
+        Pages that were written anew, segments that were sealed and files that were merged are deleted under those who
+        still go by the manifest before. What is gone although the newest refers to it is a ``CorruptionError``.
+        """
+        while True:
+            try:
+                return known, work(known.manifest)
+            except NotFound as error:
+                newer = self.newest(known)
+                if newer is None or not self._home.exists(version_key(known.version)):
+                    raise  # the log was deleted
+                if newer.version == known.version:
+                    message = f"{error}, though manifest version {known.version} refers to it: restore it from a copy"
+                    raise CorruptionError(message) from error
+                known = newer
 
     def create(self, manifest: Manifest) -> Known | None:
         """Make the first version; ``None`` when somebody else made it."""

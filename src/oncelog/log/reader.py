@@ -79,8 +79,12 @@ def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
     """Go to where reading starts, and hold a lease from there on if there is one."""
     scan.begin(start)
     if lease is not None:
-        lease.hold(scan.position)
-        scan.begin(scan.position)  # what was truncated before the lease was there is told now
+        try:
+            lease.hold(scan.position)
+            scan.begin(scan.position)  # what was truncated before the lease was there is told now
+        except BaseException:
+            lease.release()  # a reader that never was holds nothing back
+            raise
 
 
 def check_columns(names: Sequence[str] | None) -> None:

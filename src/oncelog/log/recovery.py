@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window, WindowState
-from oncelog.format import columns
+from oncelog.errors import CorruptionError, NotFound
+from oncelog.format import arrays, columns
+from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import snapshots
-from oncelog.log.adoption import Adopted, read_identities
+from oncelog.log.adoption import Adopted, identities_of, read_identities
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows
@@ -52,22 +54,30 @@ def recover(
         if segment.identities is None:
             fold(window, rows_of(home, files, segment, start), hasher)
     window.evict(uptime_us)
-    return Recovered(window, _adopted(home, manifests, manifest, settings, uptime_us), start, uptime_us)
-
-
-def _adopted(home: LogHome, manifests: Manifests, manifest: Manifest, settings: LogSettings, uptime_us: int) -> Adopted:
-    """Return the identities of adopted files that are within the window's duration."""
     duration_us = int(settings.window.duration_s * 1e6)
     adopted = Adopted(duration_us)
-    recent = []
+    for segment in adopted_within(manifests, manifest, duration_us, uptime_us):
+        adopted.add(segment, _identities(home, files, segment, hasher))
+    return Recovered(window, adopted, start, uptime_us)
+
+
+def adopted_within(manifests: Manifests, manifest: Manifest, duration_us: int, uptime_us: int) -> list[Segment]:
+    """Return the adopted segments that are within the window's duration, oldest first."""
+    recent: list[Segment] = []
     for segment in manifests.closed_back(manifest):
         if segment.next_position <= manifest.first_position or segment.last_uptime_us + duration_us <= uptime_us:
             break
-        recent.append(segment)
-    for segment in reversed(recent):
-        if segment.identities is not None:
-            adopted.add(segment, read_identities(home, segment.identities))
-    return adopted
+        recent += [segment] if segment.identities is not None else []
+    return recent[::-1]
+
+
+def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -> Identities:
+    """Return an adopted segment's identities: from beside it or, when those are lost or damaged, from its records."""
+    assert segment.identities is not None
+    try:
+        return read_identities(home, segment.identities)
+    except (CorruptionError, NotFound):
+        return identities_of(hasher, ((rows.payload, rows.first_entry) for rows in files.rows(segment, 0)))
 
 
 def _covers(taken: Snapshot, settings: LogSettings) -> bool:
@@ -131,7 +141,7 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])
     if ids.null_count:
         present = ids.is_valid()
-        positions = positions[present.to_numpy(zero_copy_only=False)]
+        positions = positions[arrays.present(ids)]
         payload = payload.filter(present)
         ids = payload.column(payload.schema.get_field_index("id"))
     keys = hasher.identities(None, ids)
@@ -163,4 +173,4 @@ def _starts(payload: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_
     at = payload.schema.get_field_index("start")
     if at < 0:
         return np.ones(payload.num_rows, np.bool_)
-    return np.asarray(payload.column(at).to_numpy(zero_copy_only=False))
+    return arrays.flags(payload.column(at))

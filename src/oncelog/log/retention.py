@@ -10,8 +10,8 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log import leases, sealing, snapshots
-from oncelog.log.manifests import Change, Known, Manifests
-from oncelog.log.recovery import needed
+from oncelog.log.manifests import Change, Manifests
+from oncelog.log.recovery import adopted_within, needed
 from oncelog.storage.base import LogHome
 
 
@@ -30,17 +30,18 @@ def truncate(home: LogHome, manifests: Manifests, clock: Clock, before: int, win
     if before < 0:
         message = f"truncate before {before}: positions count from 0"
         raise InvalidArgument(message)
+    token = clock.token(8)
     while True:
         known = manifests.newest()
         assert known is not None
         target, held_by = _allowed(known.manifest, before, window_from)
         if target <= known.manifest.first_position:
             return Truncation(first_position=known.manifest.first_position, held_by=held_by)
-        manifests.update(_announce(target), known)
+        manifests.update(_announce(target, token), known)
         lease = leases.held_from(home, clock)
         if lease is not None and lease < target:
             target, held_by = max(lease, known.manifest.first_position), "lease"
-        after = manifests.update(_cut(manifests, target)).manifest
+        after = manifests.update(_cut(manifests, target, token)).manifest
         if after.first_position >= target:
             sealing.collect(home, manifests)
             return Truncation(first_position=after.first_position, held_by=held_by)
@@ -56,22 +57,25 @@ def _allowed(
     return before, None
 
 
-def _announce(target: int) -> Change:
+def _announce(target: int, token: bytes) -> Change:
     def change(manifest: Manifest) -> Manifest:
-        if manifest.truncating == target:
+        if (manifest.truncating, manifest.truncator) == (target, token):
             return manifest
-        return msgspec.structs.replace(manifest, truncating=target)
+        return msgspec.structs.replace(manifest, truncating=target, truncator=token)
 
     return change
 
 
-def _cut(manifests: Manifests, target: int) -> Change:
-    return lambda manifest: _without(manifests, manifest, target)
+def _cut(manifests: Manifests, target: int, token: bytes) -> Change:
+    return lambda manifest: _without(manifests, manifest, target, token)
 
 
-def _without(manifests: Manifests, manifest: Manifest, target: int) -> Manifest:
-    """Return the manifest without what lies before ``target``, unless a reader has stopped the truncation."""
-    if manifest.truncating < target or manifest.first_position >= target:
+def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes) -> Manifest:
+    """Return the manifest without what lies before ``target``, unless a reader has stopped the truncation.
+
+    Another one's announcement does not do: a lease may have come between this one's look for leases and that.
+    """
+    if manifest.truncating < target or manifest.truncator != token or manifest.first_position >= target:
         return manifest
     gone = [segment for segment in _closed(manifests, manifest, target) if segment.next_position <= target]
     kept = next(manifests.closed_from(manifest, target), None)
@@ -89,6 +93,7 @@ def _without(manifests: Manifests, manifest: Manifest, target: int) -> Manifest:
         manifest,
         first_position=target,
         truncating=0,
+        truncator=b"",
         pages=pages,
         segments=tuple(segment for segment in manifest.segments if segment.next_position > target),
         doomed=(*manifest.doomed, *dict.fromkeys(doomed)),
@@ -104,17 +109,23 @@ def _closed(manifests: Manifests, manifest: Manifest, target: int) -> list[Segme
     return found
 
 
-def window_from(home: LogHome, manifests: Manifests, known: Known) -> int | None:
+def window_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int | None:
     """Return the first position that the dedup window can need, as it can be told without the writer.
 
-    That is the oldest in the newest snapshot; without one, the first of the segments that a rebuild would read.
+    That is the oldest in the newest snapshot; without one, the first of the segments that a rebuild would read. Adopted
+    files are in no snapshot, so the oldest of them that is within the window's duration counts too.
     """
-    manifest = known.manifest
     if manifest.settings.idempotence == "off":
         return None
+    duration_us = int(manifest.settings.window.duration_s * 1e6)
+    adopted = adopted_within(manifests, manifest, duration_us, manifest.uptime_us)
+    return min([_kept_from(home, manifests, manifest), *(segment.first_position for segment in adopted)])
+
+
+def _kept_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int:
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
     if taken is not None:
-        return int(taken.positions.min()) if len(taken.positions) else taken.watermark
+        return int(taken.positions.min(initial=taken.watermark))
     segments = needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     return segments[0].first_position if segments else manifest.next_position
 

@@ -68,10 +68,11 @@ class Rows:
         return _first(self.uptime_us)
 
     def cut(self, start: int, end: int | None = None) -> Rows:
-        """Return the rows from ``start`` to ``end``, sharing their bytes."""
-        end = self.count if end is None else min(end, self.count)
-        if start <= 0 and end >= self.count:
+        """Return the rows from ``start`` to ``end``, as far as they are there, sharing their bytes."""
+        if start <= 0 and (end is None or end >= self.count):
             return self
+        start = min(max(start, 0), self.count)
+        end = self.count if end is None else min(max(start, end), self.count)
         return Rows(
             self.payload.slice(start, end - start),
             self.segment,

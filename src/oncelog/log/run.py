@@ -75,9 +75,15 @@ class Run:
         segment, first_position = self.start
         if position >= first_position:
             return segment, position - first_position
-        manifest = self.known.manifest
-        at = bisect.bisect_right(manifest.segments, position, key=lambda segment: segment.first_position) - 1
-        found = manifest.segments[at] if at >= 0 else next(self._manifests.closed_from(manifest, position), None)
+        known = self.known
+        segments = known.manifest.segments
+        at = bisect.bisect_right(segments, position, key=lambda segment: segment.first_position) - 1
+        if at >= 0:
+            found: Segment | None = segments[at]
+        else:
+            _, found = self._manifests.look(
+                known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
+            )
         if found is None or not found.first_position <= position < found.next_position:
             return None, None
         return found.number, position - found.first_position
@@ -146,8 +152,11 @@ class Run:
         self.known = self._manifests.update(change, self.known)
         self._let_go()
         self._begin()
-        keys = {file.key for file in staged}
-        return [part for part in self.known.manifest.segments if part.file is not None and part.file.key in keys]
+        first = self.known.manifest.next_position - sum(file.records for file in staged)
+        _, segments = self._manifests.look(
+            self.known, lambda manifest: list(self._manifests.closed_from(manifest, first))
+        )
+        return segments
 
     def finish(self, uptime_us: int) -> None:
         """Close this segment in the manifest, at its known tail: the writer is leaving."""

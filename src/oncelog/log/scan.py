@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -39,6 +39,7 @@ class Scan:
             message = f"there is no log {name!r}"
             raise NotFound(message)
         self._known: Known = known
+        self._entered = known.version  # by which manifest the place below was found
         self.position = known.manifest.first_position
         self._segment: Segment | None = None
         self._sealed: Iterator[Rows] | None = None
@@ -89,18 +90,24 @@ class Scan:
 
     def _go(self, position: int) -> None:
         """Go to a position that is visible, or the next to be; ``NotFound`` if it was truncated away."""
-        manifest = self._known.manifest
-        if position < manifest.first_position:
-            message = (
-                f"position {position} of log {self._name!r} was truncated away: it begins at {manifest.first_position}"
-            )
-            raise NotFound(message, first=manifest.first_position)
+        segment = self._closed_at(position)
+        first = self._known.manifest.first_position
+        if position < first:
+            message = f"position {position} of log {self._name!r} was truncated away: it begins at {first}"
+            raise NotFound(message, first=first)
         self.position = position
-        segment = next(self._manifests.closed_from(manifest, position), None)
+        self._entered = self._known.version
         if segment is not None:
             self._enter(segment)
         else:
             self._enter_open()
+
+    def _closed_at(self, position: int) -> Segment | None:
+        """Return the closed segment that holds a position, or the first one behind it."""
+        self._known, segment = self._manifests.look(
+            self._known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
+        )
+        return segment
 
     def _enter(self, segment: Segment) -> None:
         """Go on with a closed segment, at ``position``."""
@@ -133,24 +140,29 @@ class Scan:
         if when.tzinfo is None:
             message = f"start {when!r} has no time zone: use datetime.now(UTC) or when.replace(tzinfo=UTC)"
             raise InvalidArgument(message)
+        self._not_before_us = moment_us = micros(when)
+        found = self._closed_where(lambda segment: segment.last_timestamp_us >= moment_us)
         manifest = self._known.manifest
-        self._not_before_us = micros(when)
-        for segment in self._manifests.closed_from(manifest, manifest.first_position):
-            if segment.last_timestamp_us >= self._not_before_us:
-                self._go(max(segment.first_position, manifest.first_position))
-                return
-        self._go(manifest.next_position)
+        self._go(max(found.first_position, manifest.first_position) if found is not None else manifest.next_position)
 
     def _position_of(self, number: int, entry: int) -> int:
         manifest = self._known.manifest
         if number == manifest.open_segment and entry >= 0:
             self._check_there(manifest.next_position + entry)
             return manifest.next_position + entry
-        for segment in self._manifests.closed_from(manifest, manifest.first_position):
-            if segment.number == number and 0 <= entry < segment.entries:
-                return segment.first_position + entry
+        found = self._closed_where(lambda segment: segment.number == number)
+        if found is not None and 0 <= entry < found.entries:
+            return found.first_position + entry
         message = f"log {self._name!r} has no entry {entry} in segment {number}"
-        raise NotFound(message, first=manifest.first_position)
+        raise NotFound(message, first=self._known.manifest.first_position)
+
+    def _closed_where(self, wanted: Callable[[Segment], bool]) -> Segment | None:
+        """Return the first closed segment that is wanted."""
+        self._known, found = self._manifests.look(
+            self._known,
+            lambda manifest: next(filter(wanted, self._manifests.closed_from(manifest, manifest.first_position)), None),
+        )
+        return found
 
     # Going on.
 
@@ -202,7 +214,7 @@ class Scan:
 
     def _look_again(self) -> None:
         """Find the place again by its position in a newer manifest: what was to be read is gone."""
-        if self._newer() is None:
+        if not self._is_outdated():
             message = f"segment {self._number} of log {self._name!r} is missing: restore it from a copy"
             raise CorruptionError(message)
         self._go(self.position)
@@ -215,14 +227,20 @@ class Scan:
         self._known = newer
         return newer
 
+    def _is_outdated(self) -> bool:
+        """Tell whether the place was found by an older manifest than there is, and go on with that."""
+        self._newer()
+        return self._entered < self._known.version
+
     def _move_on(self) -> bool:
         """Go to the next segment, or notice that this one was closed; ``False`` when there is nothing new."""
         if self._segment is not None and (self._sealed is not None or self._cursor >= self._segment.end):
             self.position = max(self.position, self._segment.next_position)
             return self._next_segment() or (self._newer() is not None and self._next_segment())
-        if self._newer() is None:
+        if not self._is_outdated():
             return False
         if self._number == self._known.manifest.open_segment and self._number >= 0:
+            self._entered = self._known.version
             return False
         return self._find_again()
 
@@ -237,10 +255,8 @@ class Scan:
 
     def _find_again(self) -> bool:
         """Look the open segment up in a newer manifest: it may be closed now, or have gone because it was empty."""
-        for segment in self._manifests.closed_back(self._known.manifest):
-            if segment.number == self._number and segment.file is None:
-                self._segment = segment
-                return True
-            if segment.number <= self._number:
-                break
+        segment = self._closed_at(self.position)
+        if segment is not None and segment.number == self._number and segment.file is None:
+            self._segment, self._entered = segment, self._known.version
+            return True
         return self._next_segment()

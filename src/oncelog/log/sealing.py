@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, OncelogError
+from oncelog.errors import CorruptionError, NotFound, OncelogError
 from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.log.files import Files, rows_of
@@ -45,12 +45,18 @@ def seal(
 
     Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later.
     """
-    for group in _groups(manifests, known.manifest, file_bytes):
-        if size(group) < bytes_min:
-            continue
-        done = _seal_group(home, manifests, clock, group)
-        if done is not None:
-            yield done
+    while True:
+        try:
+            for group in _groups(manifests, known.manifest, file_bytes):
+                done = _seal_group(home, manifests, clock, group) if size(group) >= bytes_min else None
+                if done is not None:
+                    yield done
+            break
+        except NotFound:  # somebody else sealed, merged or truncated what this manifest refers to
+            newer = manifests.newest(known)
+            if newer is None or newer.version == known.version:
+                raise
+            known = newer
     collect(home, manifests)
 
 
@@ -96,8 +102,10 @@ def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
 
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
-    key = new_key(clock)
     data = sealed.encode(_tables(home, group))
+    known = manifests.newest()
+    assert known is not None
+    key = new_key(clock, known.manifest.staging_floor_us)
     home.create(key, [data])
     changes: dict[int, Segment] = {}
     row = 0
@@ -105,7 +113,7 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
         file = File(key, row, data.size, xxhash.xxh3_64_intdigest(data))
         changes[segment.number] = msgspec.structs.replace(segment, file=file, end=0, size_bytes=0)
         row += segment.entries
-    after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes)).manifest
+    after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes), known).manifest
     position = max(after.first_position, group[-1].first_position)
     now = next(manifests.closed_from(after, position), None)
     if now is None or now.file is None or now.file.key != key:
@@ -114,9 +122,12 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
 
 
-def new_key(clock: Clock) -> str:
-    """Return a key for a file that nobody else uses. It tells when it was made, for the staging floor."""
-    return f"{PREFIX}{clock.now_us():020d}-{clock.token(8).hex()}.parquet"
+def new_key(clock: Clock, floor_us: int = 0) -> str:
+    """Return a key for a file that nobody else uses. It tells when it was made, for the staging floor.
+
+    A floor that a clock announced which was ahead is no reason to refuse what is made now, so it counts as made then.
+    """
+    return f"{PREFIX}{max(clock.now_us(), floor_us):020d}-{clock.token(8).hex()}.parquet"
 
 
 def created_us(key: str) -> int:

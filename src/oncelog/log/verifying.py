@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
-from oncelog.dedup.window import Window
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import block, snapshot
-from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.identities import Identities
+from oncelog.format.manifest import Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import sealing, snapshots
+from oncelog.log.adoption import identities_of, read_identities
 from oncelog.log.files import READ_BYTES, Files
+from oncelog.log.judging import Finding, Repeats, Severity, SnapshotCheck
 from oncelog.log.manifests import Known, Manifests
-from oncelog.log.recovery import fold
 from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
 
-Severity = Literal["error", "warning", "note"]
+__all__ = ["Finding", "Progress", "Severity", "Verification", "verify"]
+
 Progress = Callable[[int, int], None]
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it should be: how bad, where, and what.
-
-    An *error* breaks a promise; a *warning* costs time or safety but no record; a *note* is worth knowing.
-    """
-
-    severity: Severity
-    where: str
-    what: str
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,41 +46,43 @@ def verify(home: LogHome, manifests: Manifests, known: Known, progress: Progress
 
 
 class _Verifier:
-    """One pass over a log, with what it has seen so far."""
+    """One pass over a log, with what it has seen so far.
+
+    A log that is verified lives on: what is sealed, merged or truncated meanwhile is looked up in a newer manifest.
+    What comes in behind ``end``, where the log ended when the pass began, is left out.
+    """
 
     def __init__(self, home: LogHome, manifests: Manifests, known: Known, progress: Progress | None) -> None:
         self._home = home
         self._manifests = manifests
-        self._manifest = known.manifest
-        self._version = known.version
+        self._known = known
         self._progress = progress
         self._files = Files(home)
+        self._hasher = Hasher(known.manifest.secret)
         self._findings: list[Finding] = []
         self._records = self._bytes = self._segments = 0
-        self._position = known.manifest.first_position
+        self._first = self._position = known.manifest.first_position
+        self._end = 0
         self._timestamp_us = 0
         self._uptime_us = 0
-        self._repeats = _Repeats(known.manifest)
-        self._snapshot: _SnapshotCheck | None = None
+        self._repeats = Repeats(known.manifest, self._hasher)
+        self._snapshot: SnapshotCheck | None = None
 
     def run(self) -> Verification:
         """Check the manifest, the snapshots, and every record."""
-        manifest = self._manifest
         self._check_snapshots()
-        end = manifest.next_position
-        if manifest.open_segment is not None:
-            end += self._home.visible(manifest.open_segment)
-        for segment in self._manifests.closed_from(manifest, manifest.first_position):
-            self._segments += 1
-            self._check_segment(segment)
-            if self._progress is not None:
-                self._progress(self._position - manifest.first_position, end - manifest.first_position)
-        self._check_open()
+        self._end = self._visible_end()
+        while self._position < self._end:
+            before = self._position
+            self._check_next()
+            if self._position == before and not self._renew():
+                self._note("error", f"position {before}", f"is not there, and the log goes to {self._end - 1}")
+                break
+            self._tell()
         if self._snapshot is not None:
-            self._findings += self._snapshot.findings()
+            self._findings += self._snapshot.findings(self._known.manifest)
         self._check_leftovers()
-        if self._progress is not None:
-            self._progress(end - manifest.first_position, end - manifest.first_position)
+        self._tell()
         return Verification(
             records=self._records, bytes=self._bytes, segments=self._segments, findings=tuple(self._findings)
         )
@@ -100,11 +90,22 @@ class _Verifier:
     def _note(self, severity: Severity, where: str, what: str) -> None:
         self._findings.append(Finding(severity, where, what))
 
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(min(self._position, self._end) - self._first, self._end - self._first)
+
+    def _renew(self) -> bool:
+        """Go on with a newer manifest, if there is one."""
+        newer = self._manifests.newest(self._known)
+        if newer is None or newer.version == self._known.version:
+            return False
+        self._known = newer
+        return True
+
     def _check_snapshots(self) -> None:
         """Look for snapshots that cannot be read, and keep the newest to be compared with the log."""
-        log_id = self._manifest.log_id
         newest: Snapshot | None = None
-        for key in self._home.list(snapshots.prefix(log_id)):
+        for key in self._home.list(snapshots.prefix(self._known.manifest.log_id)):
             try:
                 taken = snapshot.decode(self._home.read(key), key)
             except (CorruptionError, Unsupported) as error:
@@ -112,31 +113,54 @@ class _Verifier:
                 continue
             except NotFound:
                 continue
+            self._renew()  # a writer may have gone on, and taken this snapshot since
             if taken.watermark > self._visible_end():
                 self._note("error", key, f"a snapshot up to position {taken.watermark}, which is ahead of the log")
             elif newest is None or taken.watermark > newest.watermark:
                 newest = taken
-        if newest is not None and self._manifest.settings.idempotence != "off":
-            self._snapshot = _SnapshotCheck(newest, self._manifest)
+        if newest is not None and self._known.manifest.settings.idempotence != "off":
+            self._snapshot = SnapshotCheck(newest, self._known.manifest, self._hasher)
 
     def _visible_end(self) -> int:
-        number = self._manifest.open_segment
-        return self._manifest.next_position + (self._home.visible(number) if number is not None else 0)
+        while True:
+            manifest = self._known.manifest
+            number = manifest.open_segment
+            end = manifest.next_position + (self._home.visible(number) if number is not None else 0)
+            if not self._renew():
+                return end
+
+    def _check_next(self) -> None:
+        """Check the segment at the position that was reached, or find out that it is another by now."""
+        self._known, segment = self._manifests.look(
+            self._known, lambda manifest: next(self._manifests.closed_from(manifest, self._position), None)
+        )
+        self._position = max(self._position, self._known.manifest.first_position)
+        if segment is None:
+            self._check_open()
+        else:
+            self._check_segment(segment)
 
     def _check_segment(self, segment: Segment) -> None:
         where = f"segment {segment.number}"
-        begin = max(segment.first_position, self._manifest.first_position)
-        if begin != self._position:
-            self._note("error", where, f"begins at position {begin}, {self._position} was expected")
-            self._position = begin
+        if segment.first_position > self._position:
+            self._note("error", where, f"begins at position {segment.first_position}, {self._position} was expected")
+            self._position = segment.first_position
+        begin = self._position
         try:
             for rows in self._rows(segment):
-                self._check_rows(rows, where)
+                self._check_rows(rows, where, adopted=segment.identities is not None)
+        except NotFound as error:
+            if self._renew():
+                return  # it was sealed, merged or truncated meanwhile
+            self._note("error", where, str(error))
         except OncelogError as error:
             self._note("error", where, str(error))
+        if segment.identities is not None and begin <= max(segment.first_position, self._first):
+            self._check_identities(segment, segment.identities)
         if self._position != segment.next_position:
             self._note("error", where, f"ends at position {self._position}, {segment.next_position} was expected")
         self._position = segment.next_position
+        self._segments += 1
 
     def _rows(self, segment: Segment) -> Iterator[Rows]:
         if segment.file is not None:
@@ -145,13 +169,13 @@ class _Verifier:
             return
         self._bytes += segment.size_bytes
         checksum = 0
-        for rows, checksum in self._blocks(segment.number, segment.end):  # noqa: B007
+        for rows, checksum in self._blocks(segment.number, segment.first_position, segment.end):  # noqa: B007
             yield rows
         if checksum != segment.checksum:
             message = "its last block is not the one that the manifest says was last"
             raise CorruptionError(message)
 
-    def _blocks(self, number: int, end: int | None) -> Iterator[tuple[Rows, int]]:
+    def _blocks(self, number: int, first_position: int, end: int | None) -> Iterator[tuple[Rows, int]]:
         """Yield a segment's blocks with their checksums, each chained to the one before."""
         cursor, previous, entry = 0, 0, 0
         while True:
@@ -160,25 +184,35 @@ class _Verifier:
                 return
             for buffer in buffers:
                 found = block.decode(buffer)
-                if found.header.previous != previous or found.header.first_entry != entry:
-                    message = f"the block at entry {found.header.first_entry} does not follow the one before it"
+                header = found.header
+                if header.previous != previous or header.first_entry != entry:
+                    message = f"the block at entry {header.first_entry} does not follow the one before it"
                     raise CorruptionError(message)
-                previous, entry = found.header.checksum, entry + found.header.count
+                if header.segment != number or header.first_position != first_position + entry:
+                    message = f"a block says it is of segment {header.segment}, position {header.first_position}"
+                    raise CorruptionError(message)
+                previous, entry = header.checksum, entry + header.count
                 yield Rows.of_block(found), previous
 
     def _check_open(self) -> None:
-        number = self._manifest.open_segment
+        manifest = self._known.manifest
+        number = manifest.open_segment
         if number is None:
             return
+        where = f"segment {number} (open)"
         try:
-            for rows, _ in self._blocks(number, None):
-                self._check_rows(rows, f"segment {number} (open)")
+            for rows, _ in self._blocks(number, manifest.next_position, None):
+                self._check_rows(rows.cut(0, self._end - rows.first_position), where, adopted=False)
+        except NotFound as error:
+            if not self._renew():
+                self._note("error", where, str(error))
         except OncelogError as error:
-            self._note("error", f"segment {number} (open)", str(error))
+            self._note("error", where, str(error))
+            self._position = self._end
 
-    def _check_rows(self, rows: Rows, where: str) -> None:
+    def _check_rows(self, rows: Rows, where: str, *, adopted: bool) -> None:
         """Check the places and times of consecutive records, and look their ids up."""
-        rows = rows.cut(self._manifest.first_position - rows.first_position)
+        rows = rows.cut(self._position - rows.first_position)
         if not rows.count:
             return
         if rows.first_position != self._position:
@@ -186,6 +220,8 @@ class _Verifier:
         self._check_order(rows, where)
         self._records += rows.count
         self._position = rows.next_position
+        if adopted:
+            return  # their ids are looked up together
         for part in rows.commits():
             found = self._repeats.add(part)
             self._findings += [Finding("error", where, what) for what in found]
@@ -203,130 +239,32 @@ class _Verifier:
         self._timestamp_us = max(self._timestamp_us, int(np.max(rows.timestamp_us)))
         self._uptime_us = max(self._uptime_us, int(np.max(rows.uptime_us)))
 
+    def _check_identities(self, segment: Segment, key: str) -> None:
+        """Hold an adopted file's identities against its records, and look for them in the window."""
+        try:
+            told = identities_of(
+                self._hasher, ((rows.payload, rows.first_entry) for rows in self._files.rows(segment, 0))
+            )
+        except OncelogError:
+            return  # that it cannot be read has been noted
+        try:
+            beside = read_identities(self._home, key)
+            if not all(
+                np.array_equal(getattr(beside, name), getattr(told, name)) for name in Identities.__struct_fields__
+            ):
+                self._note("error", key, f"the identities beside segment {segment.number} are not those of its records")
+        except (CorruptionError, NotFound, Unsupported) as error:
+            self._note("warning", key, f"identities that cannot be read (a longer recovery, no more): {error}")
+        found = self._repeats.adopt(segment, told)
+        self._findings += [Finding("error", f"segment {segment.number}", what) for what in found]
+
     def _check_leftovers(self) -> None:
         """Look for files that nothing refers to, and for what is announced to be deleted."""
-        used = sealing.used(self._manifests, self._manifest)
-        for key in self._home.list(sealing.PREFIX):
+        present = self._home.list(sealing.PREFIX)
+        self._renew()
+        self._known, used = self._manifests.look(self._known, lambda manifest: sealing.used(self._manifests, manifest))
+        for key in present:
             if key not in used:
                 self._note("note", key, "a file that nothing refers to: a sealing is at work, or was killed")
-        for what in self._manifest.doomed:
+        for what in self._known.manifest.doomed:
             self._note("note", what, "nothing refers to it any more: the next sealing or truncation deletes it")
-
-
-class _Repeats:
-    """Looks for ids that were stored again although the window still knew them, by the writer's own clock.
-
-    The window here keeps, instead of positions, how many ids were stored before: an id may be stored again once as
-    many ids as the window has keys came after it (after its batch began), or its time is over.
-    """
-
-    def __init__(self, manifest: Manifest) -> None:
-        kept = manifest.settings.window
-        self._max_keys = kept.max_keys
-        self._duration_us = int(kept.duration_s * 1e6)
-        self._hasher = Hasher(manifest.secret)
-        self._judged = manifest.settings.idempotence != "off" and not kept.refresh_on_hit
-        self._since = manifest.window_since
-        self._window = Window(self._duration_us, self._max_keys)
-        self._count = 0
-
-    def add(self, rows: Rows) -> list[str]:
-        """Add records that were committed together; return what is wrong with them."""
-        if not self._judged or "id" not in rows.payload.schema.names or rows.first_position < self._since:
-            return []
-        assert isinstance(rows.uptime_us, int)
-        payload, positions = _named(rows)
-        keys = self._hasher.identities(None, payload.column("id"))
-        numbers = np.arange(self._count, self._count + len(keys))
-        self._count += len(keys)
-        self._window.evict(rows.uptime_us)
-        wrong = self._within_commit(keys, positions)
-        first = Window.first_occurrence(keys) == np.arange(len(keys))
-        handles = self._window.find(keys)
-        known = handles >= 0
-        if known.any():
-            wrong += self._too_soon(handles[known], numbers[known], positions[known])
-            self._window.evict_through(int(handles[known].max()))
-        starts = _starts(payload)
-        batch_numbers = numbers[np.maximum.accumulate(np.where(starts, np.arange(len(numbers)), 0))]
-        chosen = first
-        self._window.add(
-            keys[chosen], numbers[chosen], batch_numbers[chosen].astype(np.uint64), np.ones(chosen.sum(), np.bool_)
-        )
-        self._window.commit(self._count, rows.uptime_us, rows.uptime_us)
-        return wrong
-
-    def _within_commit(self, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> list[str]:
-        first = Window.first_occurrence(keys)
-        repeats = np.flatnonzero((first != np.arange(len(first))) & (np.arange(len(first)) - first < self._max_keys))
-        return [f"the id at position {positions[row]} is also at {positions[first[row]]}" for row in repeats[:3]]
-
-    def _too_soon(
-        self, handles: NDArray[np.int64], numbers: NDArray[np.int64], positions: NDArray[np.int64]
-    ) -> list[str]:
-        since_batch = numbers - self._window.fingerprints(handles).astype(np.int64)
-        soon = np.flatnonzero(since_batch < self._max_keys)
-        return [
-            f"the id at position {positions[row]} was stored {since_batch[row]} ids before, within the window"
-            for row in soon[:3]
-        ]
-
-
-class _SnapshotCheck:
-    """Compares a snapshot with the fold of the log up to its watermark."""
-
-    def __init__(self, taken: Snapshot, manifest: Manifest) -> None:
-        self._taken = taken
-        self._manifest = manifest
-        self._hasher = Hasher(manifest.secret)
-        self._window = Window(taken.duration_us, taken.max_keys)
-        self._matched = np.zeros(len(taken.positions), np.bool_)
-        self._order = np.argsort(taken.positions)
-        self._sorted = taken.positions[self._order]
-
-    def add(self, rows: Rows) -> None:
-        """Add records; those behind the watermark are left out."""
-        rows = rows.cut(0, max(0, self._taken.watermark - rows.first_position))
-        if not rows.count or "id" not in rows.payload.schema.names:
-            return
-        payload, positions = _named(rows)
-        if not len(positions):
-            return
-        fold(self._window, iter([rows]), self._hasher)
-        places = np.searchsorted(self._sorted, positions)
-        inside = (places < len(self._sorted)) & (self._sorted[np.minimum(places, len(self._sorted) - 1)] == positions)
-        if not inside.any():
-            return
-        entries = self._order[places[inside]]
-        keys = self._hasher.identities(None, payload.column("id"))[inside]
-        prints = self._hasher.fingerprints(payload)[inside]
-        same = (self._taken.identities[entries] == keys).all(axis=1) & (self._taken.fingerprints[entries] == prints)
-        self._matched[entries[same]] = True
-
-    def findings(self) -> list[Finding]:
-        """Return where the snapshot and the fold differ."""
-        found = []
-        truncated = self._taken.positions < self._manifest.first_position
-        wrong = np.flatnonzero(~self._matched & ~truncated)
-        where = f"snapshot up to {self._taken.watermark}"
-        if len(wrong):
-            first = self._taken.positions[wrong[0]]
-            what = f"{len(wrong)} of its ids are not in the log where it says, the first at {first}"
-            found.append(Finding("error", where, what))
-        return found
-
-
-def _named(rows: Rows) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """Return the rows that carry an id, and their positions."""
-    positions = np.arange(rows.first_position, rows.next_position)
-    ids = rows.payload.column("id")
-    if not ids.null_count:
-        return rows.payload, positions
-    present = ids.is_valid()
-    return rows.payload.filter(present), positions[present.to_numpy(zero_copy_only=False)]
-
-
-def _starts(payload: pa.RecordBatch) -> NDArray[np.bool_]:
-    if "start" not in payload.schema.names:
-        return np.ones(payload.num_rows, np.bool_)
-    return np.asarray(payload.column("start").to_numpy(zero_copy_only=False))

@@ -91,7 +91,7 @@ def test_threads_do_not_share_a_writer() -> None:
 def test_nothing_of_a_block_is_held_after_it_was_written() -> None:
     """An idle writer does not keep the last block's memory alive."""
     before = pa.total_allocated_bytes()
-    payload = columns.from_records([Record(bytes(1_000_000), id="x")])
+    payload = pa.RecordBatch.from_arrays([pa.array([bytes(1_000_000)])], schema=columns.schema_of(columns.VALUE))
     encoded = block.encode(payload, **STAMP)
     assert pa.total_allocated_bytes() - before >= 1_000_000
     del payload, encoded

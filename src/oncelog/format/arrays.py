@@ -1,0 +1,74 @@
+"""Arrow arrays from Python lists, by their buffers: ``pa.array`` would import pandas where it finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.errors import InvalidArgument
+
+_BYTES_MAX = (1 << 31) - 1
+
+
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """Return byte strings as a binary array.
+
+    >>> binaries([b"a", b"", b"bc"]).to_pylist()
+    [b'a', b'', b'bc']
+    """
+    return _array(pa.binary(), b"".join(values), list(map(len, values)), None)
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """Return strings, some of them perhaps missing, as a string array.
+
+    >>> texts(["a", None, "ü"]).to_pylist()
+    ['a', None, 'ü']
+    """
+    return texts_of_utf8([None if value is None else value.encode() for value in values])
+
+
+def texts_of_utf8(values: Sequence[bytes | None]) -> pa.Array:
+    """Return encoded strings, some of them perhaps missing, as a string array. That they are UTF-8 is not checked."""
+    if None not in values:
+        return _array(pa.string(), b"".join(values), list(map(len, values)), None)  # type: ignore[arg-type]
+    present = [value or b"" for value in values]
+    return _array(pa.string(), b"".join(present), list(map(len, present)), [value is not None for value in values])
+
+
+def _array(kind: pa.DataType, data: bytes, sizes: list[int], valid: list[bool] | None) -> pa.Array:
+    if len(data) > _BYTES_MAX:
+        message = f"{len(data)} bytes in one column: append in parts of less than 2 GiB"
+        raise InvalidArgument(message)
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(sizes), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def flags(array: pa.Array) -> NDArray[np.bool_]:
+    """Return a boolean array without nulls in numpy's form.
+
+    >>> flags(pa.array([True, False]))
+    array([ True, False])
+    """
+    return _bits(array.buffers()[1], array.offset, len(array))
+
+
+def present(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which elements of an array are not null.
+
+    >>> present(pa.array(["a", None]))
+    array([ True, False])
+    """
+    return _bits(array.buffers()[0], array.offset, len(array))
+
+
+def _bits(bitmap: pa.Buffer | None, offset: int, count: int) -> NDArray[np.bool_]:
+    if bitmap is None:
+        return np.ones(count, np.bool_)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), count=offset + count, bitorder="little")
+    return bits[offset:].view(np.bool_)
