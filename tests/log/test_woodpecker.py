@@ -320,22 +320,24 @@ class TestPending:
         clock = SimulatedClock()
         storage = WatchedStorage(clock=clock)
         log = orders(Database(storage, clock), window=Window(max_keys=2, duration_s=60))
-        storage.hold()
         with log.writer() as writer, ThreadPoolExecutor(20) as pool:
+            write(writer, range(100, 102))
+            storage.hold()
             futures = [pool.submit(writer.append, b"%d" % n, id=str(n), timeout_s=None) for n in range(10)]
             until(lambda: writer.window_state["pending"] == 10)
             clock.advance(3600)
             retries = [pool.submit(writer.append, b"%d" % n, id=str(n), timeout_s=None) for n in range(10)]
             until(lambda: writer.counts().duplicates == 10)
-            assert (writer.window_state["pending"], writer.window_state["evicted"]) == (10, 0)
+            state = writer.window_state
+            assert (state["pending"], state["keys"], state["evicted"]) == (10, 10, 2)
             storage.let_go()
             acks = [future.result(LONG_S) for future in futures]
             assert [future.result(LONG_S) for future in retries] == retried(acks)
             writer.append(b"next", id="next")
             writer.append(b"next", id="next")
             assert (writer.window_state["keys"] or 0) <= 2
-        assert sorted(ack.position or 0 for ack in acks) == list(range(10))
-        assert len(values(log)) == 11
+        assert sorted(ack.position or 0 for ack in acks) == list(range(2, 12))
+        assert len(values(log)) == 13
 
     @pytest.mark.parametrize("in_flight_max", [1, 4])
     def test_a_writer_whose_block_has_an_unknown_outcome_rolls(self, in_flight_max: int) -> None:
