@@ -36,6 +36,20 @@ def test_a_reader_that_has_enough_is_no_error(db: Database, url: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"value 0\n", b"")
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["people", "json"])
+def test_a_reader_that_was_never_there_is_no_error(db: Database, url: str, form: list[str]) -> None:
+    """What is still to be written when the reader goes, is dropped without a complaint at the end of the process."""
+    fill(db, 1)
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [*COMMAND, "log", "info", "orders", *form]
+    done = subprocess.run(
+        arguments, env=environment(url), stdout=writer, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_tail_follows_until_it_is_interrupted(db: Database, url: str) -> None:
     """What is appended while it runs is seen at once; Ctrl-C ends it with 130 and without a word."""
     fill(db, 3)

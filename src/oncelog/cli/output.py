@@ -19,9 +19,17 @@ _PIPE_WIDTH = 1000
 """Nothing is wrapped or cut in a pipe."""
 
 
+class _Console(Console):
+    """A console that leaves it to the command what a reader's going means."""
+
+    def on_broken_pipe(self) -> None:
+        """Say that the reader has gone, as the stream itself would."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Return the console on stdout."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return _Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def say(*parts: str | tuple[str, str] | Text) -> None:
