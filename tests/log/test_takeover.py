@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
+from typing import Literal
 
 import pytest
 
+import oncelog
 from oncelog.connect import Database
-from oncelog.errors import WriterFenced
+from oncelog.errors import LogBusy, WriterFenced
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.log_fixtures import place, places, values
 from oncelog.types import Ack
@@ -103,6 +107,16 @@ class TestTakeover:
                 last = new.append(b"%d" % len(acks), id=str(len(acks)))
         assert last.position == len(acks)
         assert [entry.id for entry in log.read()] == [str(number) for number in range(len(acks) + 1)]
+
+    @pytest.mark.parametrize("takeover", ["polite", "force"])
+    def test_on_a_local_disk_the_lock_decides(self, tmp_path: Path, takeover: Literal["polite", "force"]) -> None:
+        """A living writer cannot be fenced there: whoever wants the log is told who has it, and it goes on."""
+        log = orders(oncelog.connect(tmp_path.as_uri()))
+        with log.writer() as writer:
+            with pytest.raises(LogBusy) as busy:
+                orders(oncelog.connect(tmp_path.as_uri())).writer(wait_s=0, takeover=takeover)
+            assert busy.value.pid == os.getpid()
+            assert writer.append(b"v").position == 0
 
     def test_of_two_takeovers_at_once_one_stands(self) -> None:
         """Eight take the log at once, and each writes: those that lost learn it, and no position is given twice."""

@@ -520,6 +520,10 @@ class Writer(Handle):
             return
         try:
             self._leave(self._deadline(timeout_s))
+        except Unavailable as error:
+            with self._committer.changed:
+                self._committer.stop(error)  # so that the futures say that the outcome is unknown
+            raise
         finally:
             self._closed = True
             with self._committer.changed:

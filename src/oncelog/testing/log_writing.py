@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Future, as_completed, wait
 from datetime import UTC
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,16 @@ class SubmitContract(LogContractFixtures):
             return await asyncio.wait_for(asyncio.gather(*waiting), LONG_S)
 
         assert [ack.position for ack in asyncio.run(main())] == list(range(10))
+
+    def test_a_future_is_a_future(self, writer: Writer) -> None:
+        """What the standard library does with futures works: waiting for many, callbacks, which may append again."""
+        again: Queue[Future[Ack]] = Queue()
+        futures = [writer.submit(b"%d" % number, id=str(number)) for number in range(20)]
+        futures[0].add_done_callback(lambda _: again.put(writer.submit(b"0", id="0")))
+        assert not futures[0].cancel()
+        assert {future.result() for future in as_completed(futures, LONG_S)} == {future.result() for future in futures}
+        assert wait(futures, LONG_S).not_done == set()
+        assert again.get(timeout=LONG_S).result(LONG_S) == duplicate_of(futures[0].result())
 
     def test_flush_waits_for_all_that_was_submitted(self, log: Log, writer: Writer) -> None:
         """After a flush everything is durable, whoever holds the futures."""
