@@ -47,7 +47,8 @@ class Outcome(NamedTuple):
 
 def environment(url: str | None) -> dict[str, str]:
     """Return an environment in which nothing but the URL tells the command what to do."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "COLUMNS", "ONCELOG_URL"}}
+    left_out = {"FORCE_COLOR", "COLUMNS", "ONCELOG_URL", "PYTHONUNBUFFERED"}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return kept | {"TERM": "xterm-256color", "NO_COLOR": "1"} | ({} if url is None else {"ONCELOG_URL": url})
 
 
