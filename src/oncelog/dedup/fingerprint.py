@@ -15,7 +15,7 @@ from oncelog.dedup.columns import Column
 from oncelog.dedup.linear import Family, Multilinear
 from oncelog.types import Record
 
-FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=8)
+FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=33)
 HASHED_COLUMNS = ("value", "stream", "type", "headers", "producer", "sequence", "tenant")
 """The columns of a payload that make its content: all but ``id`` and ``start``."""
 

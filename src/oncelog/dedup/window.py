@@ -240,6 +240,24 @@ class Window:
         self._pending -= end - self._settled
         self._settled = end
 
+    def commit_each(self, ticks_us: NDArray[np.int64], times_us: NDArray[np.int64]) -> None:
+        """Make every pending key committed, each at an up-time and a wall time of its own, in the order they were
+        added.
+        """
+        assert len(ticks_us) == self._pending, "one time for each pending key"
+        if self._pending == 0:
+            return
+        ring = self._ring
+        ring.ticks.admit(int(ticks_us.min()), int(ticks_us.max()), self._settled_places)
+        ring.times.admit(int(times_us.min()), int(times_us.max()), self._settled_places)
+        handles = np.arange(self._settled, self._head)
+        places = (handles[self.pending(handles)] - ring.origin) % ring.capacity
+        ring.marks.stored[places] -= PENDING
+        ring.ticks.stored[places] = ring.ticks.pack(ticks_us)
+        ring.times.stored[places] = ring.times.pack(times_us)
+        self._pending = 0
+        self._settled = self._head
+
     def _first_from(self, position: int) -> int:
         """Return the first handle, from ``settled`` on, whose position is not below this one; all are pending."""
         ring = self._ring

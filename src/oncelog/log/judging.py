@@ -1,4 +1,6 @@
-"""Judging what a log holds by its own rules: no id is stored again too soon, and a snapshot tells what the log tells."""
+"""Judging what a log holds by its own rules: no id is stored again too soon, and a snapshot tells what the log
+tells.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from oncelog.log import snapshots
 from oncelog.log.adoption import Adopted, identities_of, read_identities
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
-from oncelog.log.rows import Rows
+from oncelog.log.rows import Rows, each
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 
@@ -139,9 +139,12 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     payload = columns.concat([rows.payload for rows in parts])
     ids = payload.column(payload.schema.get_field_index("id"))
     positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])
+    ticks = np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])
+    times = np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])
     if ids.null_count:
         present = ids.is_valid()
-        positions = positions[arrays.present(ids)]
+        chosen = arrays.present(ids)
+        positions, ticks, times = positions[chosen], ticks[chosen], times[chosen]
         payload = payload.filter(present)
         ids = payload.column(payload.schema.get_field_index("id"))
     keys = hasher.identities(None, ids)
@@ -163,10 +166,8 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
         # It was stored, so its writer had forgotten it, and everything before it.
         window.evict_through(int(handles.max()))
     window.add(keys, positions, hasher.fingerprints(payload), _starts(payload))
-    for rows in parts:
-        for next_position, uptime_us, timestamp_us in rows.marks():
-            window.commit(next_position, uptime_us, timestamp_us)
-    window.evict(uptime_us)
+    window.commit_each(ticks, times)
+    window.evict(int(each(parts[-1].uptime_us, 1)[-1]))
 
 
 def _starts(payload: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

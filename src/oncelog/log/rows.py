@@ -86,20 +86,11 @@ class Rows:
         """Return the rows cut into what was committed together: those of one up-time."""
         if isinstance(self.uptime_us, int):
             return [self]
-        ends = [end - self.first_position for end, _, _ in self.marks()]
+        ends = [*(np.flatnonzero(np.diff(self.uptime_us)) + 1).tolist(), self.count]
         parts = [self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return [
             replace(part, timestamp_us=_first(part.timestamp_us), uptime_us=_first(part.uptime_us)) for part in parts
         ]
-
-    def marks(self) -> list[tuple[int, int, int]]:
-        """Return, for each part of one up-time, the position behind it, that up-time, and its timestamp."""
-        if isinstance(self.uptime_us, int):
-            return [(self.next_position, self.uptime_us, _first(self.timestamp_us))]
-        last = np.append(np.flatnonzero(np.diff(self.uptime_us)), self.count - 1)
-        times = np.full(len(last), self.timestamp_us) if isinstance(self.timestamp_us, int) else self.timestamp_us[last]
-        ends = last + self.first_position + 1
-        return list(zip(ends.tolist(), self.uptime_us[last].tolist(), times.tolist(), strict=True))
 
     def before(self, moment_us: int) -> int:
         """Return how many rows are older than a moment. Timestamps never go back."""
@@ -118,3 +109,8 @@ class Rows:
 
 def _first(micros: Micros) -> int:
     return micros if isinstance(micros, int) else int(micros[0])
+
+
+def each(micros: Micros, count: int) -> NDArray[np.int64]:
+    """Return a time for each of so many rows."""
+    return np.full(count, micros, np.int64) if isinstance(micros, int) else micros

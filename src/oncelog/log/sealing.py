@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -19,6 +18,7 @@ from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Known, Manifests
+from oncelog.log.rows import each
 from oncelog.storage.base import LogHome
 
 PREFIX = "sealed/"
@@ -146,16 +146,10 @@ def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]
                 message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
                 raise CorruptionError(message)
             position = rows.next_position
-            yield sealed.to_table(rows.payload, _each(rows.timestamp_us, rows.count), _each(rows.uptime_us, rows.count))
+            yield sealed.to_table(rows.payload, each(rows.timestamp_us, rows.count), each(rows.uptime_us, rows.count))
         if position != segment.next_position:
             message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
             raise CorruptionError(message)
-
-
-def _each(
-    micros: int | np.ndarray[tuple[int], np.dtype[np.int64]], count: int
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.full(count, micros, np.int64) if isinstance(micros, int) else micros
 
 
 def _point_to(

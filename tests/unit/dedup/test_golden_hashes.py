@@ -34,7 +34,9 @@ CONTENTS = [
     (Record(b"v" * 126), 0x6B567D9E2A3E814F, "56eaab33e2da5b2a37e0eac54d52d31b"),
     (Record(b"v" * 127), 0x13CF0108013622DE, "4fb087e25409334cf898ff89ce1ee924"),
     (Record(b"v" * 1008), 0x49DC9D2F1063E0C6, "d047779e6ff35ef8a5d56a0d7415d1f3"),
-    (Record(b"v" * 1009), 0x5D3CCC9C6C7BDC22, "a03a733bfcb4ed9f3891c07972f970b8"),
+    (Record(b"v" * 1009), 0x7D4D66FE33D2BD26, "a03a733bfcb4ed9f3891c07972f970b8"),
+    (Record(b"v" * 4158), 0x623C49BC5C5C7064, "0b4a62df993de82deb5ac17ecf4bb22d"),
+    (Record(b"v" * 4159), 0x25B563EA068545D6, "7254cf5a3c7e43a001a0bd4f1d06e78c"),
     (RICH, 0x1D15450F65DD1154, "3632032083fd8ad2317e8a2cec90db64"),
 ]
 

@@ -233,3 +233,15 @@ def test_refreshed_keys_age_too() -> None:
     assert window.oldest_tick_us == 50
     assert window.evict(150) == 3
     assert window.count == 0
+
+
+def test_each_key_can_be_committed_at_a_time_of_its_own() -> None:
+    """A window that is rebuilt from many small blocks ages as the one that was lost would have."""
+    window = Window(10, 100)
+    keys = np.arange(12, dtype=np.uint64).reshape(6, 2)
+    window.add(keys, np.arange(6), np.arange(6, dtype=np.uint64), np.ones(6, np.bool_))
+    window.commit_each(np.array([1, 1, 2, 3, 9, 9]), np.array([10, 10, 20, 30, 90, 2**40]))
+    assert window.pending_count == 0
+    assert window.times(window.find(keys)).tolist() == [10, 10, 20, 30, 90, 2**40]
+    assert window.evict(12) == 3
+    assert (window.find(keys) >= 0).tolist() == [False, False, False, True, True, True]
