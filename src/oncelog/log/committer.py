@@ -67,7 +67,8 @@ class Group:
     """Records that will be, or are, one block.
 
     ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its bytes and its place
-    are fixed), *stored* (durable, visible, acknowledged), or *failed* (``error`` says how).
+    are fixed), *landed* (storage has it, but perhaps not all before it: a crash could still take it back), *stored*
+    (durable, visible, acknowledged), or *failed* (``error`` says how).
     """
 
     __slots__ = (
@@ -83,7 +84,7 @@ class Group:
         self.parts: list[pa.RecordBatch] = []
         self.records: list[Record] = []
         self.waiting: list[Waiting] = []
-        self.state: Literal["waiting", "offered", "stored", "failed"] = "waiting"
+        self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
         self.error: OncelogError | None = None
         self.block: block.Encoded | None = None
         self.number = self.segment = self.first_entry = self.timestamp_us = self.uptime_us = -1
@@ -196,7 +197,7 @@ class Committer:
             )
             raise Unavailable(message)
 
-    def group_for(self, size_bytes: int, records: int, *, alone: bool = False) -> Group:
+    def group_for(self, size_bytes: int, records: int) -> Group:
         """Return the group that so much more goes into: the newest, if it has not been offered and has room."""
         if self._waiting:
             newest = self._waiting[-1]
@@ -204,7 +205,7 @@ class Committer:
                 newest.size_bytes + size_bytes <= self._settings.block_bytes
                 and newest.count + records <= self._settings.block_records
             )
-            if fits and not alone:
+            if fits:
                 return newest
         group = Group(self.next_position)
         self._waiting.append(group)
@@ -344,7 +345,7 @@ class Committer:
                 try:
                     if not self._work_once():
                         self._clock.wait(self.changed, self._until_retry_s())
-                except BaseException:  # noqa: BLE001  # noqa: BLE001
+                except BaseException:  # noqa: BLE001
                     return  # everybody who waits has been told by _die
 
     def _work_once(self) -> bool:
@@ -421,14 +422,15 @@ class Committer:
             return  # stopped meanwhile: the next writer decides
         self._uptime.answered(request)
         self._counters.committed(group, self._clock.elapsed_us() - started_us)
-        group.state = "stored"
+        group.state = "landed"
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Settle, in order, every stored block that has no unstored one before it."""
+        """Settle, in order, every block that has landed and has no other before it."""
         waiting: list[Waiting] = []
-        while self._offered and self._offered[0].state == "stored":
+        while self._offered and self._offered[0].state == "landed":
             group = self._offered.popleft()
+            group.state = "stored"
             self.stored_position = group.next_position
             self._pending_bytes -= group.size_bytes
             self._settle(group)

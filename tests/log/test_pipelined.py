@@ -1,0 +1,74 @@
+"""Homes that take several blocks at once: they land in any order, and are answered for in theirs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from oncelog import Unavailable
+from oncelog.connect import Database
+from oncelog.settings import LogSettings
+from oncelog.storage.base import Chunk
+from oncelog.storage.memory import MemoryHome, MemoryStorage
+
+LONG_S = 60.0
+
+
+class _HeldHome(MemoryHome):
+    """A home whose first block stays on its way until it is let go; what comes after it lands at once."""
+
+    def __init__(self, key: str, clock: Any, in_flight_max: int) -> None:
+        super().__init__(key, clock, in_flight_max)
+        self.let_go = threading.Event()
+        self.landed = threading.Event()
+
+    def append(self, state: Any, epoch: int, number: int, block: Sequence[Chunk]) -> int:
+        """Store a block, the first one only once it is let go."""
+        if number == 0:
+            assert self.let_go.wait(LONG_S)
+        end = super().append(state, epoch, number, block)
+        if number == 1:
+            self.landed.set()
+        return end
+
+
+def held_database(monkeypatch: pytest.MonkeyPatch) -> tuple[Database, list[_HeldHome]]:
+    """Return a database on such homes, and the list they appear in."""
+    homes: list[_HeldHome] = []
+
+    def made(key: str, clock: Any, in_flight_max: int) -> _HeldHome:
+        homes.append(_HeldHome(key, clock, in_flight_max))
+        return homes[-1]
+
+    monkeypatch.setattr("oncelog.storage.memory.MemoryHome", made)
+    return Database(MemoryStorage(in_flight_max=4)), homes
+
+
+def test_a_block_that_landed_before_the_one_before_it_is_not_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A takeover fences the first hole: what lies behind it would be lost, so nobody may have been told it is
+    stored.
+    """
+    database, homes = held_database(monkeypatch)
+    log = database.log("orders", LogSettings(block_records=1), create=True)
+    writer = log.writer()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(writer.append, b"first", id="first")
+        home = homes[0]
+        while not home.landed.is_set():
+            # The first block may not have been offered yet: then this one would be first. Offer until one has landed.
+            second = writer.submit(b"second", id="second")
+            home.landed.wait(0.01)
+        assert not second.done()
+        with pytest.raises(Unavailable) as refused:
+            writer.append(b"second", id="second", timeout_s=0)
+        assert refused.value.outcome == "unknown"
+        assert [entry.value for entry in log.read()] == []
+        home.let_go.set()
+        acks = [first.result(LONG_S), second.result(LONG_S)]
+    assert sorted(ack.position for ack in acks if ack.position is not None) == [0, 1]
+    assert len(list(log.read())) == 2
+    writer.close()
