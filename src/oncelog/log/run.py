@@ -145,10 +145,9 @@ class Run:
         """Close this segment, adopt files behind it and open the next, by one manifest version. Nothing is in
         flight.
         """
+        closed = self._closed()  # as old as its last record, not as the adoption
         timestamp_us = self.timestamp_us(self._clock.now_us())
-        change = fencing.adopt(
-            self.epoch, self.segment, self._closed(), staged, timestamp_us=timestamp_us, uptime_us=uptime_us
-        )
+        change = fencing.adopt(self.epoch, self.segment, closed, staged, timestamp_us=timestamp_us, uptime_us=uptime_us)
         self.known = self._manifests.update(change, self.known)
         self._let_go()
         self._begin()
