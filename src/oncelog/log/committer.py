@@ -248,6 +248,8 @@ class Committer:
 
     def check_open(self) -> None:
         """Raise unless more may be added."""
+        if isinstance(self.error, WriterFenced):
+            raise WriterFenced(str(self.error), outcome="not written")
         self.check()
         if self._leaving:
             message = "this writer is closed"
@@ -273,6 +275,11 @@ class Committer:
         if len(self.submitted) == 1:
             self.start_threads()
         return future
+
+    @property
+    def stalled(self) -> bool:
+        """Whether storage did not take what it was offered last, and will be asked again."""
+        return self._attempts_so_far() > 0
 
     def take_submitted(self) -> list[Submitted]:
         """Return what was submitted and not decided yet, to be decided now."""

@@ -36,6 +36,10 @@ class Housekeeper:
                 job()
             except OncelogError:
                 continue
+            except BaseException:
+                with self._lock:
+                    self._thread = None  # a bug in one job must not keep the next from being done
+                raise
 
     def stop(self) -> None:
         """Begin nothing more, and return when what was begun is done."""

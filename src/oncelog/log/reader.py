@@ -57,16 +57,16 @@ class Reader(Handle):
                 self._lease.hold(self._scan.position)
             found = self._scan.next_rows(self._until)
             if not found:
-                return
+                break
             for rows in found:
-                if self._left is None:
-                    yield rows
-                    continue
                 cut = rows.cut(0, self._left)
-                self._left -= cut.count
+                if self._left is not None:
+                    self._left -= cut.count
                 yield cut
-                if not self._left:
-                    return
+                if self._left == 0:
+                    break
+        if self._lease is not None:
+            self._lease.release()  # there is nothing left to hold
 
     def close(self) -> None:
         """Close, and give the lease back."""

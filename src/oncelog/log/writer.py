@@ -160,7 +160,10 @@ class Writer(Handle):
         with self._committer.changed:
             self._check_usable()
             self._committer.room(size_bytes, 1, self._deadline(timeout_s))
-            return self._committer.submit(record, size_bytes)
+            future = self._committer.submit(record, size_bytes)
+            if self._committer.stalled:
+                self._absorb()  # what is stored already need not wait for an outage to end
+            return future
 
     def _checked(self, record: Record) -> Record:
         """Return the record as it will be stored, or raise ``InvalidArgument``."""
