@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -356,5 +357,8 @@ def test_a_window_that_is_not_recovered_is_noticed(monkeypatch: pytest.MonkeyPat
     looking = settings(
         max_examples=200, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck)
     )
-    with pytest.raises(AssertionError, match="expected"):
+    # A crash in the middle of a submit comes at a moment that threads decide: the same steps need not fail twice.
+    with pytest.raises((AssertionError, FlakyFailure)) as noticed:
         run_state_machine_as_test(machine, settings=looking)
+    found = noticed.value.exceptions if isinstance(noticed.value, FlakyFailure) else [noticed.value]
+    assert any("expected" in str(error) for error in found)
