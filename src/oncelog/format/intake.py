@@ -147,13 +147,18 @@ def _canonical(bit: int, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if column.nbytes > _COLUMN_BYTES_MAX:
         _refuse(field.name, None, f"has {column.nbytes} bytes, must have at most {_COLUMN_BYTES_MAX}: append in parts")
     _validate(field.name, column)
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = _one(column) if isinstance(column, pa.ChunkedArray) else column
     if array.type.equals(field.type):
         return array
     try:
         return array.cast(field.type)
     except pa.ArrowException as error:
         return _cast_part(field, array, error)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece; one that is in one piece already is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _cast_part(field: pa.Field, array: pa.Array, error: Exception) -> pa.Array:

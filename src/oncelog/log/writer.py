@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import pyarrow as pa
@@ -42,9 +41,6 @@ from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
 RECORD_OVERHEAD_BYTES = 16
-HASHED_AHEAD = 3
-"""Pieces of a large append that are hashed before the first of them is decided."""
-
 COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
@@ -342,7 +338,8 @@ class Writer(Handle):
         deadline_us = self._deadline(timeout_s)
         pieces = admission.pieces(payload, self._settings)
         parts: list[Admitted] = []
-        for piece, keys in self._hashed(pieces):
+        for piece in pieces:
+            keys = admission.keys_of(piece, self._hasher, self._window)
             with self._committer.changed:
                 try:
                     parts.append(self._admit_rows(piece, keys, deadline_us))
@@ -357,19 +354,6 @@ class Writer(Handle):
         with self._committer.changed:
             self._wait_for(admitted, deadline_us)
         return admitted
-
-    def _hashed(self, pieces: Sequence[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, admission.Keys | None]]:
-        """Yield pieces with their keys; while one is decided, another thread hashes the next ones."""
-        if len(pieces) == 1 or self._window is None:
-            for piece in pieces:
-                yield piece, admission.keys_of(piece, self._hasher, self._window)
-            return
-        with ThreadPoolExecutor(1, thread_name_prefix="oncelog-hash") as pool:
-            hashing: deque[Future[admission.Keys | None]] = deque()
-            for number, piece in enumerate(pieces):
-                for ahead in pieces[number + len(hashing) : number + HASHED_AHEAD]:
-                    hashing.append(pool.submit(admission.keys_of, ahead, self._hasher, self._window))
-                yield piece, hashing.popleft().result()
 
     def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
