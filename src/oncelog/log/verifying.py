@@ -73,10 +73,10 @@ class _Verifier:
         self._check_snapshots()
         self._end = self._visible_end()
         while self._position < self._end:
-            before = self._position
+            before = self._position, self._known.version
             self._check_next()
-            if self._position == before and not self._renew():
-                self._note("error", f"position {before}", f"is not there, and the log goes to {self._end - 1}")
+            if (self._position, self._known.version) == before and not self._renew():
+                self._note("error", f"position {before[0]}", f"is not there, and the log goes to {self._end - 1}")
                 break
             self._tell()
         if self._snapshot is not None:
