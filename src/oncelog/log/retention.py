@@ -36,6 +36,7 @@ def truncate(home: LogHome, manifests: Manifests, clock: Clock, before: int, win
         assert known is not None
         target, held_by = _allowed(known.manifest, before, window_from)
         if target <= known.manifest.first_position:
+            sealing.collect(home, manifests)  # what a truncation that was killed left behind
             return Truncation(first_position=known.manifest.first_position, held_by=held_by)
         manifests.update(_announce(target, token), known)
         lease = leases.held_from(home, clock)
