@@ -118,9 +118,14 @@ class SimulatedDisk:
             return self._opened(self._node(path), path)
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor, and end its lock."""
-        with self._call("close", self._path(descriptor)):
-            self._drop(descriptor)
+        """Close a descriptor, and end its lock; one that fails has closed all the same, as on Linux."""
+        try:
+            with self._call("close", self._path(descriptor)):
+                self._drop(descriptor)
+        except OSError:
+            if descriptor in self._descriptors:
+                self._drop(descriptor)
+            raise
 
     def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
         """Write into the page cache; a call that fails "during" writes the first half."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.faults import Killed
+from oncelog.testing.faults import Killed, When
 
 FILE = Path("/file")
 
@@ -84,6 +84,18 @@ def test_a_failed_sync_loses_its_pages_and_says_so_once_to_each() -> None:
     assert disk.content(FILE) == b"two"
     disk.power_cut("none")
     assert disk.content(FILE) == b"one"
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_a_close_that_fails_has_closed(when: When) -> None:
+    """The descriptor and its lock are gone whatever close says, as on Linux: nobody could close it again."""
+    disk = SimulatedDisk()
+    descriptor = written(disk, b"one")
+    assert disk.lock(descriptor)
+    disk.faults.fail_at(1, OSError(errno.EIO, "simulated"), when)
+    with pytest.raises(OSError, match="simulated"):
+        disk.close(descriptor)
+    assert disk.lock(disk.open(FILE))
 
 
 def test_a_page_written_again_is_stored_by_the_next_sync() -> None:
