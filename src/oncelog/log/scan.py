@@ -193,8 +193,7 @@ class Scan:
             return []
         try:
             if self._sealed is not None:
-                rows = next(self._sealed, None)
-                return [rows] if rows is not None else []
+                return self._read_sealed(self._sealed)
             end = self._segment.end if self._segment is not None else None
             buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, READ_BYTES)
         except NotFound:
@@ -211,6 +210,16 @@ class Scan:
                 raise CorruptionError(message)
             expected = max(expected, rows.next_position)
         return found
+
+    def _read_sealed(self, sealed: Iterator[Rows]) -> list[Rows]:
+        """Return what comes next in a sealed segment, or none at its end."""
+        try:
+            rows = next(sealed, None)
+        except BaseException:
+            assert self._segment is not None
+            self._enter(self._segment)  # an iterator that has raised is over, and would pass for one at the end
+            raise
+        return [rows] if rows is not None else []
 
     def _look_again(self) -> None:
         """Find the place again by its position in a newer manifest: what was to be read is gone."""
