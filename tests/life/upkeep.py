@@ -20,16 +20,20 @@ class Upkeep(History):
 
     def send(self, writer: Writer, request: Request) -> None:
         """Send a request, and check the answers, if there are any."""
-        for record in request.records:
-            self._sent[record.value] = record.id
-        if request.kind == "batch" and request not in self._batches:
-            self._batches.append(request)
+        self.offer(request.records)
+        if request.kind == "batch":
+            self.batch(request)
         stored = self._stored
         for record, answer in zip(request.records, send(writer, request), strict=True):
             self._answered(record, answer, stored)
 
+    def batch(self, request: Request) -> None:
+        """Note that records are to be there together, or not at all."""
+        if request not in self._batches:
+            self._batches.append(request)
+
     def offer(self, records: Sequence[Record]) -> None:
-        """Note that records are about to be adopted."""
+        """Note that records are about to be sent, or adopted."""
         self._sent.update({record.value: record.id for record in records})
 
     def adopted(self, records: Sequence[Record], first_position: int) -> None:
