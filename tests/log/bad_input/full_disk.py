@@ -27,7 +27,7 @@ def live_on_a_full_disk(connect: Callable[[], Database], free: Callable[[], None
         assert stored > 0
         read_all(db, stored)
         free()
-        again = writer.append(VALUE, id=str(stored))
+        again = writer.append(VALUE, id=str(stored), timeout_s=None)
         assert again.position == stored, "what was pending is settled at its place"
         assert writer.append(b"more", id=str(stored + 1)).position == stored + 1
     with connect() as db:

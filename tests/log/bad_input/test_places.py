@@ -243,7 +243,7 @@ def test_disk_that_becomes_read_only_under_a_writer() -> None:
                 writer.append_batch([Record(bytes(200_000), id="second")], timeout_s=1)
             assert raised.value.outcome == "unknown"
             machine.disk.read_only = False
-            assert writer.append(bytes(200_000), id="second").position == 2
+            assert writer.append(bytes(200_000), id="second", timeout_s=None).position == 2
         assert_unharmed(db, b"first", bytes(200_000))
 
 
