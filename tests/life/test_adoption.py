@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 
 import numpy as np
@@ -20,6 +22,7 @@ from oncelog.log.adoption import Staged
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock
+from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Record
 from tests.life.shop import (
@@ -34,6 +37,7 @@ from tests.life.shop import (
     stage_many,
     values,
 )
+from tests.log.worlds import LOG, DiskWorld, living, read
 
 SOAK = os.environ.get("ONCELOG_SOAK") == "1"
 MANY = 1_000_000 if SOAK else 200_000
@@ -211,3 +215,27 @@ def test_staging_is_anybody_s(quick: Shop) -> None:
         assert writer.adopt(staged) == [3, 4, 5]
     assert isinstance(quick.home, MemoryHome)
     assert len(values(log)) == 6
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_reader_saw_of_an_adoption_outlives_a_power_cut(when: When) -> None:
+    """Visible means durable: where the adopter is killed, a reader that saw the records made sure that they stay."""
+    seen_counts = set()
+    for number in itertools.count(1):
+        world = DiskWorld(number)
+        with living(world) as born:
+            log = world.database().log(LOG, SETTINGS, create=True)
+            writer = born(log.writer(wait_s=0))
+            append(writer, plain([0])[0])
+            file = stage(log, plain(range(1, 4)))
+            world.faults.kill_at(number, when)
+            with contextlib.suppress(Killed):
+                writer.adopt([file])
+            killed = world.faults.is_killed
+        seen = read(world)
+        world.end("none", number)
+        assert read(world)[: len(seen)] == seen, f"killed {when} call {number}: taken back"
+        seen_counts.add(len(seen))
+        if not killed:
+            break
+    assert seen_counts == {1, 4}

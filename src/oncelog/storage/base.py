@@ -86,7 +86,7 @@ class LogHome(Protocol):
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
         """Return an object's bytes, or those from ``start``, at most ``length`` of them; ``NotFound`` if it is not
-        there.
+        there. What was read once is there after any crash, until somebody deletes it.
         """
         ...
 

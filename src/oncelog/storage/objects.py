@@ -107,10 +107,14 @@ class Objects:
         return created
 
     def read(self, path: Path, start: int, length: int | None) -> pa.Buffer:
-        """Return a part of a file: mapped when it is large, so that it outlives the file's name either way."""
+        """Return a part of a file: mapped when it is large, so that it outlives the file's name either way.
+
+        Who gave it its name may have died before that was durable, so that is made sure of: what was seen stays.
+        """
         try:
             descriptor = self._disk.open_to_read(path)
             try:
+                self._keep_names(path.parent)
                 size = self._disk.size(descriptor)
                 start = min(start, size)
                 length = size - start if length is None else min(length, size - start)
@@ -123,6 +127,14 @@ class Objects:
             raise explain(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), path) from error
         except OSError as error:
             raise explain(error, path) from error
+
+    def _keep_names(self, folder: Path) -> None:
+        """Make the names in a folder durable, unless it is one that nobody can change."""
+        try:
+            self._disk.sync_directory(folder)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
 
     def exists(self, path: Path) -> bool:
         """Tell whether a file is there."""
