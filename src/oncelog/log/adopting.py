@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.errors import PartialOverlap, Unavailable
+from oncelog.errors import InvalidArgument, NotFound, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.log import adoption
 from oncelog.log.admission import Seen
@@ -42,6 +42,7 @@ class Adopter:
             if known:
                 message = f"{known} of the records to be adopted are there already, or twice: nothing was adopted"
                 raise PartialOverlap(message, known=(), new=())
+            self._check_adoptable(staged)
             try:
                 segments = self._run.adopt(staged, self._uptime.now_us())
             except Unavailable as error:
@@ -55,6 +56,17 @@ class Adopter:
                     self._seen.adopted.add(segment, found)
         self._home.wake()
         return [segment.first_position for segment in segments]
+
+    def _check_adoptable(self, staged: Sequence[Staged]) -> None:
+        """Raise for a file that is not there, or is in the log: once adopted, it could not be read, or be lost."""
+        taken = self._run.holds(staged)
+        if taken is not None:
+            message = f"{taken}: was adopted before, and a staged file can be adopted once: nothing was adopted"
+            raise InvalidArgument(message)
+        missing = next((file.key for file in staged if not self._home.exists(file.key)), None)
+        if missing is not None:
+            message = f"{missing} is not there: stage its records again"
+            raise NotFound(message)
 
     def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
         """Return, for each file, the rows whose identity is in the log, or comes before them."""

@@ -269,11 +269,11 @@ class Committer:
 
     def submit(self, record: Record, size_bytes: int) -> AckFuture:
         """Put a record aside, to be decided with others that come meanwhile; return the future of its ack."""
+        if not self.submitted:
+            self.start_threads()
         future = AckFuture(self.answered)
         self.submitted.append(Submitted(record, size_bytes, future))
         self._submitted_bytes += size_bytes
-        if len(self.submitted) == 1:
-            self.start_threads()
         return future
 
     @property
@@ -300,11 +300,17 @@ class Committer:
             return error
 
     def start_threads(self) -> None:
-        """Make sure that what is pending is stored although nobody waits for it."""
+        """Make sure that what is pending is stored although nobody waits for it; ``Unavailable`` without a thread."""
         while len(self._threads) < self._run.in_flight_max:
             thread = threading.Thread(target=self._work, name=f"oncelog-committer-{len(self._threads)}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if self._threads:
+                    break
+                message = f"no thread to store with ({error}): end some, and try again with the same id"
+                raise Unavailable(message, outcome="unknown") from error
             self._threads.append(thread)
-            thread.start()
         self.changed.notify_all()
 
     def wait(self, group: Group, deadline_us: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -21,8 +22,10 @@ class Housekeeper:
         with self._lock:
             self._jobs.setdefault(name, job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="oncelog-housekeeping", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="oncelog-housekeeping", daemon=True)
+                with contextlib.suppress(RuntimeError):  # there are no more threads: it waits for the next time
+                    thread.start()
+                    self._thread = thread
 
     def _work(self) -> None:
         while True:

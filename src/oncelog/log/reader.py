@@ -150,7 +150,7 @@ class Tail(Handle):
             if left_s <= 0:
                 return None
             if place == self._scan.place:
-                self._home.wait(place, left_s)
+                self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
 
     def close(self) -> None:
         """End the tail; a thread that waits in it returns."""

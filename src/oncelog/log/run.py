@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from oncelog.clock import Clock
 from oncelog.format import block
-from oncelog.format.manifest import Segment
-from oncelog.log import fencing
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.log import fencing, sealing
 from oncelog.log.adoption import Staged
 from oncelog.log.manifests import Known, Manifests
 from oncelog.settings import LogSettings
@@ -140,6 +140,26 @@ class Run:
         )
         self._let_go()
         self._begin()
+
+    def holds(self, staged: Sequence[Staged]) -> str | None:
+        """Return the key of a staged file that is a part of this log already, if one is.
+
+        Two segments of one file would lose it together. What was adopted is not older than its file, give or take how
+        far clocks differ.
+        """
+        keys = {file.key for file in staged}
+        oldest_us = min(map(sealing.created_us, keys)) - sealing.STAGED_S * 1_000_000
+
+        def look(manifest: Manifest) -> str | None:
+            for segment in self._manifests.closed_back(manifest):
+                if segment.last_timestamp_us < oldest_us:
+                    break
+                if segment.file is not None and segment.file.key in keys:
+                    return segment.file.key
+            return next((key for key in manifest.doomed if key in keys), None)
+
+        _, found = self._manifests.look(self.known, look)
+        return found
 
     def adopt(self, staged: Sequence[Staged], uptime_us: int) -> list[Segment]:
         """Close this segment, adopt files behind it and open the next, by one manifest version. Nothing is in

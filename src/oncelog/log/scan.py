@@ -19,6 +19,7 @@ from oncelog.types import micros
 
 Start = Literal["earliest", "latest"] | int | np.int64 | tuple[int, int] | datetime
 READ_BYTES = 8 << 20
+_BEHIND_ALL = 1 << 62
 
 
 class Scan:
@@ -49,7 +50,10 @@ class Scan:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The segment and the cursor in it, for ``LogHome.wait``."""
+        """The segment and the cursor in it, for ``LogHome.wait``; behind all there are, when none is open."""
+        manifest = self._known.manifest
+        if manifest.open_segment is None and self.position >= manifest.next_position:
+            return manifest.next_segment - 1, _BEHIND_ALL
         return self._number, self._cursor
 
     def end(self) -> int:

@@ -343,16 +343,19 @@ class Writer(Handle):
             with self._committer.changed:
                 try:
                     parts.append(self._admit_rows(piece, keys, deadline_us))
-                except Unavailable as error:
+                except (Unavailable, WriterFenced) as error:
                     if not parts:
                         raise
                     message = f"{error}; what came before is on its way: retry the call with the same ids"
-                    raise Unavailable(message, outcome="unknown") from error
+                    raise type(error)(message, outcome="unknown") from error
                 if len(pieces) > 1:
                     self._committer.start_threads()
         admitted = Admitted.joined(parts, payload)
         with self._committer.changed:
-            self._wait_for(admitted, deadline_us)
+            try:
+                self._wait_for(admitted, deadline_us)
+            except WriterFenced as error:  # it tells of the last piece, and those before may be stored
+                raise WriterFenced(str(error), outcome="unknown" if len(parts) > 1 else error.outcome) from error
         return admitted
 
     def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:

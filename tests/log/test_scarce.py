@@ -1,0 +1,136 @@
+"""What a log does when there is less than it would like: no thread to be had, no writer to follow, no second file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog import LogSettings, Record
+from oncelog.dedup.identity import Hasher
+from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
+from oncelog.format import columns
+from oncelog.log import adoption
+from oncelog.log.adoption import Staged
+from oncelog.log.log import Log
+from oncelog.storage.local import LocalHome
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let no thread of the log's own start, until undone."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("oncelog"):
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return monkeypatch
+
+
+def test_a_submit_without_a_thread_is_refused_and_the_next_goes_on(no_threads: pytest.MonkeyPatch) -> None:
+    """No future is handed out that nobody will ever answer, and threads are tried again."""
+    with oncelog.connect("memory://") as db, db.log("orders", create=True).writer() as writer:
+        with pytest.raises(Unavailable):
+            writer.submit(b"a", id="a")
+        no_threads.undo()
+        assert writer.submit(b"b", id="b").result(timeout=60).position == 0
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_append_is_acknowledged_though_its_snapshot_must_wait() -> None:
+    """What is durable is answered for, and the writer closes, when nothing can be done off the append path."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", LogSettings(snapshot_records=1), create=True)
+        with log.writer() as writer:
+            assert [writer.append(b"a", id=str(number)).position for number in range(3)] == [0, 1, 2]
+        assert len(list(log.read())) == 3
+
+
+def test_a_call_of_several_blocks_that_is_fenced_halfway_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last block was never offered, but the first is stored: that is not "not written"."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", LogSettings(block_records=2), create=True)
+        loser = log.writer()
+        append = loser._run.append
+        offered = []
+
+        def taken_before_the_second(group: Any) -> None:
+            offered.append(group)
+            if len(offered) == 2:
+                log.writer(takeover="force")
+            append(group)
+
+        monkeypatch.setattr(loser._run, "append", taken_before_the_second)
+        with pytest.raises(WriterFenced) as caught:
+            loser.append_many([Record(str(number).encode()) for number in range(8)])
+        assert caught.value.outcome == "unknown"
+        assert [entry.value for entry in log.read()] == [b"0", b"1"]
+        loser.close()
+
+
+def test_a_tail_of_a_log_without_a_writer_waits_idly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks now and then, not all the time, and sees what the next writer stores."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        log = db.log("orders", create=True)
+        with log.writer() as writer:
+            writer.append(b"a")
+        looks = []
+        wait = LocalHome.wait
+
+        def counted(home: LocalHome, seen: tuple[int, int], timeout_s: float) -> None:
+            looks.append(seen)
+            wait(home, seen, timeout_s)
+
+        monkeypatch.setattr(LocalHome, "wait", counted)
+        with log.tail(start="latest") as entries:
+            assert entries.poll(timeout_s=0.2) is None
+            assert len(looks) < 5
+            with log.writer() as writer:
+                writer.append(b"b")
+                entry = entries.poll(timeout_s=60)
+        assert entry is not None
+        assert entry.value == b"b"
+
+
+def stage(log: Log, *values: bytes) -> Staged:
+    """Stage records without ids."""
+    hasher = Hasher(log._known.manifest.secret)
+    return adoption.stage(log._home, hasher, log._clock, [columns.from_records([Record(value) for value in values])])
+
+
+def test_a_file_is_adopted_once_ids_or_not() -> None:
+    """Two segments of one file would lose it when the first is truncated."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", LogSettings(idempotence="off", seal="off"), create=True)
+        with log.writer() as writer:
+            file = stage(log, b"a", b"b")
+            writer.adopt([file])
+            writer.append(b"c")
+            with pytest.raises(InvalidArgument):
+                writer.adopt([file])
+        with log.writer() as writer, pytest.raises(InvalidArgument):
+            writer.adopt([file])
+        log.truncate(2)
+        assert [entry.value for entry in log.read()] == [b"c"]
+        with log.writer() as writer, pytest.raises(NotFound):
+            writer.adopt([file])
+
+
+def test_a_file_that_is_not_there_is_not_adopted() -> None:
+    """A log does not come to refer to what nobody can read."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        with log.writer() as writer:
+            with pytest.raises(NotFound):
+                writer.adopt([Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1)])
+            assert writer.append(b"a").position == 0
+        assert [entry.value for entry in log.read()] == [b"a"]
