@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import oncelog
-from oncelog import LogSettings, Record
+from oncelog import LogSettings, Record, Window
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format import columns
@@ -134,3 +134,18 @@ def test_a_file_that_is_not_there_is_not_adopted() -> None:
                 writer.adopt([Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1)])
             assert writer.append(b"a").position == 0
         assert [entry.value for entry in log.read()] == [b"a"]
+
+
+def test_a_window_that_was_made_larger_holds_truncation_back() -> None:
+    """The snapshot of the smaller window knows less than the next writer will remember."""
+    small, large = (LogSettings(window=Window(max_keys=keys), seal="off") for keys in (2, 1000))
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", small, create=True)
+        with log.writer() as writer:
+            for number in range(10):
+                writer.append(b"a", id=str(number))
+            writer.snapshot()
+        log.configure(large)
+        assert log.truncate(9).held_by == "window"
+        with log.writer() as writer:
+            assert writer.append(b"a", id="5").duplicate

@@ -44,7 +44,7 @@ def recover(
 ) -> Recovered:
     """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in."""
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
-    if taken is not None and not _covers(taken, settings):
+    if taken is not None and not covers(taken, settings):
         taken = None
     window = _from_snapshot(taken, settings)
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
@@ -80,7 +80,7 @@ def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -
         return identities_of(hasher, ((rows.payload, rows.first_entry) for rows in files.rows(segment, 0)))
 
 
-def _covers(taken: Snapshot, settings: LogSettings) -> bool:
+def covers(taken: Snapshot, settings: LogSettings) -> bool:
     """Tell whether a snapshot was taken of a window that was at least as large as it is to be now."""
     return taken.max_keys >= settings.window.max_keys and taken.duration_us >= int(settings.window.duration_s * 1e6)
 

@@ -11,7 +11,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log import leases, sealing, snapshots
 from oncelog.log.manifests import Change, Manifests
-from oncelog.log.recovery import adopted_within, needed
+from oncelog.log.recovery import adopted_within, covers, needed
 from oncelog.storage.base import LogHome
 
 
@@ -113,8 +113,9 @@ def _closed(manifests: Manifests, manifest: Manifest, target: int) -> list[Segme
 def window_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int | None:
     """Return the first position that the dedup window can need, as it can be told without the writer.
 
-    That is the oldest in the newest snapshot; without one, the first of the segments that a rebuild would read. Adopted
-    files are in no snapshot, so the oldest of them that is within the window's duration counts too.
+    That is the oldest in the newest snapshot; without one, or with one of a smaller window than the next writer keeps,
+    the first of the segments that a rebuild would read. Adopted files are in no snapshot, so the oldest of them that is
+    within the window's duration counts too.
     """
     if manifest.settings.idempotence == "off":
         return None
@@ -125,7 +126,7 @@ def window_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int 
 
 def _kept_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int:
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
-    if taken is not None:
+    if taken is not None and covers(taken, manifest.settings):
         return int(taken.positions.min(initial=taken.watermark))
     segments = needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     return segments[0].first_position if segments else manifest.next_position
