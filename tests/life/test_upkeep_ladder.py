@@ -274,7 +274,7 @@ def test_upkeep_is_killed_at_every_call(ending: Ending) -> None:
     """Wherever the power goes in sealing, merging, adopting, truncating, retaining: it can be done again, and all
     that was acknowledged and not truncated is there, once, at its place.
     """
-    top = climb(lambda n: killed(DiskWorld(n), n, WHENS[n // 7 % 3], ending), *few(ENDINGS.index(ending), 47))
+    top = climb(lambda n: killed(DiskWorld(n), n, WHENS[n // 7 % 3], ending), *few(ENDINGS.index(ending), 71))
     assert top > 400, "the work has shrunk: it no longer does what this ladder is to climb through"
 
 
@@ -283,14 +283,14 @@ def test_upkeep_is_killed_at_every_call(ending: Ending) -> None:
 )
 def test_a_call_of_upkeep_that_fails_once(index: int, when: When, error: int) -> None:
     """A step of upkeep that a failing disk has cut short is an error to whoever asked, and is done when repeated."""
-    climb(lambda n: failed(DiskWorld(n), n, when, error, ENDINGS[n % 4]), *few(index, 211))
+    climb(lambda n: failed(DiskWorld(n), n, when, error, ENDINGS[n % 4]), *few(index, 307))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_upkeep_of_any_home(when: When) -> None:
     """The same where the home is anything that keeps the contract: killed, failing, or with its answer lost."""
-    climb(lambda n: killed(MemoryWorld(n), n, when, "crash"), *few(1, 31))
-    climb(lambda n: failed(MemoryWorld(n, in_flight_max=3), n, when, 0, "crash"), *few(2, 31))
+    climb(lambda n: killed(MemoryWorld(n), n, when, "crash"), *few(1, 53))
+    climb(lambda n: failed(MemoryWorld(n, in_flight_max=3), n, when, 0, "crash"), *few(2, 53))
 
 
 # That the ladder can tell.
