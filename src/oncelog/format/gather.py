@@ -17,7 +17,7 @@ from oncelog.errors import CorruptionError
 from oncelog.format import single
 from oncelog.format.arrays import binaries, texts_of_utf8
 from oncelog.format.block import CHECKED_BYTES, HEADER, HEADER_BYTES, MAGIC, VERSION, decode
-from oncelog.format.columns import Timestamps, concat
+from oncelog.format.columns import concat
 from oncelog.format.schema import ID, VALUE, schema_of
 
 _unpack = HEADER.unpack_from
@@ -47,14 +47,16 @@ class Gathered(msgspec.Struct, frozen=True):
     previous: int
     checksum: int
 
-    def row_timestamps_us(self) -> Timestamps:
-        """Return the rows' timestamps, as ``columns.view`` and ``columns.entries`` take them."""
+    def row_timestamps_us(self) -> int | NDArray[np.int64]:
+        """Return the rows' timestamps: one for all of a single block, else one each."""
         if len(self.counts) == 1:
             return self.timestamps_us[0]
         return np.repeat(np.array(self.timestamps_us, np.int64), self.counts)
 
-    def row_uptimes_us(self) -> NDArray[np.int64]:
-        """Return the up-time at which each row was stored."""
+    def row_uptimes_us(self) -> int | NDArray[np.int64]:
+        """Return the up-time at which the rows were stored: one for all of a single block, else one each."""
+        if len(self.counts) == 1:
+            return self.uptimes_us[0]
         return np.repeat(np.array(self.uptimes_us, np.int64), self.counts)
 
 

@@ -18,7 +18,7 @@ from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
-from oncelog.format import arrays, columns
+from oncelog.format import arrays, columns, intake
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.adoption import Adopted
 from oncelog.log.committer import Group, Ticket
@@ -157,6 +157,13 @@ def check_columns(payload: pa.RecordBatch, settings: LogSettings, log_id: str) -
         at = names.index("id")
         return payload.set_column(at, "id", pc.coalesce(payload.column(at), ids))
     return payload.add_column(1, "id", ids)
+
+
+def intake_of(table: pa.Table | pa.RecordBatch, settings: LogSettings, log_id: str) -> pa.RecordBatch:
+    """Return a user's table as a payload, checked; ``InvalidArgument`` naming column, row and rule otherwise."""
+    payload = intake.normalise(table)
+    intake.check_limits(payload)
+    return check_columns(payload, settings, log_id)
 
 
 def pieces(payload: pa.RecordBatch, settings: LogSettings) -> list[pa.RecordBatch]:

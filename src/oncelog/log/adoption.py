@@ -40,8 +40,11 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     ids: int = 0
 
 
-def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch]) -> Staged:
-    """Write checked payloads as a file that can be adopted; may be called by anybody, without the log's writer."""
+def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch], floor_us: int = 0) -> Staged:
+    """Write checked payloads as a file that can be adopted; may be called by anybody, without the log's writer.
+
+    ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
+    """
     count = 0
     found: list[Identities] = []
 
@@ -57,7 +60,7 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
         message = "there are no records to stage"
         raise InvalidArgument(message)
     identities = Identities.joined(found)
-    key = new_key(clock)
+    key = new_key(clock, floor_us)
     home.create(key, [data])
     beside = None
     if len(identities.rows):

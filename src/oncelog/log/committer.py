@@ -255,6 +255,11 @@ class Committer:
             message = "this writer is closed"
             raise Closed(message)
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether nothing more is taken: the writer is being closed, or has ended."""
+        return self._leaving or self.error is not None
+
     def leave(self) -> None:
         """Take nothing more from now on: what is pending is the last."""
         self._leaving = True

@@ -119,7 +119,7 @@ class Keeper:
                 file_bytes=max(settings.segment_bytes, SEAL_BYTES_MIN),
                 bytes_min=SEAL_BYTES_MIN // 2,
             ):
-                if self._committer.error is not None:
+                if self._committer.is_leaving:
                     return
         if settings.retention_s is not None or settings.retention_bytes is not None:
             known = self._manifests.newest(self._run.known) or self._run.known  # with what was just sealed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -16,9 +16,9 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log import arguments, fencing, recovery, retention, sealing, snapshots, verifying
+from oncelog.log import admission, adoption, arguments, fencing, recovery, retention, sealing, snapshots, verifying
 from oncelog.log.admission import Seen
-from oncelog.log.adoption import Adopted
+from oncelog.log.adoption import Adopted, Staged
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
 from oncelog.log.leases import Lease
@@ -123,6 +123,9 @@ class Log(Handle):
             claim.release()
             raise
         self._writer = writer
+        if self._closed:  # meanwhile, by another thread
+            writer.close()
+        self._check_usable()
         return writer
 
     def _open_writer(self, claim: Claim) -> Writer:
@@ -230,6 +233,18 @@ class Log(Handle):
                 progress(part)
         sealing.sweep(self._home, self._manifests, self._clock)
         return total
+
+    def stage(self, tables: Iterable[pa.Table | pa.RecordBatch]) -> Staged:
+        """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.adopt`` can make a part of the
+        log.
+
+        Anybody may do this, anywhere, without being the writer. A file that is not adopted within an hour may be
+        removed.
+        """
+        manifest = self._manifest()
+        payloads = (admission.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
+        hasher = Hasher(manifest.secret)
+        return adoption.stage(self._home, hasher, self._clock, payloads, manifest.staging_floor_us)
 
     def files(self) -> list[SealedFileInfo]:
         """Return the sealed files with their first positions, oldest first: for DuckDB, pandas, polars.

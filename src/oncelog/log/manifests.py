@@ -166,12 +166,16 @@ class Manifests:
                 return known, work(known.manifest)
             except NotFound as error:
                 newer = self.newest(known)
-                if newer is None or not self._home.exists(version_key(known.version)):
+                if newer is None or not self.is_there(known):
                     raise  # the log was deleted
                 if newer.version == known.version:
                     message = f"{error}, though manifest version {known.version} refers to it: restore it from a copy"
                     raise CorruptionError(message) from error
                 known = newer
+
+    def is_there(self, known: Known) -> bool:
+        """Tell whether the log that a manifest was read of is still there: versions go only with it."""
+        return self._home.exists(version_key(known.version))
 
     def create(self, manifest: Manifest) -> Known | None:
         """Make the first version; ``None`` when somebody else made it."""

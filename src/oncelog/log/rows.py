@@ -45,11 +45,7 @@ class Rows:
     @classmethod
     def of_blocks(cls, found: Gathered) -> Rows:
         """Return the records of neighbouring blocks."""
-        if len(found.counts) == 1:
-            times: tuple[Micros, Micros] = found.timestamps_us[0], found.uptimes_us[0]
-        else:
-            counts = np.array(found.counts)
-            times = np.repeat(np.array(found.timestamps_us), counts), np.repeat(np.array(found.uptimes_us), counts)
+        times = found.row_timestamps_us(), found.row_uptimes_us()
         return cls(found.payload, found.segment, found.first_position, found.first_entry, *times)
 
     @property

@@ -227,6 +227,9 @@ class Scan:
 
     def _look_again(self) -> None:
         """Find the place again by its position in a newer manifest: what was to be read is gone."""
+        if not self._manifests.is_there(self._known):
+            message = f"log {self._name!r} was deleted"
+            raise NotFound(message)
         if not self._is_outdated():
             message = f"segment {self._number} of log {self._name!r} is missing: restore it from a copy"
             raise CorruptionError(message)

@@ -158,7 +158,11 @@ def _point_to(
     """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any
     more.
     """
-    there = {segment.number: segment for segment in manifests.closed_from(manifest, group[0].first_position)}
+    there = {}
+    for segment in manifests.closed_from(manifest, group[0].first_position):
+        if segment.number > group[-1].number:
+            break
+        there[segment.number] = segment
     if any(there.get(segment.number) != segment for segment in group):
         return manifest
     file = changes[group[0].number].file

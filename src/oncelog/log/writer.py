@@ -285,7 +285,7 @@ class Writer(Handle):
             try:
                 checked.append(self._checked(record))
                 good.append(row)
-            except InvalidArgument as error:
+            except (InvalidArgument, Unsupported) as error:
                 self._check_usable()
                 results[row] = error
                 self._counters.refused += 1
@@ -325,9 +325,7 @@ class Writer(Handle):
         whose id is taken by other content are ``AppendErrors``, after every other row is stored.
         """
         self._check_usable()
-        payload = intake.normalise(table)
-        intake.check_limits(payload)
-        payload = admission.check_columns(payload, self._settings, self._log_id)
+        payload = admission.intake_of(table, self._settings, self._log_id)
         admitted = self._append_payload(payload, timeout_s)
         if self._settings.on_conflict == "error" and admitted.conflicts.any():
             _all_acks(self._results(admitted))

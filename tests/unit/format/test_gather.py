@@ -48,7 +48,7 @@ def test_times_are_those_of_each_block() -> None:
         blocks.append(whole(encoded))
     (found,) = gathered(blocks)
     assert np.asarray(found.row_timestamps_us()).tolist() == [100, 101, 101, 101, 102]
-    assert found.row_uptimes_us().tolist() == [200, 201, 201, 201, 202]
+    assert np.asarray(found.row_uptimes_us()).tolist() == [200, 201, 201, 201, 202]
     assert (found.previous, found.checksum) == (0, previous)
 
 
