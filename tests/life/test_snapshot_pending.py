@@ -10,34 +10,73 @@ from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Record
-from tests.life.shop import Shop, plain
+from tests.life.shop import Shop, in_memory, plain
+
+STORED = plain(range(4))
 
 
-@pytest.mark.parametrize("batch", [1, 3, 4, 7])
-def test_what_never_came_to_be_stored_pushes_nothing_out_of_a_snapshot(batch: int) -> None:
-    """Ids that are pending, however many, take the place of none that is stored: their writer may die with them."""
+def left_behind(batch: int) -> Shop:
+    """Return a shop whose writer stored four ids, took a snapshot while three batches were on their way, and died."""
     clock = SimulatedClock(auto_advance=True)
     storage = FaultyStorage(MemoryStorage(clock=clock))
     shop = Shop(storage, clock)
     log = shop.log(LogSettings(window=Window(duration_s=1e6, max_keys=4), seal="off", snapshot_interval_s=1e6))
     writer = log.writer()
-    stored = plain(range(4))
-    writer.append_many(stored)
+    writer.append_many(STORED)
     away = Unavailable("away", outcome="not written")
     storage.faults.fail_forever(lambda operation, _: away if operation == "append" else None)
     for first in (100, 200, 300):
         with pytest.raises(Unavailable):
             writer.append_many(plain(range(first, first + batch)), timeout_s=0)
     writer.snapshot()
+    assert log.info().snapshots
     with pytest.raises(Unavailable):
         writer.close(timeout_s=0)
     storage.faults.heal()
+    return shop
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 7])
+def test_what_never_came_to_be_stored_made_no_room(batch: int) -> None:
+    """Ids went out of the window for those that were pending. Their writer died with these: so the ids are back."""
+    shop = left_behind(batch)
     log = shop.log()
     assert log.verify().findings == ()
     with log.writer() as writer:
-        assert [ack.duplicate for ack in writer.append_many(stored)] == [True] * 4
+        assert [ack.duplicate for ack in writer.append_many(STORED)] == [True] * 4
         assert not writer.append(b"new", id="new").duplicate
     assert len(list(log.read())) == 5
+    assert log.verify().findings == ()
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_others_in_their_place_make_no_room_either(batch: int) -> None:
+    """A snapshot that counted on records which never came is not believed once others stand at their positions."""
+    shop = left_behind(batch)
+    with shop.log().writer() as writer:
+        writer.append_many([Record(b"without an id") for _ in range(3 * batch + 1)])
+    log = shop.log()
+    assert log.truncate(5).first_position == 0, "nor by a truncation"
+    with log.writer() as writer:
+        assert [ack.duplicate for ack in writer.append_many(STORED)] == [True] * 4
+    assert log.verify().findings == ()
+
+
+def test_a_snapshot_whose_pending_records_came_is_believed() -> None:
+    """The usual case: what was on its way arrives, and the snapshot saves the next writer its time."""
+    shop = in_memory(auto_advance=True)
+    log = shop.log(LogSettings(window=Window(duration_s=1e6, max_keys=4), seal="off", snapshot_interval_s=1e6))
+    with log.writer() as writer:
+        writer.append_many(STORED)
+        with pytest.raises(Unavailable):
+            writer.append_many(plain(range(100, 103)), timeout_s=0)
+        writer.snapshot()
+        writer.flush(timeout_s=None)
+    (key,) = log.info().snapshots
+    with shop.log().writer() as writer:
+        assert [ack.duplicate for ack in writer.append_many(plain([3, 100, 101, 102]))] == [True] * 4
+        assert not writer.append_many(plain([0]))[0].duplicate
+    assert key in log.info().snapshots
     assert log.verify().findings == ()
 
 

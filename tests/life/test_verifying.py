@@ -529,7 +529,7 @@ def swapped(taken: Snapshot) -> Snapshot:
 
 @pytest.mark.parametrize("seal", [False, True])
 def test_snapshots_that_lie(shop: Shop, *, seal: bool) -> None:
-    """A snapshot that is whole and tells something else than the log is an error; early forgetting is a warning."""
+    """A snapshot that is whole and tells something else than the log is an error, whatever it is."""
     log = filled(shop, 5, 5)
     with log.writer() as writer:
         writer.append_many(plain(range(10, 14)))
@@ -543,7 +543,7 @@ def test_snapshots_that_lie(shop: Shop, *, seal: bool) -> None:
         "a hole": ("error", lambda it: without(it, 5)),
         "the last is missing": ("error", lambda it: without(it, 13)),
         "all are missing": ("error", lambda it: without(it, slice(None))),  # type: ignore[arg-type]
-        "the oldest is missing": ("warning", lambda it: without(it, 0)),
+        "the oldest is missing": ("error", lambda it: without(it, 0)),
     }
     for what, (severity, change) in lies.items():
         found = lie(shop, log, change)

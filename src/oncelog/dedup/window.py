@@ -314,7 +314,7 @@ class Window:
         ring, tail = self._ring, self._tail
         if tail == self._settled:
             return 0
-        excess = self._head - tail - self._ghosts - self._pending - self._max_keys
+        excess = self._head - tail - self._ghosts - self._max_keys
         expired_us = now_us - self._duration_us
         if excess <= 0 and ring.ticks.view[ring.place(tail)] + ring.ticks.base > expired_us:
             return 0

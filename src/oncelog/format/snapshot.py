@@ -48,6 +48,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     ``watermark`` is the position after the last record it covers; ``segments`` has (segment, last entry) for the
     segments it covers. ``ticks`` are up-time, ``times`` wall time, both in µs; ``starts`` are the batch-start bits.
+    ``pending_until`` is the position behind the last record that was on its way then: ids may have made room for those,
+    so a log that never got so far cannot believe it.
     """
 
     log_id: str
@@ -64,9 +66,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     times: NDArray[np.int64]
     starts: NDArray[np.bool_]
     producers: Mapping[str, ProducerMark] = {}
+    pending_until: int = 0
 
 
-class SnapshotHead(msgspec.Struct, frozen=True):
+class SnapshotHead(msgspec.Struct, frozen=True, omit_defaults=True):
     """What can be known of a snapshot from its first bytes."""
 
     log_id: str
@@ -79,6 +82,12 @@ class SnapshotHead(msgspec.Struct, frozen=True):
     arrays_checksum: int
     details_bytes: int
     details_checksum: int
+    pending_until: int = 0
+
+    @property
+    def reach(self) -> int:
+        """The position that a log must have got to for the snapshot to be believed."""
+        return max(self.watermark, self.pending_until)
 
 
 class _Details(msgspec.Struct, frozen=True, array_like=True):
@@ -106,6 +115,7 @@ def encode(snapshot: Snapshot) -> list[bytes]:
         arrays_checksum=_checksum(arrays),
         details_bytes=len(details),
         details_checksum=xxhash.xxh3_64_intdigest(details),
+        pending_until=snapshot.pending_until,
     )
     framed = frame.wrap(KIND, VERSION, msgspec.msgpack.encode(head))
     assert len(framed) <= HEAD_BYTES_MAX, "a snapshot's head fits its bound"
@@ -191,6 +201,7 @@ def _assembled(head: SnapshotHead, details: _Details, arrays: memoryview) -> Sna
         times=parts[4],
         starts=starts.view(np.bool_),
         producers=details.producers,
+        pending_until=head.pending_until,
     )
 
 

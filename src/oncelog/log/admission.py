@@ -323,6 +323,7 @@ def snapshot_of(
     now_us: int,
     uptime_us: int,
     watermark: int,
+    pending_until: int,
     segments: Sequence[tuple[int, int]],
 ) -> Snapshot:
     """Return the committed part of a window as a snapshot that covers all before ``watermark``."""
@@ -341,4 +342,5 @@ def snapshot_of(
         ticks=state.ticks,
         times=state.times,
         starts=state.starts,
+        pending_until=pending_until,
     )

@@ -139,8 +139,8 @@ class SnapshotCheck:
         self._sorted = taken.positions[self._order]
 
     def add(self, rows: Rows) -> None:
-        """Add records; those behind the watermark are left out."""
-        rows = rows.cut(0, self._taken.watermark - rows.first_position)
+        """Add records; those behind the watermark, and behind what was on its way then, are left out."""
+        rows = rows.cut(0, max(self._taken.watermark, self._taken.pending_until) - rows.first_position)
         if not rows.count or "id" not in rows.payload.schema.names:
             return
         payload, positions = _named(rows)
@@ -170,10 +170,8 @@ class SnapshotCheck:
             found.append(Finding("error", where, what))
         lacking = self._lacking()
         if len(lacking):
-            # While many were pending the oldest may have had to go early; a hole in the midst has no such reason.
-            oldest = len(self._sorted) > 0 and lacking.max() < self._sorted[0]
             what = f"lacks {len(lacking)} ids that the log says are within the window, the first at {lacking.min()}"
-            found.append(Finding("warning" if oldest else "error", where, what))
+            found.append(Finding("error", where, what))
         return found
 
     def _lacking(self) -> NDArray[np.int64]:
@@ -182,7 +180,7 @@ class SnapshotCheck:
             return np.empty(0, np.int64)
         self._window.evict(self._taken.uptime_us)
         positions = self._window.dump().positions
-        return positions[~np.isin(positions, self._sorted)]
+        return positions[~np.isin(positions, self._sorted) & (positions < self._taken.watermark)]
 
 
 def _previous(keys: NDArray[np.uint64]) -> NDArray[np.int64]:

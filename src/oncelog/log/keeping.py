@@ -98,6 +98,7 @@ class Keeper:
             now_us=self._clock.now_us(),
             uptime_us=self._uptime.now_us(),
             watermark=position,
+            pending_until=self._committer.next_position if self._seen.window.pending_count else 0,
             segments=[] if segment is None or entry is None else [(segment, entry)],
         )
 

@@ -135,6 +135,7 @@ class Log(Handle):
         settings = manifest.settings
         hasher = Hasher(manifest.secret)
         self._manifests.sweep(known)
+        snapshots.discard(self._home, manifest.log_id, manifest.next_position)
         seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
         if settings.idempotence != "off":
             known, recovered = self._manifests.look(

@@ -57,10 +57,20 @@ def heads(home: LogHome, log_id: str) -> list[tuple[str, SnapshotHead]]:
     return sorted(found, key=lambda item: (item[1].watermark, item[0]), reverse=True)
 
 
+def discard(home: LogHome, log_id: str, next_position: int) -> None:
+    """Delete the snapshots that made room for records which never came: with others in their place they would pass.
+
+    Called by a new writer before it writes, when ``next_position`` is decided.
+    """
+    for key, head in heads(home, log_id):
+        if head.watermark <= next_position < head.reach:
+            home.delete(key)
+
+
 def readable(home: LogHome, log_id: str, next_position: int) -> Iterator[Snapshot]:
     """Yield the snapshots that can be believed, newest first: whole, of this log, and not ahead of what is decided."""
     for key, head in heads(home, log_id):
-        if head.watermark > next_position:
+        if head.reach > next_position:
             continue
         try:
             yield snapshot.decode(home.read(key), key)
