@@ -60,11 +60,10 @@ class Publisher:
 
     def begin(self, segment: int, end: int, entries: int) -> None:
         """Publish a segment's end durably, so that a power cut leaves a slot that tells of it."""
-        slots = read_published(self._disk, self._path)
         self._open()
-        if any(slot.boot != self._boot for slot in slots):
-            # A slot of an earlier start says "all is on disk": it must not outlive one of this start that gets damaged.
-            self.publish(segment, end, entries)
+        # Both slots: one of an earlier start says "all is on disk" and must not outlive one of this start that gets
+        # damaged; and when a power cut tears the one that was being written and takes the other back, that is left.
+        self.publish(segment, end, entries)
         self.publish(segment, end, entries)
         assert self._descriptor is not None
         self._disk.sync(self._descriptor)

@@ -11,6 +11,7 @@ from oncelog.errors import Unavailable
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.published import Publisher, boot_of, read_published
 from oncelog.testing.disk import SimulatedDisk
+from oncelog.testing.faults import Killed
 from oncelog.testing.writing import Writing, read_all
 
 ROOT = Path("/data")
@@ -49,6 +50,25 @@ def test_the_file_is_lost(content: bytes) -> None:
         assert read_all(home, 0, None) == []
         writing.append(b"after")
         assert read_all(home, 0, None) == writing.chain.made
+
+
+@pytest.mark.parametrize("published_before", [1, 2, 3])
+def test_a_slot_that_is_torn_leaves_the_other_whatever_a_power_cut_takes(published_before: int) -> None:
+    """Readers find a slot after every power cut: without one, acknowledged records would be hidden from them."""
+    for seed in range(100):
+        disk = SimulatedDisk()
+        for folder in reversed([FILE.parent, *FILE.parent.parents[:-1]]):
+            disk.make_directory(folder)
+            disk.sync_directory(folder.parent)
+        publisher = Publisher(disk, FILE)
+        publisher.begin(0, 0, 0)
+        for number in range(1, published_before + 1):
+            publisher.publish(0, 100 * number, number)
+        disk.faults.kill_at(1, "during")
+        with pytest.raises(Killed):
+            publisher.publish(0, 1000, 10)
+        disk.power_cut("some", seed)
+        assert read_published(disk, FILE), f"no slot is left, seed {seed}"
 
 
 def test_a_block_that_is_not_synced_is_not_visible() -> None:
