@@ -60,11 +60,14 @@ class Publisher:
 
     def begin(self, segment: int, end: int, entries: int) -> None:
         """Publish a segment's end durably, so that a power cut leaves a slot that tells of it."""
+        slots = read_published(self._disk, self._path)
         self._open()
         # Both slots: one of an earlier start says "all is on disk" and must not outlive one of this start that gets
         # damaged; and when a power cut tears the one that was being written and takes the other back, that is left.
+        # But for one that tells of a later segment, whose readers would lose sight of it.
         self.publish(segment, end, entries)
-        self.publish(segment, end, entries)
+        if not any(slot.boot == self._boot and slot.segment > segment for slot in slots):
+            self.publish(segment, end, entries)
         assert self._descriptor is not None
         self._disk.sync(self._descriptor)
         self._disk.sync_directory(self._path.parent)
