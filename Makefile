@@ -8,9 +8,11 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: .venv/installed ## show the embedded log at work
+	scripts/debian java
 	.venv/bin/python examples/embedded.py
 
 test: lint ## lint, then every test but the soak tests
+	scripts/debian java postgres redis-server chromium
 	$(PYTEST)
 
 lint: .venv/installed ## ruff, mypy --strict and the layers
@@ -23,6 +25,7 @@ bench: .venv/installed ## the benchmarks
 	@if [ -d benchmarks ]; then .venv/bin/python -m benchmarks; else echo "There are no benchmarks yet."; fi
 
 soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
+	scripts/debian java postgres redis-server chromium
 	ONCELOG_SOAK=1 $(PYTEST) -m "" -o faulthandler_timeout=14400
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
