@@ -60,7 +60,7 @@ class Entry(msgspec.Struct, frozen=True):
     tenant: str | None = None
 
 
-class Ack(msgspec.Struct, frozen=True):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """The answer to an append: the record is durable, at this place.
 
     ``duplicate``: it was there before, and this is its original place. ``conflict``: under

@@ -1,5 +1,6 @@
 """Hot paths stay hot: Python function calls are counted, nothing is clocked, so a busy machine changes no verdict."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import oncelog
-from oncelog import LogSettings, Window
+from oncelog import LogSettings, Record, Window
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 
@@ -85,6 +86,21 @@ def test_append_arrow_calls_nothing_per_row(log: Log) -> None:
     with log.writer() as writer:
         calls = calls_per_extra_row(lambda rows: appending(writer, rows))
     assert calls < allowed_per_row(log), f"{calls} calls a row"
+
+
+def test_append_many_calls_nothing_per_record(log: Log) -> None:
+    """Records are taken in, decided and answered as columns, as long as there is nothing to refuse."""
+    explicit = log.settings.idempotence == "explicit"
+    numbers = itertools.count()
+
+    def appending(writer: Writer, rows: int) -> Callable[[], object]:
+        chosen = itertools.islice(numbers, rows)
+        records = [Record(b"%0100d" % number, id=f"order-{number}" if explicit else None) for number in chosen]
+        return lambda: writer.append_many(records)
+
+    with log.writer() as writer:
+        calls = calls_per_extra_row(lambda rows: appending(writer, rows))
+    assert calls < allowed_per_row(log), f"{calls} calls a record"
 
 
 def test_retries_in_columns_call_nothing_per_row(log: Log) -> None:

@@ -28,6 +28,10 @@ def texts(values: Sequence[str | None]) -> pa.Array:
     >>> texts(["a", None, "ü"]).to_pylist()
     ['a', None, 'ü']
     """
+    if None not in values:
+        joined = "".join(values)  # type: ignore[arg-type]
+        if joined.isascii():
+            return _array(pa.string(), joined.encode(), list(map(len, values)), None)  # type: ignore[arg-type]
     return texts_of_utf8([None if value is None else value.encode() for value in values])
 
 

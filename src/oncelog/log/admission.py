@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from oncelog.format.snapshot import Snapshot
 from oncelog.log.adoption import Adopted
 from oncelog.log.committer import Group, Ticket
 from oncelog.settings import LogSettings
-from oncelog.types import Record
+from oncelog.types import Ack, Record, moment
 
 
 class Keys(NamedTuple):
@@ -93,6 +94,18 @@ class Admitted:
             group = groups[at] if at >= 0 and position < groups[at].next_position else None
             tickets.append(Ticket(position, group, time_us, duplicate, conflict))
         return tickets
+
+    def new_acks(self) -> list[Ack]:
+        """Return the acks of rows that are all new, and stored. They are in the order of their positions."""
+        groups = sorted(self.groups, key=lambda group: group.first_position)
+        ends = np.searchsorted(self.positions, [group.next_position for group in groups]).tolist()
+        acks: list[Ack] = []
+        for group, start, end in zip(groups, [0, *ends], ends, strict=False):
+            positions = self.positions[start:end]
+            entries = positions - (group.first_position - group.first_entry)
+            stored_at = moment(group.timestamp_us)
+            acks += map(Ack, positions.tolist(), repeat(group.segment), entries.tolist(), repeat(stored_at))
+        return acks
 
     def ids(self) -> list[str | None]:
         """Return the rows' ids."""

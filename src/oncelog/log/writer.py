@@ -23,7 +23,7 @@ from oncelog.errors import (
     Unsupported,
     WriterFenced,
 )
-from oncelog.format import intake
+from oncelog.format import intake, plain
 from oncelog.log import admission, arguments
 from oncelog.log.admission import Admitted, Seen
 from oncelog.log.adopting import Adopter
@@ -278,6 +278,9 @@ class Writer(Handle):
         Settles every record, then raises ``AppendErrors`` (with the ack or the error of each) if any was refused.
         """
         records = _listed(records)
+        payload = self._plain(records)
+        if payload is not None:
+            return self._all_acks(self._append_payload(payload, timeout_s))
         results: list[Ack | OncelogError | None] = [None] * len(records)
         good: list[int] = []
         checked: list[Record] = []
@@ -294,6 +297,14 @@ class Writer(Handle):
             for row, result in zip(good, self._results(admitted), strict=True):
                 results[row] = result
         return _all_acks(results)
+
+    def _plain(self, records: Sequence[Record]) -> pa.RecordBatch | None:
+        """Return records in columns when they are plain and all may be stored, else ``None``."""
+        self._check_usable()
+        payload = plain.payload(records)
+        if payload is None or (self._window is None and "id" in payload.schema.names):
+            return None
+        return admission.check_columns(payload, self._settings, self._log_id)
 
     def append_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
         """Append records all or none; return their acks in order.
@@ -413,6 +424,12 @@ class Writer(Handle):
         if admitted.groups:
             newest = max(admitted.groups, key=lambda group: group.first_position)
             self._committer.wait(newest, deadline_us)
+
+    def _all_acks(self, admitted: Admitted) -> list[Ack]:
+        """Return the acks of rows that are stored, or raise ``AppendErrors`` if one of them was refused."""
+        if admitted.new.all():
+            return admitted.new_acks()
+        return _all_acks(self._results(admitted))
 
     def _results(self, admitted: Admitted) -> list[Ack | OncelogError]:
         """Return, for each row that was admitted, its ack or the error that refused it."""
@@ -545,6 +562,8 @@ def _listed(records: object) -> list[Record]:
         message = f"records: is {type(records).__name__}, must be a list of Record"
         raise InvalidArgument(message)
     listed = list(records)
+    if set(map(type, listed)) <= {Record}:
+        return listed
     for row, record in enumerate(listed):
         if not isinstance(record, Record):
             message = f"records: number {row} is {type(record).__name__}, must be a Record"

@@ -35,6 +35,11 @@ records = st.builds(
     tenant=labels,
 )
 
+plain_records = st.builds(
+    Record, st.binary(max_size=60), st.none() | st.text(min_size=1, max_size=20), labels, labels, tenant=labels
+)
+"""Records without headers, producer and sequence."""
+
 
 def whole(encoded: block.Encoded) -> bytes:
     """Return an encoded block's bytes as one."""
