@@ -67,4 +67,5 @@ def _texts(texts: Sequence[str | None], bytes_min: int, bytes_max: int) -> pa.Ar
 
 
 def _sizes_bytes(array: pa.Array) -> NDArray[np.int32]:
-    return np.diff(np.frombuffer(array.buffers()[1], np.int32))
+    marks = np.frombuffer(array.buffers()[1], np.int32)
+    return marks[1:] - marks[:-1]

@@ -34,7 +34,7 @@ def test_good_records_pass_both_checks(record: Record) -> None:
 def test_many_records_become_what_each_becomes(given: list[Record]) -> None:
     """Checking by columns only saves time: what comes out is stored byte for byte as if each had been looked at."""
     found = plain.payload(given)
-    is_plain = all(record.headers is record.producer is record.sequence is None for record in given)
+    is_plain = all((record.headers, record.producer, record.sequence) == (None, None, None) for record in given)
     assert (found is not None) == (is_plain and len(given) > 0)
     assert found is None or found.equals(columns.from_records(given))
 
