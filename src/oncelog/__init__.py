@@ -1,6 +1,14 @@
-"""Oncelog: an append-only log in which a retried write is never a second write."""
+"""Oncelog: an append-only log in which a retried write is never a second write.
 
-from oncelog.connect import Database, connect
+Names are loaded when they are first used, so that whoever only wants an error, or the shell's help, does not wait for
+numpy and Arrow.
+"""
+
+import importlib as _importlib
+import sys as _sys
+import types as _types
+import typing as _typing
+
 from oncelog.errors import (
     AppendErrors,
     Closed,
@@ -18,8 +26,11 @@ from oncelog.errors import (
     WriterFenced,
     WrongExpectedVersion,
 )
-from oncelog.settings import LogSettings, Window
-from oncelog.types import Ack, ColumnAcks, Entry, Record
+
+if _typing.TYPE_CHECKING:
+    from oncelog.connect import Database, connect
+    from oncelog.settings import LogSettings, Window
+    from oncelog.types import Ack, ColumnAcks, Entry, Record
 
 __all__ = [
     "Ack",
@@ -46,3 +57,42 @@ __all__ = [
     "WrongExpectedVersion",
     "connect",
 ]
+
+_LATER = {
+    "Ack": "types",
+    "ColumnAcks": "types",
+    "Database": "connect",
+    "Entry": "types",
+    "LogSettings": "settings",
+    "Record": "types",
+    "Window": "settings",
+    "connect": "connect",
+}
+"""In which module a name is that is loaded on its first use."""
+
+
+if not _typing.TYPE_CHECKING:  # for a type checker the names are those above, and no others
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        found = getattr(_importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(_types.ModuleType):
+    """``oncelog.connect`` is the function, also for those who import the module of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "connect" and isinstance(value, _types.ModuleType):
+            value = value.connect
+        super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Package

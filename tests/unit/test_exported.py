@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -57,6 +59,16 @@ def test_exported_names_are_these() -> None:
     assert set(oncelog.__all__) == EXPORTED
     assert oncelog.__all__ == sorted(oncelog.__all__)
     assert all(hasattr(oncelog, name) for name in EXPORTED)
+    assert set(dir(oncelog)) >= EXPORTED
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        oncelog.conect  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("first", ["import oncelog.connect", "from oncelog.connect import Database", "import oncelog"])
+def test_connect_is_the_function_whatever_was_imported(first: str) -> None:
+    """A module has the same name: importing it must not take the function's place."""
+    program = f"{first}; import oncelog; oncelog.connect('memory://').close(); assert isinstance(oncelog.Record, type)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_nothing_else_looks_exported() -> None:
