@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog.clock import SYSTEM, Clock
-from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.errors import InvalidArgument, LogBusy, Unsupported
 from oncelog.log import names
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log, open_log
@@ -18,7 +19,8 @@ from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 
-_LATER = {"s3", "gs", "az", "quorum", "oncelog"}
+_BUCKETS = {"s3", "gs", "az"}
+_LATER = {"quorum", "oncelog"}
 
 
 class Database(Handle):
@@ -73,7 +75,10 @@ class Database(Handle):
         self._check_usable()
         key = names.home_key(names.check(name))
         home = self._storage.home(key)
-        open_log(name, home, self._clock, None, create=False)
+        log = open_log(name, home, self._clock, None, create=False)
+        if not home.exclusive and log.info().open_segment is not None:
+            message = f"log {name!r} has a writer, or had one that did not close it: take it over and close it first"
+            raise LogBusy(message)
         claim = home.claim(0, force=False)
         try:
             self._storage.remove_home(key)
@@ -92,20 +97,28 @@ class Database(Handle):
                     ending.callback(log.close)
 
 
-def connect(url: str) -> Database:
-    """Open the database at a URL: ``file:///path``, or ``memory://`` (``memory://name`` is shared within the process).
+def connect(url: str, *, options: Mapping[str, str] | None = None) -> Database:
+    """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``), or ``memory://``
+    (``memory://name`` is shared within the process).
 
-    Nothing is created before the first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported``
-    for a kind of home that this version does not have.
+    ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
+    ``secret_access_key``; what is not given comes from the usual environment variables. Nothing is created before the
+    first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported`` for a kind of home that this
+    version does not have, or lacks the package for.
     """
-    return Database(_storage(url))
+    return Database(_storage(url, options or {}))
 
 
-def _storage(url: object) -> Storage:
+def _storage(url: object, options: Mapping[str, str]) -> Storage:
     if not isinstance(url, str):
         message = f"a URL is a str such as 'file:///var/lib/shop', not {type(url).__name__}"
         raise InvalidArgument(message)
     parts = _parts(url)
+    if parts.scheme in _BUCKETS:
+        return _in_bucket(url, parts, options)
+    if options:
+        message = f"options are for buckets ({', '.join(sorted(_BUCKETS))}), not for {url!r}"
+        raise InvalidArgument(message)
     if parts.scheme == "memory":
         if parts.path or parts.query or parts.fragment:
             message = f"{url!r}: a URL of a database in memory is memory:// or memory://name, without more"
@@ -114,17 +127,32 @@ def _storage(url: object) -> Storage:
     if parts.scheme == "file":
         return LocalStorage(_path(url, parts))
     if parts.scheme in _LATER:
-        message = f"{url!r}: this version has homes on a local disk (file:///…) and in memory (memory://) only"
+        message = f"{url!r}: this version has homes on a disk (file:///…), in buckets (s3://…) and in memory only"
         raise Unsupported(message)
-    message = f"{url!r} is not a URL of a database: use file:///path or memory://"
+    message = f"{url!r} is not a URL of a database: use file:///path, s3://bucket/prefix or memory://"
     raise InvalidArgument(message)
+
+
+def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Storage:
+    if not parts.netloc or parts.query or parts.fragment:
+        message = (
+            f"{url!r}: a URL of a bucket is {parts.scheme}://bucket or {parts.scheme}://bucket/prefix, without more"
+        )
+        raise InvalidArgument(message)
+    try:
+        from oncelog.storage.bucket import Bucket  # noqa: PLC0415  who has no bucket needs no client of one
+        from oncelog.storage.object import ObjectStorage  # noqa: PLC0415
+    except ImportError as error:
+        message = f"{url!r}: buckets need a package that is not installed: pip install 'oncelog[object]'"
+        raise Unsupported(message) from error
+    return ObjectStorage(Bucket.connect(url.rstrip("/"), options))
 
 
 def _parts(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        message = f"{url!r} is not a URL ({error}): use file:///path or memory://"
+        message = f"{url!r} is not a URL ({error}): use file:///path, s3://bucket/prefix or memory://"
         raise InvalidArgument(message) from error
 
 

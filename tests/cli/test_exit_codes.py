@@ -129,7 +129,7 @@ WRONG: list[tuple[str, str]] = [
     ("log append filled /nowhere/at/all", "/nowhere/at/all: No such file or directory"),
     ("log append off --id-field id", "has idempotence off"),
     ("log list --url nonsense", "is not a URL of a database"),
-    ("log list --url s3://bucket", "this version has homes on a local disk"),
+    ("log list --url quorum://nodes", "this version has homes on a disk"),
 ]
 
 

@@ -73,6 +73,7 @@ OTHER: dict[str, tuple[str, object]] = {
     "segment_age_s": ("1h", 3600.0),
     "block_bytes": ("1MiB", 1 << 20),
     "block_records": ("7", 7),
+    "commit_interval_s": ("250ms", 0.25),
     "snapshot_interval_s": ("5s", 5.0),
     "snapshot_records": ("7", 7),
     "seal": ("off", "off"),

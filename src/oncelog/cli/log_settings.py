@@ -57,6 +57,17 @@ SegmentAge = Annotated[
 ]
 BlockSize = Annotated[int, _bytes("--block-size", DEFAULTS.block_bytes, "The most that one commit writes.", _FILES)]
 BlockRecords = Annotated[int, _count("--block-records", DEFAULTS.block_records, "Or so many records.", _FILES)]
+CommitInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--commit-interval",
+        parser=duration_s,
+        metavar="DURATION",
+        help="How long a block that is not full waits after the one before.",
+        rich_help_panel=_FILES,
+        show_default="0 on a disk, 100 ms in a bucket",
+    ),
+]
 SnapshotInterval = Annotated[
     float, _seconds("--snapshot-interval", DEFAULTS.snapshot_interval_s, "Store a dedup snapshot this often.", _IDS)
 ]

@@ -173,7 +173,10 @@ class Committer:
         self._form_attempts = 0
         self._pending_bytes = 0
         self._threads: list[threading.Thread] = []
-        self._leaving = False
+        self._leaving: OncelogError | None = None
+        self._draining = 0
+        self._interval_us = -1  # not known before there is a segment
+        self._formed_at_us = 0
         self._stopping = False
 
     # What the writer calls with ``changed`` held.
@@ -251,18 +254,17 @@ class Committer:
         if isinstance(self.error, WriterFenced):
             raise WriterFenced(str(self.error), outcome="not written")
         self.check()
-        if self._leaving:
-            message = "this writer is closed"
-            raise Closed(message)
+        if self._leaving is not None:
+            raise self._leaving
 
     @property
     def is_leaving(self) -> bool:
         """Whether nothing more is taken: the writer is being closed, or has ended."""
-        return self._leaving or self.error is not None
+        return self._leaving is not None or self.error is not None
 
-    def leave(self) -> None:
-        """Take nothing more from now on: what is pending is the last."""
-        self._leaving = True
+    def leave(self, reason: OncelogError) -> None:
+        """Take nothing more from now on, and say why: what is pending is the last."""
+        self._leaving = reason
         self.changed.notify_all()
 
     def pending(self) -> tuple[int, int]:
@@ -330,10 +332,15 @@ class Committer:
 
     def drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending."""
-        self._absorb()
-        while self._offered or self._waiting:
-            self.wait((self._waiting or self._offered)[-1], deadline_us)
+        self._draining += 1
+        self.changed.notify_all()
+        try:
             self._absorb()
+            while self._offered or self._waiting:
+                self.wait((self._waiting or self._offered)[-1], deadline_us)
+                self._absorb()
+        finally:
+            self._draining -= 1
 
     def stop(self, error: OncelogError) -> None:
         """End: nothing is accepted or offered any more. What is still pending fails with ``error``."""
@@ -348,7 +355,7 @@ class Committer:
         """Do a piece of the work that is there to do, or wait until something changes."""
         if self._run.in_flight_max == 1 and self._attempts_so_far() == 0 and self._work_once():
             return
-        if self._attempts_so_far() or self._run.in_flight_max > 1:
+        if self._attempts_so_far() or self._run.in_flight_max > 1 or self._interval_us > 0:
             self.start_threads()
         timeout_s = None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
         self._clock.wait(self.changed, timeout_s)
@@ -380,7 +387,17 @@ class Committer:
         if self.submitted:
             self._absorb()
             return True
-        return self._form() if self._waiting else False
+        if not self._waiting or (self._interval_us > 0 and self._form_at_us() > now_us):
+            return False
+        return self._form()
+
+    def _form_at_us(self) -> int:
+        """Return when the next block may be formed: one that is not full waits, in case more comes."""
+        first = self._waiting[0]
+        full = first.size_bytes >= self._settings.block_bytes or first.count >= self._settings.block_records
+        if full or len(self._waiting) > 1 or self._draining or self._leaving is not None:
+            return 0
+        return self._formed_at_us + self._interval_us
 
     def _form(self) -> bool:
         """Give the oldest waiting group its place and its bytes, and offer it."""
@@ -396,6 +413,10 @@ class Committer:
             group.state = "offered"
             group.busy = True
             self._offered.append(group)
+            if self._interval_us < 0:
+                self._interval_us = int(self._run.commit_interval_s * 1e6)
+            if self._interval_us > 0:
+                self._formed_at_us = self._clock.elapsed_us()
             group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
             group.uptime_us = self._uptime.now_us()
             self._run.place(group)
@@ -485,6 +506,8 @@ class Committer:
         moments = [group.retry_at_us for group in failed]
         if self._form_retry_at_us and not self._forming:
             moments.append(self._form_retry_at_us)
+        if self._interval_us > 0 and self._waiting and self._form_at_us() > self._clock.elapsed_us():
+            moments.append(self._form_at_us())
         return max(0.0, (min(moments) - self._clock.elapsed_us()) / 1e6) if moments else None
 
     def _die(self, error: BaseException) -> None:

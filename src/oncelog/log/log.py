@@ -16,7 +16,18 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log import admission, adoption, arguments, fencing, recovery, retention, sealing, snapshots, verifying
+from oncelog.log import (
+    admission,
+    adoption,
+    arguments,
+    asking,
+    fencing,
+    recovery,
+    retention,
+    sealing,
+    snapshots,
+    verifying,
+)
 from oncelog.log.admission import Seen
 from oncelog.log.adoption import Adopted, Staged
 from oncelog.log.counters import Counts
@@ -109,8 +120,9 @@ class Log(Handle):
     def writer(self, *, wait_s: float = 5.0, takeover: Literal["polite", "force"] = "polite") -> Writer:
         """Become the log's writer: after this nobody else is, and the dedup window is as the log says.
 
-        Raises ``LogBusy`` when another living process holds a local log and keeps it for ``wait_s``;
-        ``takeover="force"`` takes it all the same where the home can fence the holder.
+        Raises ``LogBusy`` when another living process holds the log and keeps it for ``wait_s``. In a bucket the holder
+        is asked, and lets it go once it has had it for a while; one that does not answer is fenced.
+        ``takeover="force"`` asks nobody, where the home can fence the holder.
         """
         self._check_usable()
         if takeover not in ("polite", "force"):
@@ -118,6 +130,8 @@ class Log(Handle):
             raise InvalidArgument(message)
         claim = self._home.claim(arguments.seconds("wait_s", wait_s), force=takeover == "force")
         try:
+            if not self._home.exclusive and takeover == "polite":
+                asking.ask(self._home, self._manifests, self._clock, wait_s)
             writer = self._open_writer(claim)
         except BaseException:
             claim.release()
@@ -364,6 +378,7 @@ def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | Non
     wanted = settings_module.check(settings) if settings is not None else None
     known = manifests.newest()
     if known is None and create:
+        home.probe()
         known = (
             manifests.create(
                 Manifest(

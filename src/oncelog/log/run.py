@@ -57,6 +57,13 @@ class Run:
         return self._segment_writer.in_flight_max if self._segment_writer is not None else 1
 
     @property
+    def commit_interval_s(self) -> float:
+        """How long a block that is not full waits after the one before was offered."""
+        if self._settings.commit_interval_s is not None:
+            return self._settings.commit_interval_s
+        return self._segment_writer.commit_interval_s if self._segment_writer is not None else 0.0
+
+    @property
     def full(self) -> bool:
         """Whether the next block belongs into another segment."""
         if self.entries == 0:

@@ -28,6 +28,7 @@ from oncelog.log import admission, arguments
 from oncelog.log.admission import Admitted, Seen
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
+from oncelog.log.asking import Watch
 from oncelog.log.committer import Committer, Group, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.handle import Handle
@@ -92,6 +93,7 @@ class Writer(Handle):
             answer=self._answer,
             absorb=self._absorb,
         )
+        self._watch = Watch(home, clock, run.epoch, self._let_go)
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
         self._keeper = Keeper(
             home=home,
@@ -523,27 +525,40 @@ class Writer(Handle):
         if not self._of_this_process:
             self._closed = True
             return
+        self._watch.stop()
         try:
-            self._leave(self._deadline(timeout_s))
+            self._end(self._deadline(timeout_s), Closed("this writer is closed"))
+        finally:
+            self._closed = True
+
+    def _let_go(self) -> None:
+        """Leave the log to a writer that asked for it; from here on this one is fenced."""
+        message = "the log was let go to another writer, which asked for it: reopen if you must"
+        with contextlib.suppress(Unavailable):  # the futures have been told
+            self._end(self._deadline(TIMEOUT_S), WriterFenced(message, outcome="not written"))
+
+    def _end(self, deadline_us: int | None, reason: OncelogError) -> None:
+        """Store what is pending, close the segment and let the log go."""
+        try:
+            self._leave(deadline_us, reason)
         except Unavailable as error:
             with self._committer.changed:
                 self._committer.stop(error)  # so that the futures say that the outcome is unknown
             raise
         finally:
-            self._closed = True
             with self._committer.changed:
-                self._committer.stop(Closed("this writer is closed"))
+                self._committer.stop(reason)
             self._keeper.stop()
             self._run.abandon()
             self._claim.release()
             self._home.wake()
 
-    def _leave(self, deadline_us: int | None) -> None:
+    def _leave(self, deadline_us: int | None, reason: OncelogError) -> None:
         """Settle what is pending and close the segment, if this is still the log's writer."""
         with self._committer.changed:
             if self._committer.error is not None:
                 return
-            self._committer.leave()
+            self._committer.leave(reason)
             self._committer.drain(deadline_us)
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced):

@@ -44,9 +44,12 @@ class Tail(msgspec.Struct, frozen=True):
 class SegmentWriter(Protocol):
     """Appends blocks to one open segment, for one writer. Not safe to share between threads, except that
     up to ``in_flight_max`` calls of ``append`` with different numbers may run at once.
+
+    ``commit_interval_s`` is how long a block that is not full had better wait after the one before was offered.
     """
 
     in_flight_max: int
+    commit_interval_s: float
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the cursor behind it.
@@ -73,8 +76,15 @@ class Claim(Protocol):
 class LogHome(Protocol):
     """The home of one log. Safe to share between threads and processes, but for what ``SegmentWriter`` says.
 
-    Keys are relative paths of ASCII letters, digits and ``._-/~%``.
+    Keys are relative paths of ASCII letters, digits and ``._-/~%``. ``exclusive`` tells whether a claim keeps everybody
+    else out; where it does not, a holder is asked for the log through the log itself, and fenced.
     """
+
+    exclusive: bool
+
+    def probe(self) -> None:
+        """Raise ``Unsupported`` if this home cannot do what a log needs. Called before a log is created."""
+        ...
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Store an object that nobody has stored: ``True`` when this call did, ``False`` when it exists.
@@ -166,7 +176,7 @@ class Storage(Protocol):
     url: str
 
     def homes(self) -> list[str]:
-        """Return the keys of the logs' homes there are, sorted. One whose creation was cut short may be among them."""
+        """Return the keys of the logs' homes there are, sorted. One that is empty may be among them."""
         ...
 
     def home(self, key: str) -> LogHome:

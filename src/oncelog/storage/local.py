@@ -112,6 +112,8 @@ class LocalStorage:
 class LocalHome:
     """The home of one log in a folder. Safe to share between threads and processes."""
 
+    exclusive = True
+
     def __init__(self, disk: Disk, folders: Folders, path: Path, clock: Clock) -> None:
         self._disk = disk
         self._folders = folders
@@ -122,6 +124,9 @@ class LocalHome:
         self._bell = _bell_of(path)
         self._claim: LocalClaim | None = None
         self._writers: weakref.WeakValueDictionary[int, LocalSegmentWriter] = weakref.WeakValueDictionary()
+
+    def probe(self) -> None:
+        """Do nothing: what may be amiss with a folder is told by the first create."""
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Store an object that nobody has stored; ``False`` when it exists."""

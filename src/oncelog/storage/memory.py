@@ -6,7 +6,6 @@ import bisect
 import threading
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
@@ -14,6 +13,7 @@ from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, 
 from oncelog.format import block as block_format
 from oncelog.storage.base import Chunk, Tail
 from oncelog.storage.bell import Bell
+from oncelog.storage.chunks import joined
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
 
 Buffers = list[pa.Buffer]
@@ -61,6 +61,8 @@ class MemoryStorage:
 class MemoryHome:
     """The home of one log in memory. Every method is atomic."""
 
+    exclusive = True
+
     def __init__(self, key: str, clock: Clock, in_flight_max: int) -> None:
         """Make an empty home; ``MemoryStorage.home`` calls this."""
         self.key = key
@@ -73,13 +75,16 @@ class MemoryHome:
         self._segments: dict[int, _Segment] = {}
         self._claim: MemoryClaim | None = None
 
+    def probe(self) -> None:
+        """Do nothing: memory can do it all."""
+
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Store an object that nobody has stored; ``False`` when it exists."""
         check_key(key)
         with self._lock:
             if key in self._objects:
                 return False
-            self._objects[key] = _joined(data)
+            self._objects[key] = joined(data)
             return True
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
@@ -208,10 +213,10 @@ class MemoryHome:
 
     def append(self, state: _Segment, epoch: int, number: int, block: Sequence[Chunk]) -> int:
         """Store a block for a segment's writer."""
-        joined = _joined(block)
+        whole = joined(block)
         with self._lock:
             state.check_writer(epoch)
-            state.store(number, joined)
+            state.store(number, whole)
             self._bell.nudge()
             return number + 1
 
@@ -245,6 +250,8 @@ class MemoryClaim:
 
 class MemorySegmentWriter:
     """Appends blocks to one open segment in memory."""
+
+    commit_interval_s = 0.0
 
     def __init__(self, home: MemoryHome, state: _Segment, epoch: int, in_flight_max: int) -> None:
         """Write for one epoch; ``MemoryHome.start_segment`` calls this."""
@@ -318,15 +325,3 @@ class _Segment:
 
 _named: dict[str, MemoryStorage] = {}
 _named_lock = threading.Lock()
-
-
-def _joined(chunks: Sequence[Chunk]) -> pa.Buffer:
-    """Return the chunks as one buffer of their own, aligned as Arrow likes it."""
-    sources = [np.frombuffer(chunk, dtype=np.uint8) for chunk in chunks]
-    joined = pa.allocate_buffer(sum(source.size for source in sources))
-    target = np.frombuffer(joined, dtype=np.uint8)
-    offset = 0
-    for source in sources:
-        target[offset : offset + source.size] = source
-        offset += source.size
-    return joined

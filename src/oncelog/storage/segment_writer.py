@@ -23,6 +23,7 @@ class LocalSegmentWriter:
     """
 
     in_flight_max = 1
+    commit_interval_s = 0.0
 
     def __init__(
         self, disk: Disk, path: Path, segment: int, *, claim: LocalClaim, publisher: Publisher, bell: Bell

@@ -85,9 +85,14 @@ class FaultyHome:
     """A home of which every operation may fail."""
 
     def __init__(self, storage: FaultyStorage, inner: LogHome, key: str) -> None:
+        self.exclusive = inner.exclusive
         self._storage = storage
         self._inner = inner
         self._key = key
+
+    def probe(self) -> None:
+        """Probe the inner home."""
+        self._storage.call("probe", self._key, self._inner.probe)
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Create an object, twice if so asked."""
@@ -188,6 +193,7 @@ class FaultySegmentWriter:
 
     def __init__(self, storage: FaultyStorage, inner: SegmentWriter, segment: int) -> None:
         self.in_flight_max = inner.in_flight_max
+        self.commit_interval_s = inner.commit_interval_s
         self._storage = storage
         self._inner = inner
         self._segment = segment

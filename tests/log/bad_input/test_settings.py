@@ -39,6 +39,7 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
             "segment_age_s": (0, -1, math.nan, math.inf, "1"),
             "block_bytes": (0, limits.KIB - 1, limits.BLOCK_BYTES_MAX + 1, None),
             "block_records": (0, limits.BLOCK_RECORDS_MAX + 1, 1.5),
+            "commit_interval_s": (-0.1, 61, "1"),
             "snapshot_interval_s": (0, -1, math.nan, math.inf, None),
             "snapshot_records": (0, limits.WINDOW_KEYS_MAX + 1, None),
             "retention_s": (0, -1, math.nan, math.inf),

@@ -1,0 +1,125 @@
+"""Asking the one who holds a log to let it go, through the log itself: where no lock keeps the others out.
+
+::
+
+    requests/<epoch>    somebody would like to have the log from the writer of that epoch
+    answers/<epoch>     that writer lives, and will let it go when it has had it for a while
+
+A holder that does not answer is taken for dead, and fenced. That is safe, dead or not: it is a courtesy, not a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from oncelog.clock import Clock
+from oncelog.errors import LogBusy, NotFound, OncelogError
+from oncelog.log.manifests import Manifests
+from oncelog.storage.base import LogHome
+
+TENURE_S = 5.0
+"""So long a writer keeps a log at least, whoever asks for it."""
+
+LOOK_S = 1.0
+"""So often a writer looks whether somebody asks for its log."""
+
+ANSWER_S = 3.0
+"""Who has not answered by then is taken for dead."""
+
+POLL_S = 0.1
+
+
+def request_key(epoch: int) -> str:
+    """Return the key of what is asked of the writer of ``epoch``."""
+    return f"requests/{epoch:020d}"
+
+
+def answer_key(epoch: int) -> str:
+    """Return the key of its answer."""
+    return f"answers/{epoch:020d}"
+
+
+def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> None:
+    """Return when the log may be taken: nobody holds it, its holder let it go, or does not answer.
+
+    Raises ``LogBusy`` when a holder that answers keeps it for ``wait_s``.
+    """
+    started_us = asked_us = clock.elapsed_us()
+    asked_epoch = -1
+    idle = threading.Condition()
+    known = manifests.newest()
+    while True:
+        if known is None:
+            message = "the log's manifest is gone: was it deleted?"
+            raise NotFound(message)
+        if known.manifest.open_segment is None:
+            return
+        epoch, now_us = known.manifest.epoch, clock.elapsed_us()
+        if epoch != asked_epoch:
+            home.create(request_key(epoch), [b"asked"])
+            asked_epoch, asked_us = epoch, now_us
+        if home.exists(answer_key(epoch)):
+            if now_us - started_us >= wait_s * 1e6:
+                message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
+                raise LogBusy(message)
+        elif now_us - asked_us >= ANSWER_S * 1e6:
+            return
+        with idle:
+            clock.wait(idle, POLL_S)
+        known = manifests.newest(known)
+
+
+class Watch:
+    """Looks, for one writer, whether somebody asks for its log, and lets it go then."""
+
+    def __init__(self, home: LogHome, clock: Clock, epoch: int, let_go: Callable[[], None]) -> None:
+        self._home = home
+        self._clock = clock
+        self._epoch = epoch
+        self._let_go = let_go
+        self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        if not home.exclusive:
+            self._thread = threading.Thread(target=self._watch, name="oncelog-watch", daemon=True)
+            with contextlib.suppress(RuntimeError):  # without a thread nobody is answered, and the fence decides
+                self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._wait(LOOK_S):
+            with contextlib.suppress(OncelogError):
+                if self._asked():
+                    self._let_go()
+                    break
+        for key in (request_key(self._epoch), answer_key(self._epoch)):
+            with contextlib.suppress(OncelogError):
+                self._home.delete(key)
+
+    def _asked(self) -> bool:
+        """Tell whether the log is to be let go now."""
+        if not self._home.exists(request_key(self._epoch)):
+            return False
+        left_s = (self._until_us - self._clock.elapsed_us()) / 1e6
+        if left_s <= 0:
+            return True
+        self._home.create(answer_key(self._epoch), [b"soon"])
+        return not self._wait(left_s)
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait; tell whether it is over."""
+        with self._changed:
+            if not self._stopping:
+                self._clock.wait(self._changed, timeout_s)
+            return self._stopping
+
+    def stop(self) -> None:
+        """Look no more, and return when what was begun is done."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
+            thread.join()
