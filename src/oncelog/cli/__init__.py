@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli import log
+from oncelog.cli import log, pipeline
 from oncelog.cli.options import paragraphs, show_help
 from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -46,6 +46,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)
