@@ -74,6 +74,9 @@ class Database(Handle):
         """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer."""
         self._check_usable()
         key = names.home_key(names.check(name))
+        if name.startswith(names.CONFLICTS):
+            message = f"{name!r} is a part of the log it conflicts with: delete that"
+            raise InvalidArgument(message)
         home = self._storage.home(key)
         log = open_log(name, home, self._clock, None, create=False)
         if not home.exclusive and log.info().open_segment is not None:

@@ -46,3 +46,12 @@ LEASE_S_MAX = 7 * 86_400.0
 PENDING_BYTES_MAX = 4 * GIB
 PENDING_RECORDS_MAX = 100_000_000
 """What may wait to be stored before append waits for room."""
+
+MARKS_MAX = 1_000
+"""Producers of batches (Spark queries) whose progress a log remembers; the least recently active goes first."""
+
+MARK_S_MAX = 90 * 86_400
+"""How long a producer of batches may be inactive before its progress is forgotten."""
+
+MARKED_BATCHES_MAX = 16
+"""The batches of one producer whose rows a replay can be compared with."""

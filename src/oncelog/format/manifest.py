@@ -75,6 +75,37 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
+class MarkedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that a producer brought in: its number, its rows, and a digest of them that does not depend on their
+    order.
+    """
+
+    number: int
+    records: int
+    digest: int
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """How far a producer of batches (a Spark query, say) has come: its last batches, the newest last.
+
+    ``owner`` is the query that first used the name. The totals count what was adopted, what was there before, and what
+    was put aside because its id was taken by other content.
+    """
+
+    producer: str
+    owner: str
+    marked_us: int
+    batches: tuple[MarkedBatch, ...]
+    records: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the newest batch."""
+        return self.batches[-1].number
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a log that is not in its blocks.
 
@@ -87,6 +118,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``truncating`` announces a truncation to that position by ``truncator``, so that a reader's lease comes before it or
     stops it.
     Files named before ``staging_floor_us`` that nothing refers to may be deleted, so nothing may come to refer to them.
+    ``marks`` tell how far producers of batches have come. ``conflicts``, behind ``conflict_pages``, are segments of
+    rows whose id was taken by other content: positions of their own, from 0.
     """
 
     name: str
@@ -111,6 +144,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     staging_floor_us: int = 0
     truncating: int = 0
     truncator: bytes = b""
+    marks: tuple[Mark, ...] = ()
+    conflicts: tuple[Segment, ...] = ()
+    conflict_pages: tuple[Page, ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

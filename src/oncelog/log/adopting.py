@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.errors import InvalidArgument, NotFound, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
+from oncelog.format.manifest import Segment
 from oncelog.log import adoption
 from oncelog.log.admission import Seen
-from oncelog.log.adoption import Staged
+from oncelog.log.adoption import Adoption, Staged
 from oncelog.log.committer import Committer
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.storage.base import LogHome
+
+Flags = NDArray[np.bool_]
+
+
+class Judged(NamedTuple):
+    """Staged files and what the log says of them: for each file its identities, which of them are known (or come
+    earlier), and which of those have other content. It holds as long as the log ends at ``position``.
+    """
+
+    staged: tuple[Staged, ...]
+    identities: list[Identities | None]
+    known: list[Flags]
+    conflicts: list[Flags]
+    position: int
+
+    def rows(self, number: int, flags: Sequence[Flags]) -> NDArray[np.int64]:
+        """Return the rows of a file whose identities are flagged, sorted."""
+        found = self.identities[number]
+        return np.empty(0, np.int64) if found is None else np.sort(found.rows[flags[number]].astype(np.int64))
 
 
 class Adopter:
@@ -32,75 +53,122 @@ class Adopter:
 
     def adopt(self, staged: Sequence[Staged], deadline_us: int | None) -> list[int]:
         """Adopt files whose identities are all new, by one manifest version; return the first position of each."""
+        if not staged:
+            message = "there is nothing to adopt"
+            raise InvalidArgument(message)
         adoption.check(staged)
         identities = self._identities(staged)
         with self._committer.changed:
-            self._committer.check()
-            self._committer.drain(deadline_us)
-            self._committer.check_open()
-            known = sum(int(np.count_nonzero(flags)) for flags in self._known(identities))
-            if known:
-                message = f"{known} of the records to be adopted are there already, or twice: nothing was adopted"
+            self._drain(deadline_us)
+            known, _ = self._known(identities)
+            count = sum(int(np.count_nonzero(flags)) for flags in known)
+            if count:
+                message = f"{count} of the records to be adopted are there already, or twice: nothing was adopted"
                 raise PartialOverlap(message, known=(), new=())
-            self._check_adoptable(staged)
-            try:
-                segments = self._run.adopt(staged, self._uptime.now_us())
-            except Unavailable as error:
-                # Whether the open segment was closed is not known, so nothing may be written to it.
-                unknown = Unavailable(f"an adoption was not answered: {error}", outcome="unknown")
-                self._committer.stop(unknown)
-                raise unknown from error
-            self._committer.adopted(sum(segment.entries for segment in segments))
-            for segment, found in zip(segments, identities, strict=True):
-                if found is not None and self._seen.window is not None:
-                    self._seen.adopted.add(segment, found)
-        self._home.wake()
+            segments = self._commit(Adoption(staged=tuple(staged)), identities)
         return [segment.first_position for segment in segments]
+
+    def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
+        found: list[Identities | None] = []
+        for file in staged:
+            try:
+                found.append(None if file.identities is None else adoption.read_identities(self._home, file.identities))
+            except NotFound as error:
+                raise _gone(file.key) from error
+        return found
+
+    def _drain(self, deadline_us: int | None) -> None:
+        """Return when nothing is pending. The committer's lock is held."""
+        self._committer.check()
+        self._committer.drain(deadline_us)
+        self._committer.check_open()
+
+    def judge(self, staged: Sequence[Staged], deadline_us: int | None) -> Judged:
+        """Look the identities of files up, with nothing pending."""
+        adoption.check(staged)
+        identities = self._identities(staged)
+        with self._committer.changed:
+            self._drain(deadline_us)
+            known, conflicts = self._known(identities)
+            return Judged(tuple(staged), identities, known, conflicts, self._committer.next_position)
+
+    def commit(
+        self, position: int, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
+    ) -> list[Segment] | None:
+        """Adopt if the log still ends at ``position``, where it was judged what to adopt; ``None`` if it does not."""
+        with self._committer.changed:
+            self._drain(deadline_us)
+            return self._commit(wanted, identities) if self._committer.next_position == position else None
+
+    def _commit(self, wanted: Adoption, identities: Sequence[Identities | None]) -> list[Segment]:
+        """Adopt what was judged to be new. The committer's lock is held, nothing is pending."""
+        self._check_adoptable((*wanted.staged, *wanted.conflicts))
+        try:
+            segments = self._run.adopt(wanted, self._uptime.now_us())
+        except Unavailable as error:
+            # Whether the open segment was closed is not known, so nothing may be written to it.
+            unknown = Unavailable(f"an adoption was not answered: {error}", outcome="unknown")
+            self._committer.stop(unknown)
+            raise unknown from error
+        self._committer.adopted(sum(segment.entries for segment in segments))
+        for segment, found in zip(segments, identities, strict=True):
+            if found is not None and self._seen.window is not None:
+                self._seen.adopted.add(segment, found)
+        self._home.wake()
+        return segments
 
     def _check_adoptable(self, staged: Sequence[Staged]) -> None:
         """Raise for a file that is not there, or is in the log: once adopted, it could not be read, or be lost."""
+        if not staged:
+            return
         taken = self._run.holds(staged)
         if taken is not None:
             message = f"{taken}: was adopted before, and a staged file can be adopted once: nothing was adopted"
             raise InvalidArgument(message)
         missing = next((file.key for file in staged if not self._home.exists(file.key)), None)
         if missing is not None:
-            message = f"{missing} is not there: stage its records again"
-            raise NotFound(message)
+            raise _gone(missing)
 
-    def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
+    def overlap(self, staged: Sequence[Staged], deadline_us: int | None) -> list[NDArray[np.int64]]:
         """Return, for each file, the rows whose identity is in the log, or comes before them."""
-        adoption.check(staged)
-        identities = self._identities(staged)
-        with self._committer.changed:
-            flags = self._known(identities)
-        return [
-            np.sort(found.rows[known].astype(np.int64)) if found is not None else np.empty(0, np.int64)
-            for found, known in zip(identities, flags, strict=True)
-        ]
+        judged = self.judge(staged, deadline_us)
+        return [judged.rows(number, judged.known) for number in range(len(staged))]
 
-    def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
-        return [
-            adoption.read_identities(self._home, file.identities) if file.identities is not None else None
-            for file in staged
-        ]
-
-    def _known(self, identities: Sequence[Identities | None]) -> list[NDArray[np.bool_]]:
-        """Return, for each file, which of its identities are known, or occur before."""
-        window, adopted = self._seen
+    def _known(self, identities: Sequence[Identities | None]) -> tuple[list[Flags], list[Flags]]:
+        """Return, for each file, which of its identities are known, or occur before, and which of those clash."""
         self._seen.evict(self._uptime.now_us())
-        flags = []
+        known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
+        conflicts = [flags.copy() for flags in known]
+        if self._seen.window is None:
+            return known, conflicts
         for number, found in enumerate(identities):
-            if found is None or window is None:
-                flags.append(np.zeros(0 if found is None else len(found.high), np.bool_))
-                continue
-            keys = found.keys
-            known = window.find(keys) >= 0
-            if adopted:
-                known |= adopted.find(keys).positions >= 0
-            known[1:] |= (keys[1:] == keys[:-1]).all(axis=1)
-            for earlier in identities[:number]:
-                if earlier is not None:
-                    known |= adoption.search(earlier, keys) >= 0
-            flags.append(known)
-        return flags
+            if found is not None:
+                stored, fingerprints = self._stored(found.keys)
+                known[number] |= stored
+                conflicts[number] |= stored & (fingerprints != found.fingerprints)
+        for number, place, fingerprint in adoption.repeats(identities):
+            found = identities[number]
+            assert found is not None
+            conflicts[number][place] |= ~known[number][place] & (found.fingerprints[place] != fingerprint)
+            known[number][place] = True
+        return known, conflicts
+
+    def _stored(self, keys: NDArray[np.uint64]) -> tuple[Flags, NDArray[np.uint64]]:
+        """Return which identities the log knows, and the fingerprints that it has for them."""
+        window, adopted = self._seen
+        assert window is not None
+        handles = window.find(keys)
+        known = handles >= 0
+        fingerprints = np.zeros(len(keys), np.uint64)
+        if known.any():
+            fingerprints[known] = window.fingerprints(handles[known])
+        if adopted:
+            elsewhere = adopted.find(keys)
+            chosen = (elsewhere.positions >= 0) & ~known
+            fingerprints[chosen] = elsewhere.fingerprints[chosen]
+            known |= chosen
+        return known, fingerprints
+
+
+def _gone(key: str) -> NotFound:
+    return NotFound(f"{key} is not there, perhaps because it was staged too long ago: stage its records again")

@@ -8,7 +8,7 @@ keys: each file's are searched as they are, as long as the window's duration say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -22,14 +22,17 @@ from oncelog.errors import InvalidArgument
 from oncelog.format import arrays, sealed
 from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.format.manifest import File, Manifest, Mark, Segment
+from oncelog.log import marks
 from oncelog.log.sealing import PREFIX, new_key
 from oncelog.storage.base import LogHome
+
+_DIGESTS = 1 << 64
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """A file that may be adopted: its key, what is in it, and the key of its identities (``None``: no record has an
-    id).
+    id). ``digest`` is a sum over its rows: the same whatever their order, and however they are spread over files.
     """
 
     key: str
@@ -38,6 +41,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     checksum: int
     identities: str | None = None
     ids: int = 0
+    digest: int = 0
 
 
 def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch], floor_us: int = 0) -> Staged:
@@ -45,13 +49,16 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
 
     ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
     """
-    count = 0
+    count = digest = 0
     found: list[Identities] = []
 
     def tables() -> Iterable[pa.RecordBatch]:
-        nonlocal count
+        nonlocal count, digest
         for payload in payloads:
-            found.append(identities_of(hasher, [(payload, count)]))
+            fingerprints = hasher.fingerprints(payload)
+            identities = _identities(hasher, payload, fingerprints, count)
+            found.append(identities)
+            digest += digest_of(fingerprints, identities, count)
             count += payload.num_rows
             yield sealed.to_staged(payload)
 
@@ -73,28 +80,43 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
         checksum=xxhash.xxh3_64_intdigest(data),
         identities=beside,
         ids=len(identities.rows),
+        digest=digest % _DIGESTS,
     )
 
 
 def identities_of(hasher: Hasher, payloads: Iterable[tuple[pa.RecordBatch, int]]) -> Identities:
     """Return the identities of payloads, each given with the number of its first row."""
-    found = []
-    for payload, first_row in payloads:
-        named, rows = _named(payload, first_row)
-        if len(rows):
-            keys = hasher.identities(None, named.column("id"))
-            found.append(Identities.sorted(keys, hasher.fingerprints(named), rows))
-    return Identities.joined(found)
+    return Identities.joined(
+        [_identities(hasher, payload, hasher.fingerprints(payload), first_row) for payload, first_row in payloads]
+    )
 
 
-def _named(payload: pa.RecordBatch, first_row: int) -> tuple[pa.RecordBatch, NDArray[np.uint32]]:
-    """Return the rows of a payload that carry an id, and their numbers in the file."""
+def _identities(
+    hasher: Hasher, payload: pa.RecordBatch, fingerprints: NDArray[np.uint64], first_row: int
+) -> Identities:
+    """Return the identities of the rows of a payload that carry an id."""
     at = payload.schema.get_field_index("id")
     if at < 0:
-        return payload.slice(0, 0), np.empty(0, np.uint32)
-    present = payload.column(at).is_valid()
-    rows = np.flatnonzero(arrays.present(payload.column(at))) + first_row
-    return (payload if len(rows) == payload.num_rows else payload.filter(present)), rows.astype(np.uint32)
+        return Identities.joined([])
+    ids = payload.column(at)
+    rows = np.flatnonzero(arrays.present(ids))
+    if len(rows) < len(ids):
+        ids, fingerprints = ids.drop_null(), fingerprints[rows]
+    return Identities.sorted(hasher.identities(None, ids), fingerprints, (rows + first_row).astype(np.uint32))
+
+
+def digest_of(fingerprints: NDArray[np.uint64], identities: Identities, first_row: int) -> int:
+    """Return a digest of rows that does not depend on their order: a sum over what each row is and says."""
+    mixed = _mixed(fingerprints)
+    mixed[identities.rows.astype(np.int64) - first_row] += _mixed(identities.high ^ _mixed(identities.low))
+    return int(_mixed(mixed).sum(dtype=np.uint64))
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return numbers whose every bit depends on every bit of those given, so that sums of them tell rows apart."""
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def read_identities(home: LogHome, key: str) -> Identities:
@@ -173,19 +195,93 @@ def search(identities: Identities, keys: NDArray[np.uint64]) -> NDArray[np.int64
     return found
 
 
-def adopted_segments(
-    manifest: Manifest, staged: Sequence[Staged], timestamp_us: int, uptime_us: int
-) -> tuple[Segment, ...]:
-    """Return the segments that staged files become, behind everything else in the manifest."""
+def search_exact(identities: Identities, others: Identities) -> NDArray[np.bool_]:
+    """Tell which of the others are there with the same content. One identity may be there with several."""
+    held = np.stack([identities.high, identities.low, identities.fingerprints], axis=1)
+    asked = np.stack([others.high, others.low, others.fingerprints], axis=1)
+    triple = np.dtype([("high", "u8"), ("low", "u8"), ("fingerprint", "u8")])
+    return np.isin(asked.view(triple)[:, 0], held.view(triple)[:, 0])
+
+
+def joint_digest(staged: Sequence[Staged]) -> int:
+    """Return the digest of the rows of all the files together."""
+    return sum(file.digest for file in staged) % _DIGESTS
+
+
+Repeats = tuple[int, NDArray[np.int64], NDArray[np.uint64]]
+"""A file's number, places among its identities that occur earlier, and the fingerprints of those that came first."""
+
+
+def repeats(identities: Sequence[Identities | None]) -> Iterator[Repeats]:
+    """Yield, for each file that has any, the identities that occur before in it or in an earlier file.
+
+    Halves of 64 bits hardly ever repeat by chance, so they are sorted alone, and only what is alike is looked at.
+    """
+    high_halves = [found.high for found in identities if found is not None]
+    halves = np.sort(np.concatenate([np.empty(0, np.uint64), *high_halves]))
+    alike = np.unique(halves[1:][halves[1:] == halves[:-1]])
+    if not alike.size:
+        return
+    candidates = []
+    for number, found in enumerate(identities):
+        if found is not None:
+            at = np.minimum(np.searchsorted(alike, found.high), len(alike) - 1)
+            places = np.flatnonzero(alike[at] == found.high)
+            candidates.append((np.full(len(places), number), places, found.high[places], found.low[places]))
+    numbers, places, high, low = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
+    order = np.lexsort((places, numbers, low, high))
+    numbers, places, high, low = numbers[order], places[order], high[order], low[order]
+    again = np.concatenate([[False], (high[1:] == high[:-1]) & (low[1:] == low[:-1])])
+    first = np.maximum.accumulate(np.where(again, 0, np.arange(len(again))))
+    fingerprints = np.empty(len(again), np.uint64)
+    for number, found in enumerate(identities):
+        if found is not None:
+            fingerprints[numbers == number] = found.fingerprints[places[numbers == number]]
+    for number in np.unique(numbers[again]).tolist():
+        chosen = again & (numbers == number)
+        yield number, places[chosen], fingerprints[first[chosen]]
+
+
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
+    """What one manifest version brings in: files, rows that are put aside, and how far their producer has come."""
+
+    staged: tuple[Staged, ...] = ()
+    conflicts: tuple[Staged, ...] = ()
+    mark: Mark | None = None
+
+
+def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us: int) -> Manifest:
+    """Return the manifest with everything that is adopted, behind everything else in it."""
+    place = (manifest.next_segment, manifest.next_position)
+    segments = _segments(adoption.staged, place, manifest.epoch, timestamp_us, uptime_us)
+    last = manifest.conflicts[-1] if manifest.conflicts else None
+    place = (0, 0) if last is None else (last.number + 1, last.next_position)
+    conflicts = _segments(adoption.conflicts, place, manifest.epoch, timestamp_us, uptime_us)
+    return msgspec.structs.replace(
+        manifest,
+        segments=(*manifest.segments, *segments),
+        conflicts=(*manifest.conflicts, *conflicts),
+        marks=manifest.marks if adoption.mark is None else marks.with_mark(manifest.marks, adoption.mark),
+        next_segment=manifest.next_segment + len(segments),
+        next_position=segments[-1].next_position if segments else manifest.next_position,
+        last_timestamp_us=timestamp_us if segments else manifest.last_timestamp_us,
+        uptime_us=max(manifest.uptime_us, uptime_us),
+    )
+
+
+def _segments(
+    staged: Sequence[Staged], place: tuple[int, int], epoch: int, timestamp_us: int, uptime_us: int
+) -> list[Segment]:
+    """Return the segments that staged files become, from a number and a position on."""
     segments = []
-    position = manifest.next_position
-    for number, file in enumerate(staged, manifest.next_segment):
+    first_number, position = place
+    for number, file in enumerate(staged, first_number):
         segments.append(
             Segment(
                 number=number,
                 first_position=position,
                 entries=file.records,
-                epoch=manifest.epoch,
+                epoch=epoch,
                 end=0,
                 checksum=0,
                 size_bytes=0,
@@ -198,14 +294,11 @@ def adopted_segments(
             )
         )
         position += file.records
-    return tuple(segments)
+    return segments
 
 
 def check(staged: Sequence[Staged]) -> None:
     """Raise ``InvalidArgument`` for what cannot be a staged file."""
-    if not staged:
-        message = "there is nothing to adopt"
-        raise InvalidArgument(message)
     if len({file.key for file in staged}) < len(staged):
         message = "a staged file can be adopted once, and one of these is there twice"
         raise InvalidArgument(message)

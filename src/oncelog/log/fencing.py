@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from oncelog.errors import CorruptionError, NotFound, WriterFenced
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log.adoption import Staged, adopted_segments
+from oncelog.log.adoption import Adoption, adopted
 from oncelog.log.manifests import Change, Known, Manifests
 from oncelog.log.sealing import created_us
 from oncelog.storage.base import LogHome, Tail
@@ -89,7 +87,13 @@ def close(epoch: int, number: int, closed: Segment | None, uptime_us: int) -> Ch
 
 
 def adopt(
-    epoch: int, number: int, closed: Segment | None, staged: Sequence[Staged], *, timestamp_us: int, uptime_us: int
+    epoch: int,
+    number: int,
+    closed: Segment | None,
+    adoption: Adoption,
+    *,
+    timestamp_us: int,
+    uptime_us: int,
 ) -> Change:
     """Return the change by which the writer of ``epoch`` closes its segment, adopts files, and opens the next."""
 
@@ -97,22 +101,13 @@ def adopt(
         check_epoch(manifest, epoch)
         if manifest.open_segment != number:
             return manifest
-        late = next((file.key for file in staged if created_us(file.key) < manifest.staging_floor_us), None)
+        files = (*adoption.staged, *adoption.conflicts)
+        late = next((file.key for file in files if created_us(file.key) < manifest.staging_floor_us), None)
         if late is not None:
             message = f"{late} was staged too long ago and may be gone: stage its records again"
             raise NotFound(message)
         manifest = _close(manifest, closed, uptime_us)
-        segments = adopted_segments(manifest, staged, timestamp_us, uptime_us)
-        return _open_next(
-            msgspec.structs.replace(
-                manifest,
-                segments=(*manifest.segments, *segments),
-                next_segment=segments[-1].number + 1,
-                next_position=segments[-1].next_position,
-                last_timestamp_us=timestamp_us,
-                uptime_us=max(manifest.uptime_us, uptime_us),
-            )
-        )
+        return _open_next(adopted(manifest, adoption, timestamp_us, uptime_us))
 
     return change
 

@@ -14,7 +14,7 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import (
     admission,
@@ -30,10 +30,12 @@ from oncelog.log import (
 )
 from oncelog.log.admission import Seen
 from oncelog.log.adoption import Adopted, Staged
+from oncelog.log.conflicts import ConflictManifests
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
 from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
+from oncelog.log.names import CONFLICTS
 from oncelog.log.reader import Reader, Tail, check_columns
 from oncelog.log.retention import Truncation
 from oncelog.log.run import Run
@@ -253,13 +255,25 @@ class Log(Handle):
         """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.adopt`` can make a part of the
         log.
 
-        Anybody may do this, anywhere, without being the writer. A file that is not adopted within an hour may be
+        Anybody may do this, anywhere, without being the writer. A file that is not adopted within a day may be
         removed.
         """
         manifest = self._manifest()
         payloads = (admission.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
         hasher = Hasher(manifest.secret)
         return adoption.stage(self._home, hasher, self._clock, payloads, manifest.staging_floor_us)
+
+    def marks(self) -> list[Mark]:
+        """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
+        return list(self._manifest().marks)
+
+    def sweep(self) -> list[str]:
+        """Remove files that were staged more than a day ago and never adopted; return their keys.
+
+        Whoever still wants to adopt one of them is told that it is too late: the manifest says so before it is gone.
+        """
+        self._check_usable()
+        return sealing.sweep(self._home, self._manifests, self._clock)
 
     def files(self) -> list[SealedFileInfo]:
         """Return the sealed files with their first positions, oldest first: for DuckDB, pandas, polars.
@@ -374,6 +388,8 @@ class Log(Handle):
 
 def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:
     """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
+    if name.startswith(CONFLICTS):
+        return _open_conflicts(name, home, clock, create=create)
     manifests = Manifests(home, clock)
     wanted = settings_module.check(settings) if settings is not None else None
     known = manifests.newest()
@@ -395,6 +411,19 @@ def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | Non
         message = f"there is no log {name!r}: create=True makes it"
         raise NotFound(message)
     _check_same(name, known.manifest, wanted)
+    return Log(name, home, manifests, known, clock)
+
+
+def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> Log:
+    """Open the rows that were put aside by who ingested into the log whose home this is, as a log to be read."""
+    manifests = ConflictManifests(home, clock)
+    known = manifests.newest()
+    if create or known is None:
+        of = name.removeprefix(CONFLICTS)
+        message = f"{name!r} holds what conflicts with log {of!r}, " + (
+            "and is there with that log: open it without create" if create else "and there is no such log"
+        )
+        raise InvalidArgument(message) if create else NotFound(message)
     return Log(name, home, manifests, known, clock)
 
 

@@ -206,10 +206,15 @@ class Manifests:
 
     def _spill(self, manifest: Manifest) -> Manifest:
         """Move the oldest segments to a page when a body has grown long."""
-        if len(manifest.segments) <= INLINE_SEGMENTS_MAX:
-            return manifest
-        old, recent = manifest.segments[:PAGE_SEGMENTS], manifest.segments[PAGE_SEGMENTS:]
-        return msgspec.structs.replace(manifest, pages=(*manifest.pages, self._write_page(old)), segments=recent)
+        if len(manifest.segments) > INLINE_SEGMENTS_MAX:
+            old, recent = manifest.segments[:PAGE_SEGMENTS], manifest.segments[PAGE_SEGMENTS:]
+            pages = (*manifest.pages, self._write_page(old))
+            manifest = msgspec.structs.replace(manifest, pages=pages, segments=recent)
+        if len(manifest.conflicts) > INLINE_SEGMENTS_MAX:
+            old, recent = manifest.conflicts[:PAGE_SEGMENTS], manifest.conflicts[PAGE_SEGMENTS:]
+            pages = (*manifest.conflict_pages, self._write_page(old))
+            manifest = msgspec.structs.replace(manifest, conflict_pages=pages, conflicts=recent)
+        return manifest
 
     def _write_page(self, segments: tuple[Segment, ...]) -> Page:
         key = f"pages/{segments[0].number:020d}-{self._clock.token(8).hex()}"
@@ -248,6 +253,12 @@ class Manifests:
         yield from reversed(manifest.segments)
         for page in reversed(manifest.pages):
             yield from reversed(self.page(page))
+
+    def conflicts(self, manifest: Manifest) -> Iterator[Segment]:
+        """Yield the segments of rows that were put aside, oldest first."""
+        for page in manifest.conflict_pages:
+            yield from self.page(page)
+        yield from manifest.conflicts
 
     def replaced(self, manifest: Manifest, changes: Mapping[int, Segment]) -> Manifest:
         """Return a manifest in which some closed segments are described anew; pages they are in are written anew."""

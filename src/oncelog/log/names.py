@@ -10,6 +10,8 @@ from oncelog.limits import NAME_BYTES_MAX
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _KEY_BYTES_MAX = 180
+CONFLICTS = "conflicts."
+"""What the name of a log of conflicts begins with, before that of the log they conflict with."""
 
 
 def check(name: object) -> str:
@@ -39,7 +41,11 @@ def check(name: object) -> str:
 
 
 def home_key(name: str) -> str:
-    """Return the key of the log's home: the name, percent-encoded, and shortened by a hash when that is long."""
+    """Return the key of the log's home: the name, percent-encoded, and shortened by a hash when that is long.
+
+    What conflicts with a log lives where that log does.
+    """
+    name = name.removeprefix(CONFLICTS)
     encoded = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode()) for c in name)
     if encoded.startswith("."):
         encoded = "%2E" + encoded[1:]

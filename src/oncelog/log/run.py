@@ -10,7 +10,7 @@ from oncelog.clock import Clock
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log import fencing, sealing
-from oncelog.log.adoption import Staged
+from oncelog.log.adoption import Adoption, Staged
 from oncelog.log.manifests import Known, Manifests
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome, SegmentWriter
@@ -168,17 +168,19 @@ class Run:
         _, found = self._manifests.look(self.known, look)
         return found
 
-    def adopt(self, staged: Sequence[Staged], uptime_us: int) -> list[Segment]:
+    def adopt(self, adoption: Adoption, uptime_us: int) -> list[Segment]:
         """Close this segment, adopt files behind it and open the next, by one manifest version. Nothing is in
         flight.
         """
         closed = self._closed()  # as old as its last record, not as the adoption
         timestamp_us = self.timestamp_us(self._clock.now_us())
-        change = fencing.adopt(self.epoch, self.segment, closed, staged, timestamp_us=timestamp_us, uptime_us=uptime_us)
+        change = fencing.adopt(
+            self.epoch, self.segment, closed, adoption, timestamp_us=timestamp_us, uptime_us=uptime_us
+        )
         self.known = self._manifests.update(change, self.known)
         self._let_go()
         self._begin()
-        first = self.known.manifest.next_position - sum(file.records for file in staged)
+        first = self.known.manifest.next_position - sum(file.records for file in adoption.staged)
         _, segments = self._manifests.look(
             self.known, lambda manifest: list(self._manifests.closed_from(manifest, first))
         )

@@ -6,6 +6,7 @@ before the manifest: an orphan, which the next sealing removes. Killed after: th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -22,7 +23,7 @@ from oncelog.log.rows import each
 from oncelog.storage.base import LogHome
 
 PREFIX = "sealed/"
-STAGED_S = 3600
+STAGED_S = 86_400
 """How long a file may exist before the manifest points to it."""
 
 
@@ -196,7 +197,7 @@ def collect(home: LogHome, manifests: Manifests) -> None:
 def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
     """Delete files that a killed sealing left behind, which no manifest ever pointed to; return their keys.
 
-    The manifest announces first that nothing older than an hour will be pointed to any more: a sealer that sleeps that
+    The manifest announces first that nothing older than a day will be pointed to any more: a sealer that sleeps that
     long finds its file refused, not gone.
     """
     floor_us = clock.now_us() - STAGED_S * 1_000_000
@@ -218,7 +219,8 @@ def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
 def used(manifests: Manifests, manifest: Manifest) -> set[str]:
     """Return the keys of the files that the manifest refers to, if only to delete them."""
     keys = set(manifest.doomed)
-    for segment in manifests.closed_from(manifest, manifest.first_position):
+    closed = manifests.closed_from(manifest, manifest.first_position)
+    for segment in itertools.chain(closed, manifests.conflicts(manifest)):
         keys |= {segment.file.key} if segment.file is not None else set()
         keys |= {segment.identities} if segment.identities is not None else set()
     return keys

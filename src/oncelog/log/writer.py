@@ -32,8 +32,10 @@ from oncelog.log.asking import Watch
 from oncelog.log.committer import Committer, Group, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.handle import Handle
+from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
+from oncelog.log.marks import Batch
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
@@ -95,6 +97,9 @@ class Writer(Handle):
         )
         self._watch = Watch(home, clock, run.epoch, self._let_go)
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
+        self._ingester = Ingester(
+            home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
+        )
         self._keeper = Keeper(
             home=home,
             manifests=manifests,
@@ -474,10 +479,32 @@ class Writer(Handle):
         self._check_usable()
         return self._adopter.adopt(staged, self._deadline(timeout_s))
 
+    def ingest(
+        self,
+        staged: Sequence[Staged],
+        batch: Batch | None = None,
+        *,
+        on_conflict: OnConflict = "quarantine",
+        on_replay: OnReplay = "error",
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Ingested:
+        """Make of staged files a part of the log what is not in it, all by one manifest version; say what that was.
+
+        With a ``batch`` that is in already, nothing is done; if it came with other rows, ``on_replay`` says whether
+        that is an ``InvalidArgument``, or it is taken for done (``"skip"``), or rows with new ids are added
+        (``"ids"``). Rows whose id is taken by other content go to the log ``conflicts.<log>`` (``"quarantine"``), or
+        are an ``IdConflict`` and nothing is written (``"error"``), or are dropped (``"original"``).
+        ``Unavailable(outcome="unknown")`` ends this writer: ingest the same batch again with the next one.
+        """
+        self._check_usable()
+        return self._ingester.ingest(
+            staged, batch, on_conflict=on_conflict, on_replay=on_replay, deadline_us=self._deadline(timeout_s)
+        )
+
     def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
         """Return, for each staged file, the rows that cannot be adopted: they are in the log, or in an earlier row."""
         self._check_usable()
-        return self._adopter.overlap(staged)
+        return self._adopter.overlap(staged, self._deadline(TIMEOUT_S))
 
     def counts(self) -> Counts:
         """Return what this writer has counted so far, also once it is closed."""
