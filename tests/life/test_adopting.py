@@ -361,7 +361,7 @@ def test_a_file_staged_before_the_floor_is_refused(quick: Shop, *, named: bool) 
     log = quick.log(SETTINGS)
     sent = plain([1, 2]) if named else [Record(b"1"), Record(b"2")]
     old = stage(log, sent)
-    quick.clock.advance(2 * HOUR_S)
+    quick.clock.advance(2 * sealing.STAGED_S)
     with log.writer() as writer:
         append(writer, plain([0])[0])
         assert old.key in sealing.sweep(quick.home, log._manifests, quick.clock)
@@ -381,7 +381,7 @@ def test_a_file_in_time_is_adopted_however_old_it_gets(quick: Shop) -> None:
     with log.writer() as writer:
         writer.adopt([stage(log, plain(range(3)))])
     stage(log, plain([9]))
-    quick.clock.advance(2 * HOUR_S)
+    quick.clock.advance(2 * sealing.STAGED_S)
     assert len(sealing.sweep(quick.home, log._manifests, quick.clock)) == 2
     assert values(log) == [each.value for each in plain(range(3))]
     assert clean(log)

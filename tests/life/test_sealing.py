@@ -511,7 +511,7 @@ def test_a_sealer_that_slept_too_long_is_refused_and_loses_nothing(
     leave_orphan(quick)
 
     def sleep() -> None:
-        quick.clock.advance(2 * HOUR_S)
+        quick.clock.advance(2 * sealing.STAGED_S)
         assert len(sealing.sweep(quick.home, log._manifests, quick.clock)) == 2
 
     hooked_create(monkeypatch, log, sleep)
@@ -546,7 +546,7 @@ def test_the_floor_is_announced_before_anything_is_deleted(quick: Shop, monkeypa
     """First unreachable, then deleted: whoever finds its file gone can read in the manifest why."""
     log = filled(quick, 5)
     old = leave_orphan(quick)
-    quick.clock.advance(2 * HOUR_S)
+    quick.clock.advance(2 * sealing.STAGED_S)
     floors: list[int] = []
     real = quick.home.delete
 
@@ -586,7 +586,7 @@ def test_a_sealing_that_is_killed_leaves_a_file_that_the_next_removes(monkeypatc
     assert len(orphans(log)) == 1
     assert {finding.severity for finding in log.verify().findings} == {"note"}
     assert entries(log) == before
-    clock.advance(2 * HOUR_S)
+    clock.advance(2 * sealing.STAGED_S)
     assert log.seal().files == 1
     assert orphans(log) == set()
     assert entries(log) == before
