@@ -20,10 +20,18 @@ _COLUMN_BYTES_MAX = (1 << 31) - 1
 _LABELS = ("stream", "type", "producer", "tenant")
 
 
+class Refused(InvalidArgument):
+    """A table that cannot be taken: which column breaks which rule, and in which row first (``None``: as a whole)."""
+
+    def __init__(self, column: str, row: int | None, rule: str) -> None:
+        super().__init__(f"{column if row is None else f'{column}, row {row}'}: {rule}")
+        self.column = column
+        self.row = row
+        self.rule = rule
+
+
 def _refuse(column: str, row: int | None, rule: str) -> NoReturn:
-    where = column if row is None else f"{column}, row {row}"
-    message = f"{where}: {rule}"
-    raise InvalidArgument(message)
+    raise Refused(column, row, rule)
 
 
 def check_record(record: Record) -> None:
@@ -168,8 +176,7 @@ def _cast_part(field: pa.Field, array: pa.Array, error: Exception) -> pa.Array:
     try:
         return array.take(pa.array(np.arange(len(array)))).cast(field.type)
     except pa.ArrowException:
-        message = f"{field.name}: cannot become {field.type}: {error}"
-        raise InvalidArgument(message) from error
+        raise Refused(field.name, None, f"cannot become {field.type}: {error}") from error
 
 
 def _validate(name: str, column: pa.Array | pa.ChunkedArray) -> None:
@@ -201,10 +208,8 @@ def _refuse_invalid(name: str, column: pa.Array | pa.ChunkedArray, error: Except
         try:
             column.slice(row, 1).validate(full=True)
         except pa.ArrowInvalid:
-            message = f"{name}, row {row}: not a valid {column.type}: {error}"
-            raise InvalidArgument(message) from error
-    message = f"{name}: not a valid {column.type}: {error}"
-    raise InvalidArgument(message) from error
+            raise Refused(name, row, f"not a valid {column.type}: {error}") from error
+    raise Refused(name, None, f"not a valid {column.type}: {error}") from error
 
 
 def _check_type(bit: int, name: str, kind: pa.DataType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Literal, TypeVar
 
 import msgspec
@@ -83,6 +84,14 @@ class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_position: int
     records: int
     bytes: int
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records that are kept together: a segment, and the bytes it takes as far as that is known."""
+
+    first_position: int
+    records: int
+    bytes: int = 0
 
 
 class Log(Handle):
@@ -263,6 +272,44 @@ class Log(Handle):
         hasher = Hasher(manifest.secret)
         return adoption.stage(self._home, hasher, self._clock, payloads, manifest.staging_floor_us)
 
+    @property
+    def log_id(self) -> str:
+        """The log's permanent id: a log that was deleted and made anew has another."""
+        return self._known.manifest.log_id
+
+    def first_position(self) -> int:
+        """Return the position of the first record there is, or will be."""
+        return self._manifest().first_position
+
+    def end_position(self) -> int:
+        """Return the position behind the last record that can be read now."""
+        return self._scan().end()
+
+    def position_at(self, start: Start) -> int:
+        """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
+        if not isinstance(start, datetime):
+            scan = self._scan()
+            scan.begin(start)
+            return scan.position
+        found = next(self.read_arrow(start, limit=1, columns=["position"]), None)
+        return self.end_position() if found is None else int(found.column(0)[0].as_py())
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
+        found = []
+        self._known, segments = self._manifests.look(
+            self._refresh(), lambda manifest: list(self._manifests.closed_from(manifest, start))
+        )
+        for segment in segments:
+            if segment.first_position >= end:
+                break
+            size_bytes = segment.size_bytes if segment.file is None else _share_bytes(segment)
+            found.append(Extent(first_position=segment.first_position, records=segment.entries, bytes=size_bytes))
+        open_position = self._known.manifest.next_position
+        if open_position < end:
+            found.append(Extent(first_position=open_position, records=end - open_position))
+        return found
+
     def marks(self) -> list[Mark]:
         """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
         return list(self._manifest().marks)
@@ -384,6 +431,12 @@ class Log(Handle):
                 ending.callback(self._writer.close)
             for reader in list(self._readers):
                 ending.callback(reader.close)
+
+
+def _share_bytes(segment: Segment) -> int:
+    """Return about how many bytes of its file a segment takes."""
+    assert segment.file is not None
+    return segment.file.size_bytes * segment.entries // max(1, segment.file.row + segment.entries)
 
 
 def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:
