@@ -22,8 +22,8 @@ CALLS_PER_ROW_MAX = 0.1
 CONTENT_CALLS_PER_ROW_MAX = 5
 """Content ids are the exception that is known: one BLAKE2b a row, through ``hashlib``."""
 
-APPEND_CALLS_MAX = 260
-SUBMIT_CALLS_MAX = 100
+APPEND_CALLS_MAX = 205
+SUBMIT_CALLS_MAX = 45
 
 
 @pytest.fixture(params=["explicit", "content", "off"])

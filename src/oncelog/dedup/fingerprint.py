@@ -23,6 +23,7 @@ _CHUNK_ROWS = 5000
 _WORD = 32
 _PAIR = struct.Struct("<QQ")
 _SEQUENCE = struct.Struct("<q")
+_NO_LABELS = (None,) * 6
 
 
 class PairHash(Protocol):
@@ -97,10 +98,11 @@ class Fingerprints:
 
     def one(self, record: Record) -> int:
         """Return the fingerprint of one record."""
-        packed = self._column("value").one(record.value)
-        for name, part in content_parts(record):
-            row = self._pack_headers(part) if isinstance(part, Mapping) else part
-            packed += self._column(name).one(row)
+        packed = (self._columns.get("value") or self._column("value")).one(record.value)
+        if (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant) != _NO_LABELS:
+            for name, part in content_parts(record):
+                row = self._pack_headers(part) if isinstance(part, Mapping) else part
+                packed += self._column(name).one(row)
         low, high = FINGERPRINT_FAMILY.residues(packed)
         return high << _WORD | low
 

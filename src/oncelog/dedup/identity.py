@@ -87,7 +87,7 @@ class Hasher:
 
     def identity(self, scope: str, id: str) -> tuple[int, int]:
         """Return the identity of one (scope, id), the same as ``identities`` does."""
-        return self._identities.one(scope.encode(), id.encode())
+        return self._identities.one(scope.encode() if scope else b"", id.encode())
 
     def fingerprints(self, payload: pa.RecordBatch) -> NDArray[np.uint64]:
         """Return the fingerprint of each row: all its columns but ``id`` and ``start``."""

@@ -44,8 +44,6 @@ _DIGEST_BYTES = 16
 _WIDTH_STEP_BYTES = 4
 _GEMV_ROWS_MAX = 2
 _U2 = np.dtype("<u2")
-_U8 = np.dtype("<u8")
-_FLOAT = np.dtype(np.float64)
 _PACKED_LIMBS = 8
 _LIMBS = [struct.Struct(f"<{(size + 1) // 2}H") for size in range(2 * _PACKED_LIMBS + 1)]
 
@@ -57,6 +55,7 @@ class Family:
         """Check that no stripe, with its mark, can leave the exact integers."""
         assert 1 << 16 < prime <= 1 << 32
         assert (stripe_limbs + 1) * 0xFFFF * (prime - 1) < _EXACT_MAX
+        assert (stripes * stripe_limbs + 1) * 0xFFFF * (prime - 1) < 1 << 61  # and a few of them in 64 bits
         self.prime = prime
         self.rows = rows
         self.stripe_limbs = stripe_limbs
@@ -91,11 +90,14 @@ class Multilinear:
         seed = b"oncelog multilinear 1\0" + name.encode() + b"\0" + secret
         count = (family.stripes * family.stripe_limbs + 1) * family.rows
         drawn = np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype="<u8")
-        coefficients = (drawn % np.uint64(family.prime)).astype(np.float64).reshape(-1, family.rows)
+        integers = (drawn % np.uint64(family.prime)).reshape(-1, family.rows)
+        coefficients = integers.astype(np.float64)
         self._mark = coefficients[:1]
         self._packed_mark, *self._packed = (
-            int.from_bytes(row.astype("<u8").tobytes(), "little") for row in coefficients[: _PACKED_LIMBS + 1]
+            int.from_bytes(row.tobytes(), "little") for row in integers[: _PACKED_LIMBS + 1]
         )
+        self._integers = np.ascontiguousarray(integers[1:].T)
+        self._fronts: dict[int, NDArray[np.uint64]] = {}
         self._stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
         self._widths: dict[int, NDArray[np.float64]] = {}
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
@@ -166,6 +168,7 @@ class Multilinear:
     def one(self, row: bytes) -> int:
         """Return the hash of one string: the sum of each row of the family, not reduced, in a 64-bit field of its own.
 
+        Integers of 64 bits hold the sum of any string's products: no stripes are needed here.
         Such numbers may be added, a few of them, and then taken apart by ``Family.residues``.
         """
         size = len(row)
@@ -176,20 +179,13 @@ class Multilinear:
             return packed
         if size > self._family.bytes_max:
             row, mark = self._digest(row), _LONG_MARK * self._packed_mark
-        elif size > self._family.stripe_bytes:
-            return self._one_striped(row) + mark
         elif size & 1:
             row += b"\0"
-        values = np.frombuffer(row, dtype=_U2).astype(_FLOAT)
-        return mark + int.from_bytes(values.dot(self._stripes[0, : values.size]).astype(_U8).tobytes(), "little")
-
-    def _one_striped(self, row: bytes) -> int:
-        family = self._family
-        stripes = -(-len(row) // family.stripe_bytes)
-        padded = row.ljust(stripes * family.stripe_bytes, b"\0")
-        limbs = np.frombuffer(padded, dtype=_U2).astype(_FLOAT).reshape(stripes, 1, family.stripe_limbs)
-        totals = family.reduce(np.matmul(limbs, self._stripes[:stripes])).sum(axis=(0, 1))
-        return int.from_bytes(totals.astype(_U8).tobytes(), "little")
+        values = np.frombuffer(row, _U2)
+        front = self._fronts.get(values.size)
+        if front is None:
+            front = self._fronts[values.size] = self._integers[:, : values.size]
+        return mark + int.from_bytes(front.dot(values).tobytes(), "little")
 
 
 def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, spare: int = 0) -> NDArray[np.uint16]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -19,12 +18,12 @@ from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
-from oncelog.format import arrays, columns, intake
+from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.adoption import Adopted
 from oncelog.log.committer import Group, Ticket
 from oncelog.settings import LogSettings
-from oncelog.types import Ack, Record, moment
+from oncelog.types import Ack, Record
 
 
 class Keys(NamedTuple):
@@ -101,10 +100,7 @@ class Admitted:
         ends = np.searchsorted(self.positions, [group.next_position for group in groups]).tolist()
         acks: list[Ack] = []
         for group, start, end in zip(groups, [0, *ends], ends, strict=False):
-            positions = self.positions[start:end]
-            entries = positions - (group.first_position - group.first_entry)
-            stored_at = moment(group.timestamp_us)
-            acks += map(Ack, positions.tolist(), repeat(group.segment), entries.tolist(), repeat(stored_at))
+            acks += group.acks(self.positions[start:end].tolist())
         return acks
 
     def ids(self) -> list[str | None]:
@@ -129,7 +125,8 @@ def replace(record: Record, **changes: object) -> Record:
 
 def payload_of(records: Sequence[Record]) -> pa.RecordBatch:
     """Return checked records in columns, each a batch of its own."""
-    return columns.from_records(records)
+    found = plain.payload(records)
+    return columns.from_records(records) if found is None else found
 
 
 def batch_payload(records: Sequence[Record], settings: LogSettings) -> pa.RecordBatch:

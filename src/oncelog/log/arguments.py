@@ -18,6 +18,8 @@ def seconds(name: str, value: object) -> float:
     >>> seconds("wait_s", float("inf"))
     1000000000.0
     """
+    if type(value) is float and 0 <= value <= SECONDS_MAX:
+        return value
     if not isinstance(value, int | float | np.integer | np.floating) or not value >= 0:
         message = f"{name} is {value!r}, must be a number of seconds, 0 or more"
         raise InvalidArgument(message)

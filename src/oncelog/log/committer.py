@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,11 +22,11 @@ from oncelog.clock import Clock
 from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block, columns
 from oncelog.log.counters import Counters
-from oncelog.log.futures import AckFuture, settle
+from oncelog.log.futures import AckFuture, Answers, settle
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
-from oncelog.types import Ack, Record
+from oncelog.types import Ack, Record, moment
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 
@@ -52,13 +53,8 @@ class Waiting(NamedTuple):
     id: str | None
 
 
-class Submitted(NamedTuple):
-    """A record that was submitted and not looked at yet."""
-
-    record: Record
-    size_bytes: int
-    future: AckFuture
-
+Submitted = tuple[Record, int, AckFuture]
+"""A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
 
 Answer = Callable[[Ticket, str | None], Ack]
 
@@ -72,18 +68,21 @@ class Group:
     """
 
     __slots__ = (
-        "attempts", "block", "busy", "count", "error", "first_entry", "first_position", "ids", "number", "parts",
-        "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us", "uptime_us", "waiting",
+        "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
+        "next_position", "number", "parts", "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us",
+        "uptime_us", "waiting",
     )  # fmt: skip
 
     def __init__(self, first_position: int) -> None:
         self.first_position = first_position
+        self.next_position = first_position  # behind the last record
         self.count = 0
         self.ids = 0
         self.size_bytes = 0
         self.parts: list[pa.RecordBatch] = []
         self.records: list[Record] = []
         self.waiting: list[Waiting] = []
+        self.crowds: list[tuple[int, list[AckFuture]]] = []  # those of new records side by side, from a position on
         self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
         self.error: OncelogError | None = None
         self.block: block.Encoded | None = None
@@ -92,15 +91,11 @@ class Group:
         self.attempts = 0
         self.retry_at_us = 0
 
-    @property
-    def next_position(self) -> int:
-        """The position behind the group's last record."""
-        return self.first_position + self.count
-
     def add_record(self, record: Record, size_bytes: int) -> None:
         """Add one record at the end."""
         self.records.append(record)
         self.count += 1
+        self.next_position += 1
         self.ids += record.id is not None
         self.size_bytes += size_bytes
 
@@ -109,6 +104,7 @@ class Group:
         self._gather()
         self.parts.append(payload)
         self.count += payload.num_rows
+        self.next_position += payload.num_rows
         self.ids += ids
         self.size_bytes += size_bytes
 
@@ -116,6 +112,12 @@ class Group:
         if self.records:
             self.parts.append(columns.from_records(self.records, None))
             self.records = []
+
+    def acks(self, positions: Sequence[int]) -> Iterable[Ack]:
+        """Return the acks of some of the group's records, which are new, and stored."""
+        shift = self.first_entry - self.first_position
+        entries = [position + shift for position in positions]
+        return map(Ack, positions, repeat(self.segment), entries, repeat(moment(self.timestamp_us)))
 
     def only_record(self) -> Record | None:
         """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
@@ -151,7 +153,8 @@ class Committer:
         answer: Answer,
         absorb: Callable[[], None],
     ) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.next_position = next_position
         self.stored_position = next_position
         self.error: OncelogError | None = None
@@ -172,6 +175,8 @@ class Committer:
         self._form_retry_at_us = 0
         self._form_attempts = 0
         self._pending_bytes = 0
+        self._attempts = 0  # in vain, of the groups that are offered
+        self._sleeping = 0
         self._threads: list[threading.Thread] = []
         self._leaving: OncelogError | None = None
         self._draining = 0
@@ -251,11 +256,13 @@ class Committer:
 
     def check_open(self) -> None:
         """Raise unless more may be added."""
+        if self.error is None and self._leaving is None:
+            return
         if isinstance(self.error, WriterFenced):
             raise WriterFenced(str(self.error), outcome="not written")
         self.check()
-        if self._leaving is not None:
-            raise self._leaving
+        assert self._leaving is not None
+        raise self._leaving
 
     @property
     def is_leaving(self) -> bool:
@@ -265,7 +272,7 @@ class Committer:
     def leave(self, reason: OncelogError) -> None:
         """Take nothing more from now on, and say why: what is pending is the last."""
         self._leaving = reason
-        self.changed.notify_all()
+        self._tell()
 
     def pending(self) -> tuple[int, int]:
         """Return how many records, and bytes, are not stored yet."""
@@ -279,14 +286,14 @@ class Committer:
         if not self.submitted:
             self.start_threads()
         future = AckFuture(self.answered)
-        self.submitted.append(Submitted(record, size_bytes, future))
+        self.submitted.append((record, size_bytes, future))
         self._submitted_bytes += size_bytes
         return future
 
     @property
     def stalled(self) -> bool:
         """Whether storage did not take what it was offered last, and will be asked again."""
-        return self._attempts_so_far() > 0
+        return self._attempts > 0 or self._form_attempts > 0
 
     def take_submitted(self) -> list[Submitted]:
         """Return what was submitted and not decided yet, to be decided now."""
@@ -298,7 +305,7 @@ class Committer:
         self._unlocked(lambda: self._answer_all(waiting))
 
     def _answer_all(self, waiting: Sequence[Waiting]) -> None:
-        settle(self.answered, [(one.future, self._result(one)) for one in waiting])
+        settle(self.answered, [([one.future for one in waiting], [self._result(one) for one in waiting])])
 
     def _result(self, one: Waiting) -> Ack | OncelogError:
         try:
@@ -318,7 +325,7 @@ class Committer:
                 message = f"no thread to store with ({error}): end some, and try again with the same id"
                 raise Unavailable(message, outcome="unknown") from error
             self._threads.append(thread)
-        self.changed.notify_all()
+        self._tell()
 
     def wait(self, group: Group, deadline_us: int | None) -> None:
         """Return when a group is stored; raise its error, or ``Unavailable(outcome="unknown")`` when time runs out."""
@@ -333,7 +340,7 @@ class Committer:
     def drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending."""
         self._draining += 1
-        self.changed.notify_all()
+        self._tell()
         try:
             self._absorb()
             while self._offered or self._waiting:
@@ -347,21 +354,29 @@ class Committer:
         self._stopping = True
         if self.error is None:
             self._fail_all(error)
-        self.changed.notify_all()
+        self._tell()
 
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
     def _step(self, deadline_us: int | None) -> None:
         """Do a piece of the work that is there to do, or wait until something changes."""
-        if self._run.in_flight_max == 1 and self._attempts_so_far() == 0 and self._work_once():
+        if self._run.in_flight_max == 1 and not self.stalled and self._work_once():
             return
-        if self._attempts_so_far() or self._run.in_flight_max > 1 or self._interval_us > 0:
+        if self.stalled or self._run.in_flight_max > 1 or self._interval_us > 0:
             self.start_threads()
-        timeout_s = None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
-        self._clock.wait(self.changed, timeout_s)
+        self._sleep(None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6))
 
-    def _attempts_so_far(self) -> int:
-        return self._form_attempts + sum(group.attempts for group in self._offered)
+    def _sleep(self, timeout_s: float | None) -> None:
+        self._sleeping += 1
+        try:
+            self._clock.wait(self.changed, timeout_s)
+        finally:
+            self._sleeping -= 1
+
+    def _tell(self) -> None:
+        """Wake those who wait for a change, if there are any."""
+        if self._sleeping:
+            self.changed.notify_all()
 
     def _work(self) -> None:
         """Store what is pending until stopped: the life of one of the committer's own threads."""
@@ -369,7 +384,7 @@ class Committer:
             while not self._stopping and self.error is None:
                 try:
                     if not self._work_once():
-                        self._clock.wait(self.changed, self._until_retry_s())
+                        self._sleep(self._until_retry_s())
                 except BaseException:  # noqa: BLE001
                     return  # everybody who waits has been told by _die
 
@@ -382,7 +397,7 @@ class Committer:
                 return True
         if self._forming or self._form_retry_at_us > now_us or len(self._offered) >= self._run.in_flight_max:
             return False
-        if self._run.full and self._offered:
+        if self._offered and self._run.full:
             return False  # a segment closes only at a tail that is known
         if self.submitted:
             self._absorb()
@@ -402,13 +417,15 @@ class Committer:
     def _form(self) -> bool:
         """Give the oldest waiting group its place and its bytes, and offer it."""
         self._forming = True
-        request = self._uptime.ask()
+        request = 0
         group: Group | None = None
         try:
-            self._unlocked(self._run.prepare)
-            self._uptime.answered(request, stored=False)
-            if not self._waiting:
-                return True  # stopped meanwhile
+            if not self._run.ready:
+                request = self._uptime.ask()
+                self._unlocked(self._run.prepare)
+                self._uptime.answered(request, stored=False)
+                if not self._waiting:
+                    return True  # stopped meanwhile
             group = self._waiting.popleft()
             group.state = "offered"
             group.busy = True
@@ -420,7 +437,10 @@ class Committer:
             group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
             group.uptime_us = self._uptime.now_us()
             self._run.place(group)
-            self._unlocked(lambda: self._run.encode(group))
+            if group.count == 1:
+                self._run.encode(group)  # sooner done than the lock is given back
+            else:
+                self._unlocked(lambda: self._run.encode(group))
             self._form_attempts = self._form_retry_at_us = 0
         except BaseException as error:
             if group is not None or not self._survivable(error):
@@ -433,7 +453,7 @@ class Committer:
             return True
         finally:
             self._forming = False
-            self.changed.notify_all()
+            self._tell()
         if group.state == "offered":
             self._offer(group)
         return True
@@ -451,8 +471,9 @@ class Committer:
                 self._die(error)
                 return
             group.attempts += 1
+            self._attempts += 1
             group.retry_at_us = self._later(request, group.attempts, error)
-            self.changed.notify_all()
+            self._tell()
             if isinstance(error, KeyboardInterrupt):
                 raise
             return
@@ -466,18 +487,28 @@ class Committer:
 
     def _acknowledge(self) -> None:
         """Settle, in order, every block that has landed and has no other before it."""
-        waiting: list[Waiting] = []
+        answered: list[Group] = []
         while self._offered and self._offered[0].state == "landed":
             group = self._offered.popleft()
             group.state = "stored"
             self.stored_position = group.next_position
             self._pending_bytes -= group.size_bytes
+            self._attempts -= group.attempts
             self._settle(group)
-            waiting += group.waiting
-            group.parts, group.block, group.waiting = [], None, []
-        self.changed.notify_all()
-        if waiting:
-            self.answer(waiting)
+            if group.waiting or group.crowds:
+                answered.append(group)
+            group.parts, group.block = [], None
+        self._tell()
+        if answered:
+            self._unlocked(lambda: self._answer_groups(answered))
+
+    def _answer_groups(self, groups: Sequence[Group]) -> None:
+        answers: list[Answers] = []
+        for group in groups:
+            answers += [(futures, group.acks(range(first, first + len(futures)))) for first, futures in group.crowds]
+            answers.append(([one.future for one in group.waiting], [self._result(one) for one in group.waiting]))
+            group.waiting, group.crowds = [], []
+        settle(self.answered, answers)
 
     def _unlocked(self, work: Callable[[], object]) -> None:
         self.changed.release()
@@ -524,21 +555,26 @@ class Committer:
 
     def _fail_all(self, error: OncelogError) -> None:
         self.error = error
-        told: list[tuple[AckFuture, OncelogError]] = []
+        told: list[Answers] = []
         unoffered = WriterFenced(str(error), outcome="not written") if isinstance(error, WriterFenced) else error
         for group in (*self._offered, *self._waiting):
             group.error = unoffered if group.state == "waiting" else error
             group.state = "failed"
-            told += [(one.future, group.error) for one in group.waiting]
+            futures = [one.future for one in group.waiting]
+            for _, crowd in group.crowds:
+                futures += crowd
+            told.append((futures, [group.error] * len(futures)))
         self._offered.clear()
         self._waiting.clear()
-        self.changed.notify_all()
-        told += [(one.future, unoffered) for one in self.take_submitted()]
-        if told:
+        self._attempts = 0
+        self._tell()
+        submitted = [future for _, _, future in self.take_submitted()]
+        told.append((submitted, [unoffered] * len(submitted)))
+        if any(futures for futures, _ in told):
             self._unlocked(lambda: settle(self.answered, told))
 
     def _past(self, deadline_us: int | None) -> bool:
         return deadline_us is not None and self._clock.elapsed_us() >= deadline_us
 
     def _why(self) -> str:
-        return f" ({self._counters.last_failure})" if self._attempts_so_far() else ""
+        return f" ({self._counters.last_failure})" if self.stalled else ""

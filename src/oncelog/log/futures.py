@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any
@@ -16,21 +16,37 @@ class AckFuture(Future[Ack]):
     """The answer to a ``submit``. It cannot be cancelled: what was submitted is on its way.
 
     A condition for each future would cost more than all else that a submit does; that is why this sets up the
-    state of a standard future by itself, and waits in a loop: it is woken for its neighbours too.
+    state of a standard future by itself, and waits in a loop: it is woken for its neighbours too. What few futures
+    need (somebody who waits, callbacks) is made when it is asked for.
     """
+
+    _state = RUNNING
+    _result: Ack | None = None
+    _exception: BaseException | None = None
+    _watched: list[Any] | None = None
+    _followed: list[Any] | None = None
 
     def __init__(self, condition: threading.Condition) -> None:
         self._condition = condition
-        self._state = RUNNING
-        self._result: Ack | None = None
-        self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        """Those who wait for several futures at once. The condition is held."""
+        if self._watched is None:
+            self._watched = []
+        return self._watched
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        """What is to be called once the answer is known."""
+        if self._followed is None:
+            self._followed = []
+        return self._followed
 
     def result(self, timeout: float | None = None) -> Ack:
         """Return the ack, or raise what refused the record; ``TimeoutError`` if it is not known in time."""
         self._await(timeout)
-        return super().result(0)
+        return super().result(0) if self._result is None else self._result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what refused the record, or ``None``; ``TimeoutError`` if it is not known in time."""
@@ -49,7 +65,7 @@ class AckFuture(Future[Ack]):
         else:
             self._result = answer
         self._state = FINISHED
-        for waiter in self._waiters:
+        for waiter in self._watched or ():
             if self._exception is None:
                 waiter.add_result(self)
             else:
@@ -57,17 +73,22 @@ class AckFuture(Future[Ack]):
 
     def call_back(self) -> None:
         """Run the callbacks. The answer is known, and the condition is not held."""
-        if self._done_callbacks:
+        if self._followed:
             self._invoke_callbacks()  # type: ignore[attr-defined]
 
 
-def settle(condition: threading.Condition, answers: Iterable[tuple[AckFuture, Ack | OncelogError]]) -> None:
+Answers = tuple[Sequence[AckFuture], Iterable[Ack | OncelogError]]
+"""Futures, and the answer to each."""
+
+
+def settle(condition: threading.Condition, answered: Sequence[Answers]) -> None:
     """Answer futures, all at once; then run their callbacks, which are other people's code."""
-    settled = []
     with condition:
-        for future, answer in answers:
-            future.finish(answer)
-            settled.append(future)
+        for futures, answers in answered:
+            for future, answer in zip(futures, answers, strict=True):
+                future.finish(answer)
         condition.notify_all()
-    for future in settled:
-        future.call_back()
+    for futures, _ in answered:
+        for future in futures:
+            if future._followed:  # noqa: SLF001
+                future.call_back()

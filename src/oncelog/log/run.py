@@ -72,6 +72,11 @@ class Run:
         old = age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
         return old or self.size_bytes >= self._settings.segment_bytes
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next block can be stored without asking anything else of storage before."""
+        return self._segment_writer is not None and not self.full
+
     def timestamp_us(self, now_us: int) -> int:
         """Return the time of the next block: the clock's, but never before the block before it."""
         self._last_timestamp_us = max(self._last_timestamp_us, now_us)

@@ -51,7 +51,8 @@ class Uptime:
         stood_us = self._at(now_us)
         del self._asked_us[request]
         # Those that still hang go on hanging: none of the time from here on counts before they are answered too.
-        self._asked_us = {other: max(moment, now_us - PATIENCE_US) for other, moment in self._asked_us.items()}
+        if self._asked_us:
+            self._asked_us = {other: max(moment, now_us - PATIENCE_US) for other, moment in self._asked_us.items()}
         if stored:
             self._stopped_us = None
         self._offset_us = stood_us - now_us if self._stopped_us is None else self._offset_us

@@ -29,7 +29,7 @@ from oncelog.log.admission import Admitted, Seen
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
 from oncelog.log.asking import Watch
-from oncelog.log.committer import Committer, Group, Ticket, Waiting
+from oncelog.log.committer import Committer, Group, Submitted, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.handle import Handle
 from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
@@ -135,7 +135,7 @@ class Writer(Handle):
         """
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         deadline_us = self._deadline(timeout_s)
-        with self._committer.changed:
+        with self._committer.lock:
             ticket = self._admit(record, deadline_us)
             if ticket.group is not None:
                 self._committer.wait(ticket.group, deadline_us)
@@ -160,11 +160,12 @@ class Writer(Handle):
         """
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         size_bytes = _size_bytes(record)
-        with self._committer.changed:
-            self._check_usable()
-            self._committer.room(size_bytes, 1, self._deadline(timeout_s))
-            future = self._committer.submit(record, size_bytes)
-            if self._committer.stalled:
+        deadline_us = self._deadline(timeout_s)
+        committer = self._committer
+        with committer.lock:
+            committer.room(size_bytes, 1, deadline_us)
+            future = committer.submit(record, size_bytes)
+            if committer.stalled:
                 self._absorb()  # what is stored already need not wait for an outage to end
             return future
 
@@ -191,20 +192,12 @@ class Writer(Handle):
         submitted = self._committer.take_submitted()
         if not submitted:
             return
-        waiting: list[Waiting] = []
         if len(submitted) < COLUMNS_MIN:
-            for record, size_bytes, future in submitted:
-                waiting.append(Waiting(future, self._decide(record, size_bytes), record.id))
+            waiting = [
+                Waiting(future, self._decide(record, size_bytes), record.id) for record, size_bytes, future in submitted
+            ]
         else:
-            payload = admission.payload_of([one.record for one in submitted])
-            taken = iter(submitted)
-            for piece in admission.pieces(payload, self._settings):
-                keys = admission.keys_of(piece, self._hasher, self._window)
-                admitted = self._decide_rows(piece, keys)
-                tickets = admitted.tickets()
-                waiting += [
-                    Waiting(one.future, ticket, one.record.id) for ticket, one in zip(tickets, taken, strict=False)
-                ]
+            waiting = self._decide_submitted(submitted)
         stored = [one for one in waiting if one.ticket.group is None]
         for one in waiting:
             if one.ticket.group is not None:
@@ -212,14 +205,33 @@ class Writer(Handle):
         if stored:
             self._committer.answer(stored)
 
+    def _decide_submitted(self, submitted: Sequence[Submitted]) -> list[Waiting]:
+        """Decide many records in columns; return those that must be answered one by one."""
+        waiting: list[Waiting] = []
+        payload = admission.payload_of([record for record, _, _ in submitted])
+        futures = [future for _, _, future in submitted]
+        done = 0
+        for piece in admission.pieces(payload, self._settings):
+            admitted = self._decide_rows(piece, admission.keys_of(piece, self._hasher, self._window))
+            here, done = futures[done : done + piece.num_rows], done + piece.num_rows
+            if admitted.new.all():
+                admitted.groups[0].crowds.append((int(admitted.positions[0]), here))
+            else:
+                waiting += map(Waiting, here, admitted.tickets(), admitted.ids())
+        return waiting
+
     def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new. The committer's lock is held."""
         size_bytes = _size_bytes(record)
-        self._check_usable()
-        self._committer.room(size_bytes, 1, deadline_us)
-        self._absorb()
-        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
+        self._make_room(size_bytes, 1, deadline_us)
         return self._decide(record, size_bytes)
+
+    def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
+        """Wait until so much more may be added, behind all that was submitted before it."""
+        self._committer.room(size_bytes, records, deadline_us)
+        if self._committer.submitted:
+            self._absorb()
+            self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
 
     def _decide(self, record: Record, size_bytes: int) -> Ticket:
         self._counters.attempts += 1
@@ -376,10 +388,7 @@ class Writer(Handle):
 
     def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
-        self._check_usable()
-        self._committer.room(size_bytes, piece.num_rows, deadline_us)
-        self._absorb()
-        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
+        self._make_room(size_bytes, piece.num_rows, deadline_us)
         return self._decide_rows(piece, keys)
 
     def _decide_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
@@ -392,10 +401,7 @@ class Writer(Handle):
 
     def _admit_batch(self, payload: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
-        self._check_usable()
-        self._committer.room(size_bytes, payload.num_rows, deadline_us)
-        self._absorb()
-        self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
+        self._make_room(size_bytes, payload.num_rows, deadline_us)
         self._counters.attempts += payload.num_rows
         admitted = admission.decide_batch(
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
