@@ -152,6 +152,7 @@ class TestTimeouts:
             assert writer.append_many([Record(b"v", id="1")]) == [duplicate_of(first)]
             assert not pending.done()
             storage.otherwise = "stored"
+            writer.close(timeout_s=None)  # the clock runs while this waits
 
     def test_failures_are_counted(self, storage: WatchedStorage, clock: SimulatedClock) -> None:
         """An operator sees how often storage failed, and why."""
@@ -259,7 +260,7 @@ class TestLeaving:
         with ThreadPoolExecutor(8) as pool:
             working = [pool.submit(work) for _ in range(8)]
             until(lambda: len(acknowledged) > 20)
-            writer.close()
+            writer.close(timeout_s=None)  # the clock runs while this waits
             assert [type(future.exception(LONG_S)) for future in working] == [Closed] * 8
         assert sorted(acknowledged) == [entry.position for entry in log.read()]
 
