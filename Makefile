@@ -7,9 +7,9 @@ SOURCES := $(wildcard src tests examples benchmarks)
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: .venv/installed ## show the embedded log at work
+run: .venv/installed ## a day of orders through a pipeline that is killed half way; or INPUT=folder ID=column
 	scripts/debian java
-	.venv/bin/python examples/embedded.py
+	@.venv/bin/python -m examples.day $(if $(INPUT),--input "$(INPUT)") $(if $(ID),--id "$(ID)")
 
 test: lint ## lint, then every test but the soak tests
 	scripts/debian java postgres redis-server chromium

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 import oncelog
+from oncelog.errors import NotFound
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +38,11 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def input_rows(folder: Path, format: str, id: str, leave_out: set[str]) -> pd.DataFrame:
-    """Return the attempts in the order of their files: an id, the content as text, and all other columns as text."""
+    """Return the attempts in the order of their files: all columns as text, the id, and a hash of the content."""
     tables = [ds.dataset(path, format=format).to_table() for path in data_files(folder)]
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas(types_mapper=pd.ArrowDtype).astype("string")
     content = [name for name in rows.columns if name not in leave_out]
-    rows["_content"] = rows[content].fillna("").agg("\x1f".join, axis=1)
+    rows["_content"] = pd.util.hash_pandas_object(rows[content], index=False)
     rows["_id"] = rows[id]
     return rows
 
@@ -49,9 +50,11 @@ def input_rows(folder: Path, format: str, id: str, leave_out: set[str]) -> pd.Da
 def log_rows(url: str, name: str) -> pd.DataFrame:
     """Return the records of a log: ids, and values as they are."""
     with oncelog.connect(url) as db:
-        if name not in db.logs():
+        try:
+            log = db.log(name)
+        except NotFound:
             return pd.DataFrame({"id": [], "value": []})
-        batches = list(db.log(name).read_arrow(columns=["id", "value"]))
+        batches = list(log.read_arrow(columns=["id", "value"]))
         return pa.Table.from_batches(batches).to_pandas() if batches else pd.DataFrame({"id": [], "value": []})
 
 
@@ -77,7 +80,7 @@ def settle(rows: pd.DataFrame, stored: pd.DataFrame, id: str) -> pd.DataFrame:
     return rows.assign(_fate=fate)
 
 
-def _winners(rows: pd.DataFrame, stored: pd.DataFrame, id: str) -> dict[str, str]:
+def _winners(rows: pd.DataFrame, stored: pd.DataFrame, id: str) -> dict[str, int]:
     """Return the content that stands, for each id."""
     first = rows.drop_duplicates(["_id", "_content"])
     disputed = first[first["_id"].duplicated(keep=False)]

@@ -192,13 +192,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "run")
     parser.add_argument("--input", type=Path)
-    parser.add_argument("--id", default="order_id")
+    parser.add_argument("--id")
     parser.add_argument("--orders", type=int, default=ORDERS)
     given = parser.parse_args()
     if given.input is not None and not given.input.is_dir():
         sys.exit(f"{given.input}: not a folder; INPUT is a folder of JSON, CSV or Parquet files")
+    if (given.input is None) != (given.id is None):
+        sys.exit("INPUT, a folder, and ID, the column that tells records apart, go together")
     begin = time.monotonic()
-    story = Story(given.folder.absolute(), given.input.absolute() if given.input else None, given.id, given.orders)
+    story = Story(
+        given.folder.absolute(), given.input.absolute() if given.input else None, given.id or "order_id", given.orders
+    )
     ours, control = perform(story)
     tell(ours, control)
     report = (story.folder / "report.html").as_uri()

@@ -1,6 +1,6 @@
 """A shop takes orders while its process is killed again and again; every order is in the log once.
 
-Run it with ``make run``. A producer sends orders from a process that is ended with SIGKILL in the middle of its work,
+Run it with ``python examples/embedded.py``. A producer sends orders from a process that is ended with SIGKILL in the middle of its work,
 and, as producers do, sends everything again that it has no answer for. The same is done with idempotence off, to show
 what would happen without it.
 """

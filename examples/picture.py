@@ -24,7 +24,7 @@ def draw(folder: Path, name: str, settled: pd.DataFrame, ours: Counted, control:
     sections += report.progress(events) + report.times(events) + [_table(ours, control)]
     what = "Your records" if own else "A day of orders"
     text = page.page(
-        f"{what}, through a pipeline that was killed half way",
+        f"{what}, and a pipeline killed half way",
         "A Spark pipeline wrote them into a log and from there into Parquet. It was ended with SIGKILL in the middle "
         "and started again. All figures are counted from the files that came in and the files that came out.",
         _figures(ours),

@@ -6,6 +6,7 @@ position, and writes what it read under the batch's own name, so that a batch th
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,23 +62,31 @@ class Pipeline:
         self._seen: set[tuple[Leg, int]] = set()
         self._rows = 0
 
-    def run(self, tell: Tell, *, follow: bool = False) -> Outcome:
-        """Run until all there is has gone through; with ``follow``, until it is stopped."""
+    def run(self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None) -> Outcome:
+        """Run until all there is has gone through; with ``follow``, until it is stopped.
+
+        Without a session, one is started for this run, and stopped after it.
+        """
         begin_us = self._clock.elapsed_us()
         checkpoint = spec.local_path(self.spec.checkpoint)
         if checkpoint is not None:
             checking.own(self.spec, checkpoint)
         stored, conflicts = self.counted()
         self.history.add(Started(at_us=self._clock.now_us(), stored=stored, conflicts=conflicts))
+        with contextlib.nullcontext(spark) if spark is not None else self._session(checkpoint) as running:
+            self._run(running, tell, follow=follow)
+        self.history.add(Ended(at_us=self._clock.now_us()))
+        return self._outcome((self._clock.elapsed_us() - begin_us) / 1e6)
+
+    @contextmanager
+    def _session(self, checkpoint: Path | None) -> Iterator[SparkSession]:
         run = self.spec.run
         log_file = checkpoint / "spark.log" if checkpoint is not None else None
         spark = session.start(self.spec.name, run.master, run.conf, run.packages, log_file=log_file)
         try:
-            self._run(spark, tell, follow=follow)
+            yield spark
         finally:
             spark.stop()
-        self.history.add(Ended(at_us=self._clock.now_us()))
-        return self._outcome((self._clock.elapsed_us() - begin_us) / 1e6)
 
     def _run(self, spark: SparkSession, tell: Tell, *, follow: bool) -> None:
         found = frames.source(spark, self.spec)
