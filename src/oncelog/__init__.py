@@ -29,6 +29,11 @@ from oncelog.errors import (
 
 if _typing.TYPE_CHECKING:
     from oncelog.connect import Database, connect
+    from oncelog.queue.consumer import Delivery
+    from oncelog.queue.message import Message
+    from oncelog.queue.queue import Queue
+    from oncelog.queue.retry import RetryPolicy
+    from oncelog.queue.settings import QueueSettings
     from oncelog.settings import LogSettings, Window
     from oncelog.types import Ack, ColumnAcks, Entry, Record
 
@@ -39,16 +44,21 @@ __all__ = [
     "ColumnAcks",
     "CorruptionError",
     "Database",
+    "Delivery",
     "Entry",
     "IdConflict",
     "InvalidArgument",
     "LeaseLost",
     "LogBusy",
     "LogSettings",
+    "Message",
     "NotFound",
     "OncelogError",
     "PartialOverlap",
+    "Queue",
+    "QueueSettings",
     "Record",
+    "RetryPolicy",
     "TooSlow",
     "Unavailable",
     "Unsupported",
@@ -62,9 +72,14 @@ _LATER = {
     "Ack": "types",
     "ColumnAcks": "types",
     "Database": "connect",
+    "Delivery": "queue.consumer",
     "Entry": "types",
     "LogSettings": "settings",
+    "Message": "queue.message",
+    "Queue": "queue.queue",
+    "QueueSettings": "queue.settings",
     "Record": "types",
+    "RetryPolicy": "queue.retry",
     "Window": "settings",
     "connect": "connect",
 }

@@ -14,6 +14,10 @@ from oncelog.log import names
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log, open_log
 from oncelog.log.manifests import Manifests
+from oncelog.queue import states
+from oncelog.queue.database import StateDatabase
+from oncelog.queue.queue import Queue, open_queue
+from oncelog.queue.settings import QueueSettings
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
@@ -43,6 +47,9 @@ class Database(Handle):
         self._clock = clock
         self._lock = threading.Lock()
         self._logs: dict[str, Log] = {}
+        self._queues: dict[tuple[str, str | None], Queue] = {}
+        self._queues_lock = threading.RLock()  # a queue opens the queue of its dead letters
+        self._states: dict[str | None, StateDatabase] = {}
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
@@ -70,6 +77,51 @@ class Database(Handle):
                 found.append(known.manifest.name)
         return sorted(found)
 
+    def queue(
+        self,
+        name: str,
+        settings: QueueSettings | None = None,
+        *,
+        partitions: int | None = None,
+        create: bool = False,
+        state: str | None = None,
+    ) -> Queue:
+        """Open a work queue; create it, of one partition or as many as asked, only when asked to.
+
+        ``state`` is where its brokers remember what they delivered: beside the logs by default, or
+        ``postgresql://…`` when brokers on several machines share it. Raises ``NotFound`` when it is not there,
+        ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
+        the same object as long as it is not closed.
+        """
+        self._check_usable()
+        with self._queues_lock:
+            queue = self._queues.get((name, state))
+            if queue is None or queue.closed or settings is not None or partitions is not None:
+                opened = open_queue(
+                    name,
+                    self._state_of(state),
+                    self._clock,
+                    lambda log, log_settings, make: self.log(log, log_settings, create=make),
+                    lambda sibling: self.queue(sibling, create=True, state=state),
+                    given=settings,
+                    partitions=partitions,
+                    create=create,
+                )
+                if queue is None or queue.closed:
+                    queue = self._queues[name, state] = opened
+        return queue
+
+    def queues(self, *, state: str | None = None) -> list[str]:
+        """Return the names of the queues there are, those of dead letters too, sorted."""
+        self._check_usable()
+        with self._queues_lock:
+            return states.queue_names(self._state_of(state))
+
+    def _state_of(self, url: str | None) -> StateDatabase:
+        if url not in self._states:
+            self._states[url] = states.open_state(url, self._storage, self._clock)
+        return self._states[url]
+
     def delete(self, name: str) -> None:
         """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer."""
         self._check_usable()
@@ -96,8 +148,12 @@ class Database(Handle):
                 return
             with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
                 ending.callback(self._storage.close)
+                for state in self._states.values():
+                    ending.callback(state.close)
                 for log in list(self._logs.values()):
                     ending.callback(log.close)
+                for queue in list(self._queues.values()):
+                    ending.callback(queue.close)
 
 
 def connect(url: str, *, options: Mapping[str, str] | None = None) -> Database:

@@ -55,3 +55,15 @@ MARK_S_MAX = 90 * 86_400
 
 MARKED_BATCHES_MAX = 16
 """The batches of one producer whose rows a replay can be compared with."""
+
+QUEUE_PARTITIONS_MAX = 1024
+"""Logs that one topic may be spread over."""
+
+QUEUE_DELAY_S_MAX = 366 * 86_400.0
+"""How long a message may be delayed, rest between attempts, be leased, or wait for its deadline."""
+
+QUEUE_PREFETCH_MAX = 10_000
+"""Messages that one consumer may hold at once."""
+
+QUEUE_ERROR_BYTES_MAX = 4 * KIB
+"""A failure's reason, in UTF-8; what is longer is cut."""

@@ -12,9 +12,10 @@ import oncelog
 from oncelog import errors
 
 EXPORTED = {
-    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Entry", "IdConflict",
-    "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings", "NotFound", "OncelogError", "PartialOverlap", "Record",
-    "TooSlow", "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion", "connect",
+    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Entry", "IdConflict",
+    "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap",
+    "Queue", "QueueSettings", "Record", "RetryPolicy", "TooSlow", "Unavailable", "Unsupported", "Window",
+    "WriterFenced", "WrongExpectedVersion", "connect",
 }  # fmt: skip
 
 PARENTS = {

@@ -1,0 +1,79 @@
+"""Where a broker keeps its state: the contract of a small SQL database, and the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+
+
+class Transaction(Protocol):
+    """Statements that take effect together. ``?`` stands for a value."""
+
+    def all(self, statement: str, *values: object) -> list[Row]:
+        """Run a statement; return its rows."""
+        ...
+
+    def many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each row of values."""
+        ...
+
+
+class StateDatabase(Protocol):
+    """A database that several processes may use at once. Safe to share between threads.
+
+    ``durable=False``: what is written is seen by others at once and survives any process, and may be lost with the
+    power; it is for what can be found out again. Failures are ``Unavailable``, ``CorruptionError`` and so on.
+    """
+
+    one_machine: bool
+    """Whether all who use it have the same steady clock."""
+
+    def writing(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
+        """Begin a transaction that nobody else can be in; leaving commits it, an error takes all of it back."""
+        ...
+
+    def reading(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
+        """Begin to read."""
+        ...
+
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+LOCK = " /* lock */"
+"""Stands behind a SELECT whose rows a writing transaction keeps to itself until it ends."""
+
+STATE_TABLES = (
+    """CREATE TABLE IF NOT EXISTS oncelog_queue (
+        id /* identity */, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL, settings TEXT NOT NULL,
+        paused INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE IF NOT EXISTS oncelog_group (
+        id /* identity */, queue BIGINT NOT NULL, name TEXT NOT NULL, ordered INTEGER NOT NULL,
+        paused INTEGER NOT NULL DEFAULT 0, token BIGINT NOT NULL DEFAULT 0, queue_us BIGINT NOT NULL DEFAULT 0,
+        wall_us BIGINT NOT NULL DEFAULT 0, steady_us BIGINT NOT NULL DEFAULT 0,
+        delivered BIGINT NOT NULL DEFAULT 0, acked BIGINT NOT NULL DEFAULT 0, refused BIGINT NOT NULL DEFAULT 0,
+        timed_out BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0, UNIQUE (queue, name))""",
+    """CREATE TABLE IF NOT EXISTS oncelog_cursor (
+        grp BIGINT NOT NULL, part INTEGER NOT NULL, next BIGINT NOT NULL, PRIMARY KEY (grp, part))""",
+    """CREATE TABLE IF NOT EXISTS oncelog_run (
+        grp BIGINT NOT NULL, part INTEGER NOT NULL, first BIGINT NOT NULL, count BIGINT NOT NULL,
+        condition INTEGER NOT NULL, at_us BIGINT NOT NULL, attempts INTEGER NOT NULL, token BIGINT NOT NULL,
+        last_error TEXT, key TEXT, policy TEXT, deadline_us BIGINT, PRIMARY KEY (grp, part, first))""",
+    "CREATE INDEX IF NOT EXISTS oncelog_run_due ON oncelog_run (grp, condition, at_us)",
+    "CREATE INDEX IF NOT EXISTS oncelog_run_token ON oncelog_run (grp, token) WHERE token > 0",
+    "CREATE INDEX IF NOT EXISTS oncelog_run_key ON oncelog_run (grp, key, first) WHERE key IS NOT NULL",
+)
+GATE_TABLES = (
+    """CREATE TABLE IF NOT EXISTS oncelog_gate (
+        queue TEXT NOT NULL, identity TEXT NOT NULL, status TEXT NOT NULL, last_error TEXT, part INTEGER NOT NULL,
+        position BIGINT, session TEXT NOT NULL, at_us BIGINT NOT NULL, PRIMARY KEY (queue, identity))""",
+    "CREATE INDEX IF NOT EXISTS oncelog_gate_age ON oncelog_gate (queue, at_us)",
+    """CREATE TABLE IF NOT EXISTS oncelog_want (
+        queue TEXT NOT NULL, part INTEGER NOT NULL, session TEXT NOT NULL, until_us BIGINT NOT NULL,
+        PRIMARY KEY (queue, part, session))""",
+)
+"""The second group of tables need not survive the power: what they say can be found out again."""

@@ -1,0 +1,348 @@
+"""A queue: what a database hands out by name."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, Self
+
+import msgspec
+
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument, NotFound
+from oncelog.log import arguments, names
+from oncelog.log.handle import Handle
+from oncelog.queue import inspecting, message, settings, state
+from oncelog.queue.broker import Broker
+from oncelog.queue.consumer import Consumer, check_prefetch
+from oncelog.queue.database import StateDatabase
+from oncelog.queue.dead_letters import DeadLetters, Undertaker
+from oncelog.queue.inspecting import GroupStats, Peeked, QueueStats
+from oncelog.queue.message import Message
+from oncelog.queue.retry import RetryPolicy
+from oncelog.queue.sending import OnPending, Sending, SendStatus, Sent
+from oncelog.queue.settings import QueueSettings
+from oncelog.queue.topic import DEAD_LETTERS, OpenLog, Topic, log_name
+
+TIMEOUT_S = 30.0
+
+
+class Queue(Handle):
+    """A work queue. Made by ``Database.queue``; safe to share between threads.
+
+    Every message is delivered to each group until it is acknowledged there, or lies among the dead letters.
+
+    >>> import oncelog
+    >>> with oncelog.connect("memory://") as db:
+    ...     emails = db.queue("emails", create=True)
+    ...     sent = emails.send(b"welcome", id="user-7")
+    ...     with emails.consume("mailer") as deliveries:
+    ...         [delivery] = deliveries.receive()
+    ...         delivery.ack()
+    >>> delivery.value, delivery.attempts
+    (b'welcome', 1)
+    """
+
+    _what = "queue"
+
+    def __init__(
+        self,
+        topic: Topic,
+        row: state.QueueRow,
+        database: StateDatabase,
+        clock: Clock,
+        sibling: Callable[[str], Queue],
+    ) -> None:
+        """Take what is stored, and the way to other queues of the same database, which are made when they are not
+        there.
+        """
+        super().__init__()
+        self.name = topic.name
+        self._row = row
+        self._topic = topic
+        self._database = database
+        self._clock = clock
+        self._sibling = sibling
+        self._sending = Sending(topic, database, clock, row.settings)
+        self._lock = threading.Lock()
+        self._brokers: dict[str, Broker] = {}
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._letters: DeadLetters | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many logs the queue is spread over: fixed when it is made."""
+        return self._row.partitions
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The settings as they are stored now."""
+        return self._stored().settings
+
+    def _stored(self) -> state.QueueRow:
+        self._check_usable()
+        with self._database.reading() as transaction:
+            row = state.queue(transaction, self.name)
+        if row is None:
+            error = f"there is no queue {self.name!r} any more"
+            raise NotFound(error)
+        self._row = row
+        return row
+
+    # Sending.
+
+    def send(
+        self,
+        value: bytes,
+        *,
+        id: str = "",
+        key: str = "",
+        tenant: str = "",
+        headers: Mapping[str, bytes] | None = None,
+        delay_s: float = 0.0,
+        deadline_s: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_pending: OnPending = "join",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Sent:
+        """Send one message: durable on return. With an id it is in the queue once, however often it is sent.
+
+        ``on_pending``: what an attempt does that meets another one of the same identity on its way: wait for its
+        outcome, or be refused (``Unavailable``). Raises ``IdConflict`` when the id is taken by other content, and
+        ``Unavailable`` when it could not be stored; ``outcome`` tells whether that is known.
+        """
+        one = Message(value, id, key, tenant, headers, delay_s, deadline_s, retry)
+        return self.send_many([one], on_pending=on_pending, timeout_s=timeout_s)[0]
+
+    def send_many(
+        self, messages: Iterable[Message], *, on_pending: OnPending = "join", timeout_s: float = TIMEOUT_S
+    ) -> list[Sent]:
+        """Send messages, one commit for those of a partition, each decided on its own.
+
+        ``InvalidArgument`` if one of them cannot be sent, and then none is; ``AppendErrors``, with the answer to each,
+        if some were refused.
+        """
+        self._check_usable()
+        outgoing = [self._sending.outgoing(one) for one in messages]
+        sent = self._sending.send(outgoing, arguments.seconds("timeout_s", timeout_s), on_pending)
+        for broker in list(self._brokers.values()):
+            broker.wake()
+        return sent
+
+    def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
+        """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
+        self._check_usable()
+        return self._sending.status(message.identity(tenant, key, id))
+
+    # Consuming.
+
+    def consume(
+        self,
+        group: str = "default",
+        *,
+        prefetch: int = 1,
+        ack_timeout_s: float | None = None,
+        ordered: bool | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+    ) -> Consumer:
+        """Return a consumer of a group, which is made when it is not there, beginning at ``start``.
+
+        ``prefetch``: how many messages are claimed at once. ``ordered``: messages with one key are delivered one after
+        the other, in the order in which they were sent; a group is ordered or not from its beginning.
+        """
+        check_prefetch(prefetch)
+        broker = self._broker(group, ordered=ordered, start=start)
+        timeout_s = ack_timeout_s if ack_timeout_s is not None else self._row.settings.ack_timeout_s
+        if message.span_us("ack_timeout_s", timeout_s) <= 0:
+            error = f"ack_timeout_s is {timeout_s}, must be more than 0"
+            raise InvalidArgument(error)
+        consumer = Consumer(
+            broker, self._clock, prefetch=prefetch, ack_timeout_s=timeout_s, leave=self._consumers.discard
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    def _broker(self, group: str, *, ordered: bool | None, start: str) -> Broker:
+        self._check_usable()
+        names.check(group)
+        if start not in ("earliest", "latest"):
+            error = f"start is {start!r}, must be 'earliest' or 'latest'"
+            raise InvalidArgument(error)
+        with self._lock:
+            if group not in self._brokers:
+                self._make_group(group, start, ordered=bool(ordered))
+                self._brokers[group] = self._new_broker(group)
+            broker = self._brokers[group]
+        if ordered is not None and broker.ordered != ordered:
+            error = (
+                f"group {group!r} of queue {self.name!r} is {'' if broker.ordered else 'not '}ordered, since it began"
+            )
+            raise InvalidArgument(error)
+        return broker
+
+    def _make_group(self, group: str, start: str, *, ordered: bool) -> None:
+        with self._database.reading() as transaction:
+            there = state.group(transaction, self._row.id, group) is not None
+        if not there:
+            starts = self._topic.starts(start)
+            with self._database.writing() as transaction:
+                state.add_group(transaction, self._row.id, group, starts, ordered=ordered)
+
+    def _new_broker(self, group: str) -> Broker:
+        broker = Broker(
+            self._topic,
+            self._database,
+            self._clock,
+            queue_id=self._row.id,
+            name=group,
+            settings=self._row.settings,
+        )
+        if not self.name.startswith(DEAD_LETTERS):
+            undertaker = Undertaker(broker, self._clock, lambda: self._dead_letter_queue()._sending)  # noqa: SLF001
+            broker.bury = undertaker.bury
+        return broker
+
+    # Dead letters.
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What could not be delivered: to be looked at, and sent back. It is the queue ``dlq.<name>``."""
+        self._check_usable()
+        with self._lock:
+            if self._letters is None:
+                letters = self._dead_letter_queue()
+                self._letters = DeadLetters(letters._topic, self._database, letters._row.id, self._sending)  # noqa: SLF001
+        return self._letters
+
+    def _dead_letter_queue(self) -> Queue:
+        if self.name.startswith(DEAD_LETTERS):
+            error = f"queue {self.name!r} holds dead letters, and has none of its own"
+            raise InvalidArgument(error)
+        return self._sibling(DEAD_LETTERS + self.name)
+
+    # Operating.
+
+    def pause(self, group: str | None = None) -> None:
+        """Deliver nothing until ``resume``: to anybody, or to one group. Sending goes on, and so do deliveries made."""
+        self._set_paused(group, paused=True)
+
+    def resume(self, group: str | None = None) -> None:
+        """Deliver again."""
+        self._set_paused(group, paused=False)
+
+    def _set_paused(self, group: str | None, *, paused: bool) -> None:
+        self._check_usable()
+        with self._database.writing() as transaction:
+            if group is not None and state.group(transaction, self._row.id, group) is None:
+                error = f"queue {self.name!r} has no group {group!r}"
+                raise NotFound(error)
+            state.pause(transaction, self._row.id, group, paused=paused)
+        for broker in list(self._brokers.values()):
+            broker.wake()
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups there are."""
+        self._check_usable()
+        with self._database.reading() as transaction:
+            return state.groups(transaction, self._row.id)
+
+    def stats(self) -> QueueStats:
+        """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
+        row = self._stored()
+        return inspecting.stats(self._topic, self._database, row, self.groups())
+
+    def lag(self, group: str = "default") -> int:
+        """Return how many messages a group has yet to settle."""
+        found: GroupStats | None = self.stats().groups.get(group)
+        if found is None:
+            error = f"queue {self.name!r} has no group {group!r}"
+            raise NotFound(error)
+        return found.lag
+
+    def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
+        """Return the first messages that a group has not settled, and how each stands, without delivering them."""
+        self._check_usable()
+        return inspecting.peek(self._topic, self._database, self._row.id, group, arguments.count("limit", limit))
+
+    def configure(self, changed: QueueSettings) -> None:
+        """Change the stored settings, but for those of its logs."""
+        checked = settings.check(changed)
+        if checked.log != self._stored().settings.log:
+            error = "settings: log cannot change here: configure() each of the queue's logs"
+            raise InvalidArgument(error)
+        with self._database.writing() as transaction:
+            state.configure(transaction, self._row.id, checked)
+        self._row = self._stored()
+
+    def trim(self) -> list[int]:
+        """Remove what every group has settled, as far as the dedup window does not need it; return where each
+        partition begins now. Without a group nothing is removed.
+        """
+        self._check_usable()
+        keep = inspecting.kept_from(self._topic, self._database, self._row.id, self.groups())
+        return [log.truncate(before=before).first_position for log, before in zip(self._topic.logs, keep, strict=True)]
+
+    def close(self) -> None:
+        """Close the consumers and let the writers go."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._of_this_process:
+            return
+        with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
+            ending.callback(self._sending.close)
+            for broker in self._brokers.values():
+                ending.callback(broker.close)
+            for consumer in list(self._consumers):
+                ending.callback(consumer.close)
+
+    def __enter__(self) -> Self:
+        """Return the queue itself."""
+        return self
+
+
+def open_queue(
+    name: str,
+    database: StateDatabase,
+    clock: Clock,
+    open_log: OpenLog,
+    sibling: Callable[[str], Queue],
+    *,
+    given: QueueSettings | None,
+    partitions: int | None,
+    create: bool,
+) -> Queue:
+    """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs."""
+    names.check(name)
+    wanted = settings.check(given) if given is not None else None
+    if partitions is not None:
+        settings.check_partitions(partitions)
+    with database.reading() as transaction:
+        row = state.queue(transaction, name)
+    if row is None and create:
+        with database.writing() as transaction:
+            state.add_queue(transaction, name, partitions or 1, wanted or QueueSettings())
+            row = state.queue(transaction, name)
+    if row is None:
+        error = f"there is no queue {name!r}: create=True makes it"
+        raise NotFound(error)
+    _check_same(name, row, wanted, partitions)
+    logs = [open_log(log_name(name, part), row.settings.log, True) for part in range(row.partitions)]
+    return Queue(Topic(name, logs), row, database, clock, sibling)
+
+
+def _check_same(name: str, row: state.QueueRow, wanted: QueueSettings | None, partitions: int | None) -> None:
+    if partitions is not None and partitions != row.partitions:
+        error = (
+            f"queue {name!r} has {row.partitions} partitions, not {partitions}: their number is fixed when it is made"
+        )
+        raise InvalidArgument(error)
+    if wanted is not None and wanted != row.settings:
+        before, after = msgspec.to_builtins(row.settings), msgspec.to_builtins(wanted)
+        different = [
+            f"{part}: stored {before[part]}, given {after[part]}" for part in before if before[part] != after[part]
+        ]
+        error = f"queue {name!r} has other settings ({'; '.join(different)}): open it without, or configure() it"
+        raise InvalidArgument(error)

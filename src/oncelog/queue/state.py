@@ -1,0 +1,378 @@
+"""What a broker remembers, as statements: queues, groups, cursors, runs, the producers' gate, who wants to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog.queue.database import LOCK, Row, Transaction
+from oncelog.queue.delivery import Change, Condition, Run
+from oncelog.queue.queue_time import Noted
+from oncelog.queue.retry import RetryPolicy
+from oncelog.queue.settings import QueueSettings
+
+_RUN = "part, first, count, condition, at_us, attempts, token, last_error, key, policy, deadline_us"
+_KEYS_AT_ONCE = 500
+_COUNTED = ("delivered", "acked", "refused", "timed_out", "buried")
+
+
+class QueueRow(NamedTuple):
+    """A queue as it is stored."""
+
+    id: int
+    partitions: int
+    settings: QueueSettings
+    paused: bool
+
+
+class GroupRow(NamedTuple):
+    """A group as it is stored."""
+
+    id: int
+    ordered: bool
+    paused: bool
+    token: int
+    noted: Noted | None
+
+
+# Queues.
+
+
+def queue(transaction: Transaction, name: str) -> QueueRow | None:
+    """Return a queue, if it is there."""
+    rows = transaction.all("SELECT id, partitions, settings, paused FROM oncelog_queue WHERE name = ?", name)
+    if not rows:
+        return None
+    id, partitions, settings, paused = rows[0]
+    return QueueRow(id, partitions, msgspec.json.decode(settings, type=QueueSettings), bool(paused))
+
+
+def add_queue(transaction: Transaction, name: str, partitions: int, settings: QueueSettings) -> None:
+    """Make a queue; one that is there stays as it is."""
+    transaction.all(
+        "INSERT INTO oncelog_queue (name, partitions, settings) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING",
+        name,
+        partitions,
+        msgspec.json.encode(settings).decode(),
+    )
+
+
+def queue_names(transaction: Transaction) -> list[str]:
+    """Return the names of the queues there are."""
+    return [name for (name,) in transaction.all("SELECT name FROM oncelog_queue ORDER BY name")]
+
+
+def configure(transaction: Transaction, queue_id: int, settings: QueueSettings) -> None:
+    """Store other settings."""
+    transaction.all(
+        "UPDATE oncelog_queue SET settings = ? WHERE id = ?", msgspec.json.encode(settings).decode(), queue_id
+    )
+
+
+def pause(transaction: Transaction, queue_id: int, group: str | None, *, paused: bool) -> None:
+    """Have a queue, or one of its groups, deliver nothing until further notice; or go on."""
+    if group is None:
+        transaction.all("UPDATE oncelog_queue SET paused = ? WHERE id = ?", int(paused), queue_id)
+    else:
+        transaction.all(
+            "UPDATE oncelog_group SET paused = ? WHERE queue = ? AND name = ?", int(paused), queue_id, group
+        )
+
+
+# Groups.
+
+
+def group(transaction: Transaction, queue_id: int, name: str) -> GroupRow | None:
+    """Return a group, if it is there; in a writing transaction nobody else changes anything of it meanwhile."""
+    columns = "id, ordered, paused, token, queue_us, wall_us, steady_us"
+    statement = f"SELECT {columns} FROM oncelog_group WHERE queue = ? AND name = ?{LOCK}"  # noqa: S608
+    rows = transaction.all(statement, queue_id, name)
+    if not rows:
+        return None
+    id, ordered, paused, token, *noted = rows[0]
+    return GroupRow(id, bool(ordered), bool(paused), token, Noted(*noted) if noted[1] else None)
+
+
+def groups(transaction: Transaction, queue_id: int) -> list[str]:
+    """Return the names of a queue's groups."""
+    return [
+        name for (name,) in transaction.all("SELECT name FROM oncelog_group WHERE queue = ? ORDER BY name", queue_id)
+    ]
+
+
+def add_group(transaction: Transaction, queue_id: int, name: str, starts: Sequence[int], *, ordered: bool) -> None:
+    """Make a group that begins at these positions; one that is there stays as it is."""
+    transaction.all(
+        "INSERT INTO oncelog_group (queue, name, ordered) VALUES (?, ?, ?) ON CONFLICT (queue, name) DO NOTHING",
+        queue_id,
+        name,
+        int(ordered),
+    )
+    row = group(transaction, queue_id, name)
+    assert row is not None
+    transaction.many(
+        "INSERT INTO oncelog_cursor (grp, part, next) VALUES (?, ?, ?) ON CONFLICT (grp, part) DO NOTHING",
+        [(row.id, part, start) for part, start in enumerate(starts)],
+    )
+
+
+def note(
+    transaction: Transaction, group_id: int, token: int, noted: Noted, *, delivered: int = 0, timed_out: int = 0
+) -> None:
+    """Store the newest token and the time of a group, and count what was done."""
+    transaction.all(
+        "UPDATE oncelog_group SET token = ?, queue_us = ?, wall_us = ?, steady_us = ?, delivered = delivered + ?, "
+        "timed_out = timed_out + ? WHERE id = ?",
+        token,
+        *noted,
+        delivered,
+        timed_out,
+        group_id,
+    )
+
+
+def count(transaction: Transaction, group_id: int, what: str, by: int) -> None:
+    """Count what an operator would ask for."""
+    assert what in _COUNTED
+    transaction.all(f"UPDATE oncelog_group SET {what} = {what} + ? WHERE id = ?", by, group_id)  # noqa: S608
+
+
+def counts(transaction: Transaction, group_id: int) -> dict[str, int]:
+    """Return what was counted."""
+    rows = transaction.all(f"SELECT {', '.join(_COUNTED)} FROM oncelog_group WHERE id = ?", group_id)  # noqa: S608
+    return dict(zip(_COUNTED, rows[0], strict=True))
+
+
+def cursors(transaction: Transaction, group_id: int) -> list[int]:
+    """Return the position behind all that a group has looked at, partition by partition."""
+    return [
+        next
+        for _, next in transaction.all("SELECT part, next FROM oncelog_cursor WHERE grp = ? ORDER BY part", group_id)
+    ]
+
+
+def move(transaction: Transaction, group_id: int, partition: int, to: int) -> None:
+    """Move a cursor forward."""
+    transaction.all(
+        "UPDATE oncelog_cursor SET next = ? WHERE grp = ? AND part = ? AND next < ?", to, group_id, partition, to
+    )
+
+
+def watermarks(transaction: Transaction, group_id: int) -> dict[int, int]:
+    """Return the first unsettled position of each partition that has one below its cursor."""
+    return dict(transaction.all("SELECT part, min(first) FROM oncelog_run WHERE grp = ? GROUP BY part", group_id))
+
+
+# Runs.
+
+
+def due(transaction: Transaction, group_id: int, condition: Condition, now_us: int, limit: int) -> list[Run]:
+    """Return the runs of a condition whose time has come, the longest overdue first."""
+    return _runs(
+        transaction.all(
+            f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND condition = ? AND at_us <= ? "  # noqa: S608
+            "ORDER BY at_us, part, first LIMIT ?",
+            group_id,
+            int(condition),
+            now_us,
+            limit,
+        )
+    )
+
+
+def due_heads(transaction: Transaction, group_id: int, now_us: int, limit: int) -> list[Run]:
+    """Return the waiting runs of an ordered group whose time has come and before which no other of their key is."""
+    return _runs(
+        transaction.all(
+            f"SELECT {_RUN} FROM oncelog_run r WHERE grp = ? AND condition = ? AND at_us <= ? AND NOT EXISTS "  # noqa: S608
+            "(SELECT 1 FROM oncelog_run e WHERE e.grp = r.grp AND e.key = r.key AND e.first < r.first) "
+            "ORDER BY part, first LIMIT ?",
+            group_id,
+            int(Condition.WAITING),
+            now_us,
+            limit,
+        )
+    )
+
+
+def leased(transaction: Transaction, group_id: int, token: int) -> list[Run]:
+    """Return what is held under a token."""
+    return _runs(
+        transaction.all(f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND token = ? AND token > 0", group_id, token)  # noqa: S608
+    )
+
+
+def unsettled(transaction: Transaction, group_id: int, limit: int) -> list[Run]:
+    """Return the first runs, in the order of their positions."""
+    statement = f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? ORDER BY first, part LIMIT ?"  # noqa: S608
+    return _runs(transaction.all(statement, group_id, limit))
+
+
+def at(transaction: Transaction, group_id: int, partition: int, position: int) -> Run | None:
+    """Return the run that holds a position, if one does."""
+    runs = _runs(
+        transaction.all(
+            f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND part = ? AND first <= ? ORDER BY first DESC LIMIT 1",  # noqa: S608
+            group_id,
+            partition,
+            position,
+        )
+    )
+    return runs[0] if runs and position < runs[0].end else None
+
+
+def held_keys(transaction: Transaction, group_id: int, keys: Sequence[str]) -> set[str]:
+    """Return which of the keys have an unsettled message."""
+    found: set[str] = set()
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        some = keys[start : start + _KEYS_AT_ONCE]
+        places = ", ".join("?" * len(some))
+        statement = f"SELECT DISTINCT key FROM oncelog_run WHERE grp = ? AND key IN ({places})"  # noqa: S608
+        found.update(key for (key,) in transaction.all(statement, group_id, *some))
+    return found
+
+
+def parked(transaction: Transaction, group_id: int) -> int:
+    """Return how many runs of an ordered group wait."""
+    rows = transaction.all(
+        "SELECT count(*) FROM oncelog_run WHERE grp = ? AND condition = ?", group_id, int(Condition.WAITING)
+    )
+    return int(rows[0][0])
+
+
+def next_us(transaction: Transaction, group_id: int) -> int | None:
+    """Return when the next lease ends, or the next message is due."""
+    rows = transaction.all(
+        "SELECT min(at_us) FROM (SELECT min(at_us) AS at_us FROM oncelog_run WHERE grp = ? AND condition = 0 UNION ALL "
+        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 1 UNION ALL "
+        "SELECT min(at_us) FROM oncelog_run WHERE grp = ? AND condition = 2) AS earliest",
+        group_id,
+        group_id,
+        group_id,
+    )
+    found: int | None = rows[0][0]
+    return found
+
+
+def totals(transaction: Transaction, group_id: int) -> dict[Condition, int]:
+    """Return how many messages are in each condition."""
+    rows = transaction.all("SELECT condition, sum(count) FROM oncelog_run WHERE grp = ? GROUP BY condition", group_id)
+    return {Condition(condition): int(total) for condition, total in rows}
+
+
+def apply(transaction: Transaction, group_id: int, change: Change) -> None:
+    """Store what has changed."""
+    if change.gone:
+        transaction.many(
+            "DELETE FROM oncelog_run WHERE grp = ? AND part = ? AND first = ?",
+            [(group_id, run.partition, run.first) for run in change.gone],
+        )
+    if change.come:
+        transaction.many(
+            f"INSERT INTO oncelog_run (grp, {_RUN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            [(group_id, *_values(run)) for run in change.come],
+        )
+
+
+def _values(run: Run) -> tuple[object, ...]:
+    policy = msgspec.json.encode(run.policy).decode() if run.policy is not None else None
+    state = int(run.condition), run.at_us, run.attempts, run.token, run.last_error
+    return run.partition, run.first, run.count, *state, run.key, policy, run.deadline_us
+
+
+def _runs(rows: Iterable[Row]) -> list[Run]:
+    return [
+        Run(part, first, count, Condition(condition), at_us, attempts, token, error, key, _policy(policy), deadline_us)
+        for part, first, count, condition, at_us, attempts, token, error, key, policy, deadline_us in rows
+    ]
+
+
+def _policy(stored: str | None) -> RetryPolicy | None:
+    return msgspec.json.decode(stored, type=RetryPolicy) if stored is not None else None
+
+
+# The gate of producers, and who wants to write. None of it need survive the power.
+
+
+class GateRow(NamedTuple):
+    """What is known of an attempt to send: its status, and whose it is."""
+
+    status: str
+    last_error: str | None
+    partition: int
+    position: int | None
+    session: str
+
+
+def gate(transaction: Transaction, topic: str, identity: str) -> GateRow | None:
+    """Return what is known of an identity."""
+    rows = transaction.all(
+        "SELECT status, last_error, part, position, session FROM oncelog_gate WHERE queue = ? AND identity = ?",
+        topic,
+        identity,
+    )
+    return GateRow(*rows[0]) if rows else None
+
+
+def gate_begin(
+    transaction: Transaction, topic: str, identities: Iterable[tuple[str, int]], session: str, at_us: int
+) -> None:
+    """Note that sends begin: (identity, partition) each. The last error of one that failed before stays."""
+    transaction.many(
+        "INSERT INTO oncelog_gate (queue, identity, status, part, session, at_us) VALUES (?, ?, 'PENDING', ?, ?, ?) "
+        "ON CONFLICT (queue, identity) DO UPDATE SET status = 'PENDING', session = excluded.session, "
+        "at_us = excluded.at_us, position = NULL",
+        [(topic, identity, partition, session, at_us) for identity, partition in sorted(identities)],
+    )
+
+
+def gate_end(
+    transaction: Transaction, topic: str, outcomes: Iterable[tuple[str, str, str | None, int | None]], at_us: int
+) -> None:
+    """Note how sends ended: (identity, status, error, position) each. Without an error the last one stays."""
+    transaction.many(
+        "UPDATE oncelog_gate SET status = ?, last_error = coalesce(?, last_error), position = ?, at_us = ? "
+        "WHERE queue = ? AND identity = ?",
+        [(status, error, position, at_us, topic, identity) for identity, status, error, position in sorted(outcomes)],
+    )
+
+
+def gate_forget(transaction: Transaction, topic: str, before_us: int) -> None:
+    """Forget what ended before a moment."""
+    transaction.all("DELETE FROM oncelog_gate WHERE queue = ? AND at_us < ? AND status <> 'PENDING'", topic, before_us)
+
+
+def want(transaction: Transaction, topic: str, partition: int, session: str, until_us: int) -> None:
+    """Ask whoever writes a partition to let it go."""
+    transaction.all(
+        "INSERT INTO oncelog_want (queue, part, session, until_us) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (queue, part, session) DO UPDATE SET until_us = excluded.until_us",
+        topic,
+        partition,
+        session,
+        until_us,
+    )
+
+
+def unwant(transaction: Transaction, topic: str, partition: int, session: str, now_us: int) -> None:
+    """Take a wish back, and those whose time is over."""
+    transaction.all(
+        "DELETE FROM oncelog_want WHERE queue = ? AND part = ? AND (session = ? OR until_us < ?)",
+        topic,
+        partition,
+        session,
+        now_us,
+    )
+
+
+def wanted(transaction: Transaction, topic: str, session: str, now_us: int) -> set[int]:
+    """Return the partitions that others want to write now."""
+    rows = transaction.all(
+        "SELECT DISTINCT part FROM oncelog_want WHERE queue = ? AND session <> ? AND until_us >= ?",
+        topic,
+        session,
+        now_us,
+    )
+    return {partition for (partition,) in rows}

@@ -1,0 +1,66 @@
+"""Queues for the tests: their state in SQLite and in a real PostgreSQL, under a clock that the test moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from oncelog.connect import Database
+from oncelog.storage.local import LocalStorage
+from oncelog.testing.clock import SimulatedClock
+from tests.queue.servers import postgresql
+
+Opener = Callable[[], Database]
+
+
+class World:
+    """A database on a disk, and where its queues' state is. ``open`` is a process of its own, as far as can be."""
+
+    def __init__(self, folder: Path, state: str | None) -> None:
+        self.folder = folder
+        self.state = state
+        self.clock = SimulatedClock()
+        self._opened: list[Database] = []
+
+    def open(self, clock: SimulatedClock | None = None) -> Database:
+        """Open the database once more."""
+        opened = Database(LocalStorage(self.folder, clock=clock or self.clock), clock or self.clock)
+        self._opened.append(opened)
+        return opened
+
+    def close(self) -> None:
+        """Close all."""
+        for opened in self._opened:
+            opened.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """Return the URL of a PostgreSQL server that the tests of one process share."""
+    with postgresql() as url:
+        yield url
+
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def postgres_state(server: str) -> str:
+    """Return the URL of a schema that nobody else uses."""
+    schema = f"test_{next(_schemas)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+    return f"{server}&options=-csearch_path%3D{schema}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Return a world whose state is in SQLite, then one in PostgreSQL."""
+    state = request.getfixturevalue("postgres_state") if request.param == "postgresql" else None
+    made = World(tmp_path / "db", state)
+    yield made
+    made.close()
