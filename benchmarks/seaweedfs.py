@@ -78,6 +78,7 @@ class SeaweedFS:
         command = [self._weed, f"-logdir={self._folder}", "server", f"-dir={data}", "-ip=127.0.0.1"]
         command += ["-ip.bind=127.0.0.1", "-volume.max=50", "-master.volumeSizeLimitMB=64", "-filer", "-s3"]
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += ["-master.electionTimeout=1s", "-master.heartbeatInterval=100ms"]
         command += [f"-s3.config={self._folder / 'identities.json'}", f"-filer.localSocket={self._folder / 'f.sock'}"]
         for name, port in self._ports.items():
             command += [f"-{name}.port={port}", f"-{name}.port.grpc={port + _GRPC_OFFSET}"]

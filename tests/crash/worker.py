@@ -12,14 +12,16 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
 import oncelog
-from oncelog import Ack, LogBusy, OncelogError
+from oncelog import Ack, LogBusy, OncelogError, WriterFenced
 from oncelog.clock import SystemClock
 from oncelog.connect import Database
+from oncelog.log import asking
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence
@@ -37,6 +39,7 @@ class Life(msgspec.Struct):
     first: int
     steps: int
     seed: int
+    force: bool = False
 
 
 def say(*words: object) -> None:
@@ -59,10 +62,17 @@ def zygote(url: str) -> None:
         say("ended", os.waitstatus_to_exitcode(status))
 
 
+def fighter(url: str) -> None:
+    """Bear writers that ask for the log, and let it go, sooner than usual."""
+    asking.TENURE_S, asking.LOOK_S, asking.ANSWER_S, asking.POLL_S = 0.2, 0.05, 0.5, 0.02
+    zygote(url)
+
+
 def _live(url: str, life: Life) -> None:
     say("born", os.getpid())
     try:
-        with oncelog.connect(url) as db, db.log(LOG).writer() as writer:
+        how: Literal["polite", "force"] = "force" if life.force else "polite"
+        with oncelog.connect(url) as db, db.log(LOG).writer(wait_s=60, takeover=how) as writer:
             say("open")
             for step in life.resend:
                 send(writer, step, life.idempotence)
@@ -72,6 +82,8 @@ def _live(url: str, life: Life) -> None:
                 send(writer, step, life.idempotence)
                 life.first += step.size
         say("closed")
+    except WriterFenced:
+        say("fenced")
     except BaseException:  # noqa: BLE001  whatever it is, the test must hear of it
         say("error", repr(traceback.format_exc()[-2_000:]))
     finally:
@@ -96,7 +108,8 @@ def send(writer: Writer, step: Step, idempotence: Idempotence) -> None:
 
 
 def _reporter(number: int) -> Callable[[Future[Ack]], None]:
-    return lambda future: _report(number, future.result())
+    """Return what reports an answer; a writer that lost its log has none to report."""
+    return lambda future: None if isinstance(future.exception(), WriterFenced) else _report(number, future.result())
 
 
 def _report(number: int, ack: Ack) -> None:

@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol
 
+from obstore.store import MemoryStore
+
 from oncelog.connect import Database
 from oncelog.errors import NotFound, OncelogError
 from oncelog.limits import MIB
 from oncelog.log.writer import Writer
+from oncelog.storage.bucket import Bucket
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
+from oncelog.storage.object import FETCHER, ObjectHome, ObjectStorage
+from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Faults, Killed, When
@@ -97,6 +102,34 @@ class MemoryWorld:
         self.storage.restart()
 
 
+class BucketWorld:
+    """A bucket, of which every request may fail. Nobody is asked for a log here: the fence alone decides."""
+
+    def __init__(self, seed: int = 0, *, duplicate_creates: bool = False, auto_advance: bool = True) -> None:
+        self.clock = SimulatedClock(seed=seed, auto_advance=auto_advance)
+        self.bucket = FaultyBucket(Bucket(MemoryStore(), "s3://memory"), duplicate_creates=duplicate_creates)
+        self.faults = self.bucket.faults
+
+    def database(self) -> Database:
+        """Open the database in this bucket."""
+        return Database(_Unasked(self.bucket, self.clock), self.clock)
+
+    def fail_at(self, number: int, when: When, error: int = errno.EIO) -> None:  # noqa: ARG002  a bucket has one failure
+        """Let a request fail once, or its answer be lost."""
+        self.bucket.fail_at(number, when)
+
+    def end(self, ending: Ending, seed: int) -> None:  # noqa: ARG002  what is stored in a bucket is stored
+        """Start the process that died again."""
+        self.faults.heal()
+
+
+class _Unasked(ObjectStorage):
+    def home(self, key: str) -> ObjectHome:
+        home = super().home(key)
+        home.exclusive = True
+        return home
+
+
 def read(world: World) -> list[Entry]:
     """Return what another process, just started, can read; nothing where no log is."""
     try:
@@ -133,6 +166,8 @@ def living(world: World) -> Iterator[Callable[[Writer], Writer]]:
         for writer in writers:
             bury(writer)
         for thread in set(threading.enumerate()) - before:
+            if thread.name.startswith(FETCHER):
+                continue  # it belongs to the database, and only fetches what it is told to
             thread.join(THREADS_S)
             assert not thread.is_alive(), f"{thread.name} outlives its writer"
         threading.excepthook = hook

@@ -3,9 +3,10 @@
 ::
 
     requests/<epoch>    somebody would like to have the log from the writer of that epoch
-    answers/<epoch>     that writer lives, and will let it go when it has had it for a while
+    answers/<epoch>     that writer lives, and will let it go in so many milliseconds
 
-A holder that does not answer is taken for dead, and fenced. That is safe, dead or not: it is a courtesy, not a lock.
+A holder that does not answer, or does not do as it said, is taken for dead, and fenced. That is safe, dead or not: this
+is a courtesy, not a lock.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
 
     Raises ``LogBusy`` when a holder that answers keeps it for ``wait_s``.
     """
-    started_us = asked_us = clock.elapsed_us()
-    asked_epoch = -1
+    started_us = clock.elapsed_us()
+    asked_epoch, patience_until_us, answered = -1, 0, False
     idle = threading.Condition()
     known = manifests.newest()
     while True:
@@ -59,16 +60,26 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
         epoch, now_us = known.manifest.epoch, clock.elapsed_us()
         if epoch != asked_epoch:
             home.create(request_key(epoch), [b"asked"])
-            asked_epoch, asked_us = epoch, now_us
-        if home.exists(answer_key(epoch)):
-            if now_us - started_us >= wait_s * 1e6:
-                message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
-                raise LogBusy(message)
-        elif now_us - asked_us >= ANSWER_S * 1e6:
+            asked_epoch, patience_until_us, answered = epoch, now_us + int(ANSWER_S * 1e6), False
+        if not answered and (left_ms := _answer(home, epoch)) is not None:
+            patience_until_us, answered = now_us + left_ms * 1000 + int(ANSWER_S * 1e6), True
+        if now_us >= patience_until_us:
             return
+        if answered and now_us - started_us >= wait_s * 1e6:
+            message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
+            raise LogBusy(message)
         with idle:
             clock.wait(idle, POLL_S)
         known = manifests.newest(known)
+
+
+def _answer(home: LogHome, epoch: int) -> int | None:
+    """Return in how many milliseconds the writer of ``epoch`` will let go; ``None`` when it has not answered."""
+    try:
+        left = home.read(answer_key(epoch)).to_pybytes()
+    except NotFound:
+        return None
+    return min(int(left), int(TENURE_S * 1000)) if left.isdigit() else 0
 
 
 class Watch:
@@ -89,12 +100,17 @@ class Watch:
                 self._thread.start()
 
     def _watch(self) -> None:
+        self._clear(self._epoch - 1)  # of a holder that was killed, and could not
         while not self._wait(LOOK_S):
             with contextlib.suppress(OncelogError):
                 if self._asked():
                     self._let_go()
                     break
-        for key in (request_key(self._epoch), answer_key(self._epoch)):
+        self._clear(self._epoch)
+
+    def _clear(self, epoch: int) -> None:
+        """Remove what was asked of an epoch that is over, and its answer."""
+        for key in (request_key(epoch), answer_key(epoch)):
             with contextlib.suppress(OncelogError):
                 self._home.delete(key)
 
@@ -105,7 +121,7 @@ class Watch:
         left_s = (self._until_us - self._clock.elapsed_us()) / 1e6
         if left_s <= 0:
             return True
-        self._home.create(answer_key(self._epoch), [b"soon"])
+        self._home.create(answer_key(self._epoch), [b"%d" % (left_s * 1000)])
         return not self._wait(left_s)
 
     def _wait(self, timeout_s: float) -> bool:

@@ -32,6 +32,7 @@ IN_FLIGHT_MAX = 4
 COMMIT_INTERVAL_S = 0.1
 """A block that is not full is offered so long after the one before at the earliest: every block is a paid request."""
 
+FETCHER = "oncelog-fetch"
 FETCHERS = 16
 READ_AHEAD = 64
 """So many blocks are asked for at once, by so many threads."""
@@ -52,7 +53,7 @@ class ObjectStorage:
         self.url = bucket.url
         self._bucket = bucket
         self._clock = clock
-        self._pool = ThreadPoolExecutor(FETCHERS, thread_name_prefix="oncelog-fetch")
+        self._pool = ThreadPoolExecutor(FETCHERS, thread_name_prefix=FETCHER)
 
     def homes(self) -> list[str]:
         """Return the keys of the homes there are, sorted."""

@@ -1,0 +1,112 @@
+"""Asking for a log that somebody holds, where no lock keeps the others out."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from oncelog.connect import Database
+from oncelog.errors import LogBusy, WriterFenced
+from oncelog.log import asking
+from oncelog.log.log import Log
+from oncelog.storage.bucket import Bucket
+from oncelog.storage.object import ObjectStorage
+from oncelog.testing.bucket import FaultyBucket
+
+LONG_S = 60.0
+
+
+def orders(bucket: Bucket) -> Log:
+    """Return the log, as another process opens it."""
+    return Database(ObjectStorage(bucket)).log("orders", create=True)
+
+
+@pytest.fixture(autouse=True)
+def _prompt(prompt: None) -> None:
+    """Let nobody wait longer than a test needs."""
+
+
+def test_a_holder_lets_go_when_it_is_asked(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had taken is stored, what comes later is refused as not written, and the one who asked goes on."""
+    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    old = orders(memory_bucket).writer()
+    future = old.submit(b"taken", id="1")
+    with orders(memory_bucket).writer(wait_s=LONG_S) as new:
+        assert future.result(LONG_S).position == 0
+        again = new.append(b"taken", id="1")
+        assert (again.position, again.duplicate) == (0, True)
+        with pytest.raises(WriterFenced) as fenced:
+            old.append(b"late", id="2")
+        assert fenced.value.outcome == "not written"
+        assert new.append(b"late", id="2").position == 1
+    old.close()
+
+
+def test_a_holder_keeps_the_log_for_its_tenure(memory_bucket: Bucket) -> None:
+    """Who does not wait that long is told that the log is busy, and the holder does not notice."""
+    with orders(memory_bucket).writer() as holder:
+        with pytest.raises(LogBusy, match="wait longer"):
+            orders(memory_bucket).writer(wait_s=0.05)
+        assert holder.append(b"v").position == 0
+
+
+def test_whoever_waits_gets_the_log_when_it_is_closed(memory_bucket: Bucket) -> None:
+    """A holder that leaves by itself is not waited for any longer."""
+    holder = orders(memory_bucket).writer()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: orders(memory_bucket).writer(wait_s=LONG_S))
+        holder.close()
+        with waiting.result(LONG_S) as writer:
+            assert writer.append(b"v").position == 0
+
+
+def test_a_holder_that_does_not_answer_is_fenced(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the dead; should it live after all, it learns that it lost."""
+    cut = FaultyBucket(memory_bucket)
+    holder = orders(cut).writer()
+    assert holder.append(b"v", id="1").position == 0
+    cut.cut_off()
+    monkeypatch.setattr(asking, "ANSWER_S", 0.01)
+    with orders(memory_bucket).writer() as writer:
+        assert writer.append(b"v", id="1").duplicate
+        cut.faults.heal()
+        with pytest.raises(WriterFenced):
+            holder.append(b"w", id="2")
+    holder.close()
+
+
+def test_a_holder_that_answers_and_dies_is_fenced(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is good for as long as it says, and not for ever."""
+    cut = FaultyBucket(memory_bucket)
+    holder = orders(cut).writer()
+    with pytest.raises(LogBusy):
+        orders(memory_bucket).writer(wait_s=0)
+    cut.cut_off()
+    monkeypatch.setattr(asking, "TENURE_S", 0.01)
+    monkeypatch.setattr(asking, "ANSWER_S", 0.01)
+    with orders(memory_bucket).writer(wait_s=LONG_S) as writer:
+        assert writer.append(b"v").position == 0
+    cut.faults.heal()
+    holder.close()
+
+
+def test_by_force_nobody_is_asked(memory_bucket: Bucket) -> None:
+    """The holder has no say, and nothing is left of a question."""
+    holder = orders(memory_bucket).writer()
+    holder.append(b"v", id="1")
+    with orders(memory_bucket).writer(takeover="force") as writer:
+        assert writer.append(b"v", id="1").duplicate
+        with pytest.raises(WriterFenced):
+            holder.append(b"w", id="2")
+    holder.close()
+    assert not [path for path, _ in memory_bucket.below("") if "/requests/" in path]
+
+
+def test_questions_and_answers_are_cleared_away(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that changes hands a thousand times is not littered with them."""
+    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    writers = [orders(memory_bucket).writer(wait_s=LONG_S) for _ in range(5)]
+    for writer in writers:
+        writer.close()
+    assert not [path for path, _ in memory_bucket.below("") if "/requests/" in path or "/answers/" in path]
