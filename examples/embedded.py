@@ -1,8 +1,8 @@
 """A shop takes orders while its process is killed again and again; every order is in the log once.
 
-Run it with ``python examples/embedded.py``. A producer sends orders from a process that is ended with SIGKILL in the middle of its work,
-and, as producers do, sends everything again that it has no answer for. The same is done with idempotence off, to show
-what would happen without it.
+Run it with ``python examples/embedded.py``. A producer sends orders from a process that is ended with SIGKILL in the
+middle of its work, and, as producers do, sends everything again that it has no answer for. The same is done with
+idempotence off, to show what would happen without it.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def test_every_name_on_a_disk_is_explained(tmp_path: Path) -> None:
 
 
 def test_example_shows_what_it_promises() -> None:
-    """``examples/embedded.py``: with ids nothing is lost or doubled, and the control shows that this is not so by itself."""
+    """With ids nothing is lost or doubled, and the control shows that this is not so by itself."""
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "embedded.py"],
         env={**os.environ, "COLUMNS": "200"},

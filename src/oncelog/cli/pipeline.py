@@ -153,14 +153,19 @@ def check(
     Nothing is read but the source's schema, and nothing is written. Spark is started to look at columns and SQL, unless
     there are mistakes already. The exit code is 1 if there is an error.
     """
-    from oncelog.spark import analysing, checking, explaining  # noqa: PLC0415 (as above)
+    from oncelog.spark import analysing, checking, explaining, session  # noqa: PLC0415 (as above)
 
     given, found = checking.check(spec)
     schema = None
     if given is not None and not quick and not any(mistake.severity == "error" for mistake in found):
         if master is not None:
             given = msgspec.structs.replace(given, run=msgspec.structs.replace(given.run, master=master))
-        schema, more = analysing.check(spec, given)
+        run = given.run
+        spark = session.start(given.name, run.master, run.conf, run.packages)
+        try:
+            schema, more = analysing.check(spec, given, spark)
+        finally:
+            spark.stop()
         found += more
     steps = explaining.explain(given) if given is not None else []
     ok = not any(mistake.severity == "error" for mistake in found)

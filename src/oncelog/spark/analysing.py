@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from oncelog.spark import frames, lines, mistakes, session
+from oncelog.spark import frames, lines, mistakes
 from oncelog.spark.mistakes import Mistake, nearest
 from oncelog.spark.spec import Spec
 
@@ -22,20 +22,15 @@ _LOG_COLUMNS = "position LONG, segment LONG, entry LONG, timestamp TIMESTAMP, id
 value BINARY, headers MAP<STRING, BINARY>, producer STRING, sequence LONG, tenant STRING"
 
 
-def check(path: Path, given: Spec, log_file: Path | None = None) -> tuple[str | None, list[Mistake]]:
+def check(path: Path, given: Spec, spark: SparkSession) -> tuple[str | None, list[Mistake]]:
     """Return the schema of the rows that would be records, and what Spark says is wrong."""
     places = mistakes.read(path).places
-    run = given.run
-    spark = session.start(given.name, run.master, run.conf, run.packages, log_file=log_file)
-    try:
-        checked = _Checked(spark, given)
-        found = list(checked.mistakes())
-    finally:
-        spark.stop()
-    wrong = [
-        msgspec.structs.replace(mistake, line=lines.line_of(places, lines.parts(mistake.key))) for mistake in found
+    checked = _Checked(spark, given)
+    found = [
+        msgspec.structs.replace(mistake, line=lines.line_of(places, lines.parts(mistake.key)))
+        for mistake in checked.mistakes()
     ]
-    return checked.schema, wrong
+    return checked.schema, found
 
 
 class _Wrong(Exception):

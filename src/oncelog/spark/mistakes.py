@@ -81,7 +81,7 @@ def _syntax(text: str, error: tomllib.TOMLDecodeError) -> Mistake:
 
 def _syntax_hint(line: str) -> str:
     key, equals, value = line.partition("=")
-    if line.lstrip().startswith("[") and not line.split("#")[0].rstrip().endswith("]"):
+    if line.lstrip().startswith("[") and not line.partition("#")[0].rstrip().endswith("]"):
         return f"close the bracket: {line.strip()}]"
     if not equals and ":" in line:
         return "write key = value, not key: value"
