@@ -28,6 +28,7 @@ READ = (
     "maxRecordsPerPartition",
     "failOnDataLoss",
     "columns",
+    "pushFilters",
 )
 WRITE = (
     "url",
@@ -55,6 +56,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] | None = None
+    push_filters: bool = False
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -72,6 +74,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             records_per_partition=options.count("maxRecordsPerPartition", 1),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             columns=options.names("columns"),
+            push_filters=options.flag("pushFilters", default=False),
         )
 
 

@@ -20,15 +20,14 @@ def cut(
 
     A range ends where an extent does if one ends in its second half; within an extent it ends between row groups.
     """
-    if start >= end:
-        return []
     most = records_max if records_max is not None else _records_max(extents)
-    if partitions_min is not None:
-        most = max(1, min(most, (end - start) // partitions_min))
+    wanted = max(partitions_min or 1, -(-(end - start) // most))
     bounds = [extent.first_position for extent in extents]
-    ranges = []
+    ranges: list[tuple[int, int]] = []
     while start < end:
-        stop = min(end, _stop(bounds, start, start + most))
+        left = max(1, wanted - len(ranges))
+        ideal = start + min(most, -(-(end - start) // left))
+        stop = end if ideal >= end else _stop(bounds, start, ideal)
         ranges.append((start, stop))
         start = stop
     return ranges

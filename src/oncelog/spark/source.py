@@ -104,8 +104,12 @@ class BatchReader(DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def narrow(self, filters: Sequence[Filter]) -> None:
-        """Take filters as hints of what need not be read."""
-        self._narrowed = narrowed(filters)
+        """Take filters as hints of what need not be read, if that is asked for.
+
+        Spark keeps what it planned for one query of a table, and uses it again for the next that has no filters: so it
+        is not asked for by default.
+        """
+        self._narrowed = narrowed(filters) if self._options.push_filters else None
 
     def partitions(self) -> list[Range]:
         """Return what each task is to read."""

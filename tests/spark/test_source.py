@@ -1,0 +1,225 @@
+"""Reading a log with Spark, in batches and as a stream: the same records, in parallel, and never more than is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from oncelog.limits import KIB
+from oncelog.settings import LogSettings
+from oncelog.types import Entry, Record
+from tests.spark.jobs import Shop, ids
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def as_entries(table: DataFrame) -> list[Entry]:
+    """Return a table's rows as entries, by position."""
+    found = []
+    for row in table.orderBy("position").collect():
+        fields: dict[str, Any] = row.asDict()
+        fields["timestamp"] = fields["timestamp"].astimezone(UTC)
+        fields["value"] = bytes(fields["value"])
+        if fields["headers"] is not None:
+            fields["headers"] = {name: bytes(value) for name, value in fields["headers"].items()}
+        found.append(Entry(**fields))
+    return found
+
+
+def record(number: int) -> Record:
+    """Return a record: of kinds that have different columns."""
+    if number % 3 == 0:
+        return Record(b"%d" % number)
+    if number % 3 == 1:
+        return Record(b"", id=f"é-{number}", stream="s", type="Paid", headers={"a": b"\0\xff", "": b""}, tenant="")
+    return Record(b"x" * 3000, id=f"id-{number}")
+
+
+def fill(shop: Shop) -> None:
+    """Write a log with everything in it: sealed files, adopted ones, closed segments, and one without its writer."""
+    with shop.database() as db:
+        log = db.log("mixed", LogSettings(segment_bytes=64 * KIB, block_bytes=16 * KIB, seal="off"), create=True)
+        with log.writer() as writer:
+            writer.append_many([record(number) for number in range(60)])
+            log.seal()
+            staged = log.stage([pa.table({"id": ["adopted"], "value": pa.array([b"v"], pa.binary())})])
+            writer.adopt([staged])
+            writer.append_many([record(number) for number in range(60, 150)])
+        with log.writer() as writer:
+            writer.append_many([record(number) for number in range(150, 160)])
+
+
+def test_read_with_spark_equals_read_without(shop: Shop) -> None:
+    """Record for record and column for column, however many tasks share the work; also while a writer is there."""
+    fill(shop)
+    expected = shop.entries("mixed")
+    assert len(expected) == 161
+    with shop.database() as db, db.log("mixed").writer() as writer:
+        writer.append(b"open", id="open")
+        expected = shop.entries("mixed")
+        for partitions in (1, 4):
+            table = shop.read("mixed", minPartitions=partitions)
+            assert table.rdd.getNumPartitions() >= partitions
+            assert as_entries(table) == expected
+        assert as_entries(shop.read("mixed", startingOffsets=70, endingOffsets=71)) == expected[70:71]
+        moment = expected[90].timestamp
+        later = [entry for entry in expected if entry.timestamp >= moment]
+        assert as_entries(shop.read("mixed", startingTimestamp=moment.isoformat())) == later
+
+
+def test_columns_by_option_and_by_schema(shop: Shop) -> None:
+    """What is not asked for is not read, and comes in the order that is asked for."""
+    fill(shop)
+    expected = [(entry.id, entry.position) for entry in shop.entries("mixed")]
+    assert [tuple(row) for row in shop.read("mixed", columns="id, position").collect()] == expected
+    reader = shop.spark.read.format("oncelog").options(url=shop.url, log="mixed")
+    assert [row[0] for row in reader.schema("entry long").load().collect()] == [e.entry for e in shop.entries("mixed")]
+    assert reader.load().count() == len(expected)
+    for bad in ("id int", "name string"):
+        with pytest.raises(PySparkException, match=r"schema: (column id is int, must be string|no column 'name')"):
+            reader.schema(bad).load().count()
+
+
+@pytest.mark.parametrize(("enabled", "asked"), [(False, True), (True, False), (True, True)])
+def test_filters(shop: Shop, *, enabled: bool, asked: bool) -> None:
+    """Filters mean the same whether or not Spark hands them down, and is asked to: fewer tasks, never other rows.
+
+    Spark keeps what it planned for one query of a table for the next one that has no filters: so a table that is used
+    again must not be narrowed, unless that is asked for.
+    """
+    fill(shop)
+    expected = shop.entries("mixed")
+    moment = expected[100].timestamp
+    shop.spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
+    try:
+        table = shop.read("mixed", maxRecordsPerPartition=40)
+        asking = {"maxRecordsPerPartition": 40, "pushFilters": "true"}
+        for condition, wanted in {
+            "position >= 20 and position < 41": expected[20:41],
+            "position > 5 and position <= 4": [],
+            "id in ('id-2', 'é-4', 'none')": [expected[2], expected[4]],
+            f"timestamp >= timestamp'{moment.isoformat()}'": [e for e in expected if e.timestamp >= moment],
+            f"timestamp < timestamp'{moment.isoformat()}'": [e for e in expected if e.timestamp < moment],
+            "id is null or value = X''": [e for e in expected if e.id is None or e.value == b""],
+        }.items():
+            fresh = shop.read("mixed", **asking) if asked else table
+            assert as_entries(fresh.where(condition)) == wanted, condition
+        fresh = shop.read("mixed", **asking) if asked else table
+        narrowed = fresh.where("position >= 20 and position < 41").select("position")
+        assert narrowed.rdd.getNumPartitions() == (1 if enabled and asked else 5)
+    finally:
+        shop.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_an_empty_log(shop: Shop) -> None:
+    """No records are no rows, and no error."""
+    assert shop.read().count() == 0
+    query = shop.copy(shop.stream().select("id", "value"))
+    assert query.exception() is None
+    shop.append(range(3))
+    assert shop.read(startingOffsets="latest").count() == 0
+    with pytest.raises(PySparkException, match="position 4 of log 'orders' is behind its end, 3"):
+        shop.read(startingOffsets=4).count()
+    assert shop.read(startingOffsets=3, endingOffsets=100).count() == 0
+
+
+def test_hundreds_of_segments(shop: Shop) -> None:
+    """Small segments share tasks: hundreds of them are not hundreds of tasks."""
+    with shop.database() as db:
+        log = db.log("orders")
+        with log.writer() as writer:
+            one = [
+                log.stage([pa.table({"id": [f"id-{number}"], "value": pa.array([b"v"], pa.binary())})])
+                for number in range(300)
+            ]
+            writer.adopt(one)
+    table = shop.read(columns="id")
+    assert table.rdd.getNumPartitions() == 1
+    assert sorted(row.id for row in table.collect()) == ids(range(300))
+    assert shop.read(minPartitions=5).rdd.getNumPartitions() == 5
+
+
+def test_a_truncated_start(shop: Shop) -> None:
+    """What was truncated before it was read is an error; with failOnDataLoss off, reading goes on behind it."""
+    with shop.database() as db:
+        log = db.log("short", LogSettings(idempotence="off"), create=True)
+        with log.writer() as writer:
+            writer.append_many([Record(b"value %d" % number) for number in range(20)])
+    query = shop.copy(shop.stream("short", maxOffsetsPerTrigger=4).select("value"), checkpoint="slow")
+    assert query.lastProgress is not None
+    with shop.database() as db:
+        with db.log("short").writer() as writer:
+            writer.append_many([Record(b"value %d" % number) for number in range(20, 30)])
+        assert db.log("short").truncate(25).first_position == 25
+    assert shop.read("short").count() == 5, "who starts at the earliest starts where the log does"
+    with pytest.raises(PySparkException, match=r"begins at position 25.*failOnDataLoss"):
+        shop.read("short", startingOffsets=3).count()
+    assert shop.read("short", startingOffsets=3, failOnDataLoss="false").count() == 5
+    with pytest.raises(PySparkException, match=r"begins at position 25.*failOnDataLoss"):
+        shop.copy(shop.stream("short").select("value"), checkpoint="slow")
+    shop.copy(shop.stream("short", failOnDataLoss="false").select("value"), checkpoint="slow")
+    assert len(shop.entries("copy")) == 25
+
+
+def test_a_stream_is_admitted_in_parts_and_says_how_far_it_is(shop: Shop) -> None:
+    """A limit bounds each batch, availableNow ends where the log did, progress tells the log's end."""
+    shop.append(range(10))
+    stream = shop.stream(maxOffsetsPerTrigger=4, startingOffsets=1).select("id", "value")
+    query = shop.copy(stream)
+    progress = [each for each in query.recentProgress if each.numInputRows]
+    assert [each.numInputRows for each in progress] == [4, 4, 1]
+    end = json.loads(progress[0].sources[0].latestOffset)
+    assert (end["position"], end["log"]) == (10, shop.log().log_id)
+    shop.append(range(10, 12))
+    shop.copy(stream)
+    assert shop.ids("copy") == ids(range(1, 12))
+
+
+def test_a_log_that_was_made_anew_is_another(shop: Shop) -> None:
+    """Positions of a log that was deleted mean nothing in the one that has its name now."""
+    shop.append(range(5))
+    shop.copy(shop.stream().select("id", "value"))
+    with shop.database() as db:
+        db.delete("orders")
+        db.log("orders", create=True)
+    shop.append(range(100, 103))
+    with pytest.raises(PySparkException, match="deleted and made anew"):
+        shop.copy(shop.stream().select("id", "value"))
+    shop.copy(shop.stream(failOnDataLoss="false").select("id", "value"))
+    assert shop.ids("copy") == ids([*range(5), *range(100, 103)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffset": "earliest"}, "option startingoffset: unknown option; did you mean startingOffsets"),
+        ({"startingOffsets": "first"}, "must be earliest, latest or a position"),
+        ({"endingOffsets": "earliest"}, "must be latest or a position"),
+        ({"minPartitions": "0"}, "must be a whole number from 1 on"),
+        ({"columns": "id,nothing"}, "no column 'nothing'"),
+        ({"log": "nothing"}, "there is no log 'nothing'"),
+        ({"url": ""}, "option url: missing"),
+        ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970, or ISO 8601"),
+        ({"startingTimestamp": "0", "startingOffsets": "0"}, "must not be given together"),
+        ({"failOnDataLoss": "no"}, "must be true or false"),
+    ],
+)
+def test_options_that_are_wrong(shop: Shop, options: dict[str, str], message: str) -> None:
+    """Each is refused by name, with what it must be, before anything is read."""
+    given = {"url": shop.url, "log": "orders"} | options
+    with pytest.raises(PySparkException, match=message):
+        shop.spark.read.format("oncelog").options(**given).load().count()
+
+
+def test_a_moment_in_milliseconds(shop: Shop) -> None:
+    """Kafka's timestamps are milliseconds since 1970."""
+    shop.append(range(3))
+    before_ms = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    assert shop.read(startingTimestamp=before_ms).count() == 3
+    assert shop.read(startingTimestamp=before_ms * 100).count() == 0
