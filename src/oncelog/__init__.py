@@ -34,7 +34,7 @@ if _typing.TYPE_CHECKING:
     from oncelog.queue.queue import Queue
     from oncelog.queue.retry import RetryPolicy
     from oncelog.queue.settings import QueueSettings
-    from oncelog.settings import LogSettings, Window
+    from oncelog.settings import LogSettings, ProducerPolicy, Window
     from oncelog.types import Ack, ColumnAcks, Entry, Record
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "NotFound",
     "OncelogError",
     "PartialOverlap",
+    "ProducerPolicy",
     "Queue",
     "QueueSettings",
     "Record",
@@ -76,6 +77,7 @@ _LATER = {
     "Entry": "types",
     "LogSettings": "settings",
     "Message": "queue.message",
+    "ProducerPolicy": "settings",
     "Queue": "queue.queue",
     "QueueSettings": "queue.settings",
     "Record": "types",

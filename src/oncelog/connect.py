@@ -14,11 +14,12 @@ from oncelog.log import names
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log, open_log
 from oncelog.log.manifests import Manifests
+from oncelog.log.policies import Policies
 from oncelog.queue import states
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.queue import Queue, open_queue
 from oncelog.queue.settings import QueueSettings
-from oncelog.settings import LogSettings
+from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
@@ -50,6 +51,7 @@ class Database(Handle):
         self._queues: dict[tuple[str, str | None], Queue] = {}
         self._queues_lock = threading.RLock()  # a queue opens the queue of its dead letters
         self._states: dict[str | None, StateDatabase] = {}
+        self._policies = Policies(storage)
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
@@ -60,7 +62,7 @@ class Database(Handle):
         """
         self._check_usable()
         home = self._storage.home(names.home_key(names.check(name)))
-        opened = open_log(name, home, self._clock, settings, create=create)
+        opened = open_log(name, home, self._clock, settings, create=create, policies=self._policies)
         with self._lock:
             log = self._logs.get(name)
             if log is None or log.closed or not log.is_same(opened):
@@ -121,6 +123,24 @@ class Database(Handle):
         if url not in self._states:
             self._states[url] = states.open_state(url, self._storage, self._clock)
         return self._states[url]
+
+    def producer_policy(self, namespace: str | None = None) -> ProducerPolicy:
+        """Return what the database, or a namespace (the part of a log's name before ``/``), says of producers.
+
+        ``None`` in it is as the next level has it; ``Log.producer_policy`` tells what holds for a log.
+        """
+        self._check_usable()
+        return self._policies.level(namespace)
+
+    def set_producer_policy(self, policy: ProducerPolicy, namespace: str | None = None) -> None:
+        """Store the policy of the database, or of a namespace. Writers that are open here follow it at once, those of
+        other processes with their next snapshot.
+        """
+        self._check_usable()
+        self._policies.change(policy, namespace)
+        for log in list(self._logs.values()):
+            if not log.closed:
+                log.follow_policy()
 
     def delete(self, name: str) -> None:
         """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer."""

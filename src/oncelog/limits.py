@@ -40,6 +40,9 @@ WINDOW_KEYS_MAX = 100_000_000
 WINDOW_DURATION_S_MAX = 366 * 86_400.0
 """How long a dedup window may keep an id."""
 
+PRODUCERS_MAX = 1_000_000
+"""Producers whose last sequence one log may be set to remember."""
+
 LEASE_S_MAX = 7 * 86_400.0
 """How long a reader that has stopped may keep records from being truncated."""
 

@@ -26,15 +26,28 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     refresh_on_hit: bool = False
 
 
+class ProducerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the sequences of producers are treated; what is ``None`` is as the next level has it.
+
+    A log's own policy comes before its namespace's, and that before the database's. ``enabled``: whether sequences
+    are held against each other (they are stored in any case). A producer that stored nothing for ``inactive_s`` of
+    up-time is forgotten, and so is the least recently active one beyond ``max_producers``.
+    """
+
+    enabled: bool | None = None
+    inactive_s: float | None = None
+    max_producers: int | None = None
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log promises and how it is kept.
 
     ``idempotence``: ``"explicit"`` deduplicates records that carry an id, ``"content"`` gives the others a
-    hash of their content as id, ``"off"`` refuses ids and keeps no window. ``on_conflict``: what the same
-    id with other content gets: ``IdConflict``, or the original's ack marked ``conflict``. ``seal``: whether the writer
-    turns closed segments into Parquet files by itself, once there is enough for a file. ``commit_interval_s``: how long
-    a block that is not full waits after the one before (``None``: not at all on a disk, 0.1 s in a bucket, where every
-    block is a paid request).
+    hash of their content as id, ``"off"`` refuses ids and keeps no window. ``producers``: this log's part of the
+    policies for sequences. ``on_conflict``: what the same id with other content gets: ``IdConflict``, or the original's
+    ack marked ``conflict``. ``seal``: whether the writer turns closed segments into Parquet files by itself, once there
+    is enough for a file. ``commit_interval_s``: how long a block that is not full waits after the one before (``None``:
+    not at all on a disk, 0.1 s in a bucket, where every block is a paid request).
     """
 
     idempotence: Idempotence = "explicit"
@@ -52,7 +65,11 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int | None = None
     pending_bytes: int = 64 * limits.MIB
     pending_records: int = 1_000_000
+    producers: ProducerPolicy = ProducerPolicy()
 
+
+PRODUCERS = ProducerPolicy(enabled=True, inactive_s=7 * 86_400.0, max_producers=10_000)
+"""The policy where no level says otherwise."""
 
 _RANGES: dict[str, tuple[float, float]] = {
     "segment_bytes": (limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX),
@@ -73,6 +90,7 @@ def check(settings: LogSettings) -> LogSettings:
     """Return the settings, or raise ``InvalidArgument`` naming the first that is wrong."""
     _check_type("settings", settings, LogSettings)
     _check_type("settings: window", settings.window, Window)
+    _check_type("settings: producers", settings.producers, ProducerPolicy)
     try:
         checked = msgspec.convert(msgspec.to_builtins(settings), LogSettings, strict=True)
     except (msgspec.ValidationError, TypeError) as error:
@@ -82,7 +100,38 @@ def check(settings: LogSettings) -> LogSettings:
         _check_range(name, getattr(checked, name), low, high)
     _check_range("window.duration_s", checked.window.duration_s, 0.001, limits.WINDOW_DURATION_S_MAX)
     _check_range("window.max_keys", checked.window.max_keys, 1, limits.WINDOW_KEYS_MAX)
+    _check_policy_ranges("producers.", checked.producers)
     return checked
+
+
+def check_policy(policy: ProducerPolicy) -> ProducerPolicy:
+    """Return a policy, or raise ``InvalidArgument`` naming what is wrong with it."""
+    _check_type("policy", policy, ProducerPolicy)
+    try:
+        checked = msgspec.convert(msgspec.to_builtins(policy), ProducerPolicy, strict=True)
+    except (msgspec.ValidationError, TypeError) as error:
+        message = f"policy: {error}"
+        raise InvalidArgument(message) from error
+    _check_policy_ranges("", checked)
+    return checked
+
+
+def _check_policy_ranges(where: str, policy: ProducerPolicy) -> None:
+    _check_range(f"{where}inactive_s", policy.inactive_s, 0.001, 1e12)
+    _check_range(f"{where}max_producers", policy.max_producers, 1, limits.PRODUCERS_MAX)
+
+
+def resolve(*levels: ProducerPolicy) -> ProducerPolicy:
+    """Return the policy that holds: of each part, what the first level says that says anything.
+
+    >>> resolve(ProducerPolicy(enabled=False), ProducerPolicy(enabled=True, max_producers=5)).max_producers
+    5
+    """
+    parts = {
+        name: next((value for level in (*levels, PRODUCERS) if (value := getattr(level, name)) is not None), None)
+        for name in ProducerPolicy.__struct_fields__
+    }
+    return ProducerPolicy(**parts)
 
 
 def _check_type(name: str, value: object, wanted: type) -> None:
@@ -105,6 +154,11 @@ def differences(stored: LogSettings, given: LogSettings) -> list[str]:
 
 
 def _flat(settings: LogSettings) -> dict[str, object]:
-    values: dict[str, object] = {f"window.{name}": getattr(settings.window, name) for name in Window.__struct_fields__}
-    values.update({name: getattr(settings, name) for name in LogSettings.__struct_fields__ if name != "window"})
+    values: dict[str, object] = {}
+    for name in LogSettings.__struct_fields__:
+        value = getattr(settings, name)
+        if isinstance(value, Window | ProducerPolicy):
+            values |= {f"{name}.{part}": getattr(value, part) for part in value.__struct_fields__}
+        else:
+            values[name] = value
     return values

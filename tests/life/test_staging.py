@@ -61,7 +61,7 @@ def test_a_record_of_an_unknown_kind_does_not_take_the_others_with_it() -> None:
     """append_many settles every record, whatever is wrong with one of them."""
     _, _, log = new_log()
     with log.writer() as writer, pytest.raises(AppendErrors) as raised:
-        writer.append_many([Record(b"a", id="1"), Record(b"b", producer="p", sequence=1), Record(b"c", id="3")])
+        writer.append_many([Record(b"a", id="1"), Record(b"b", id="2", producer="p"), Record(b"c", id="3")])
     assert [getattr(result, "position", None) for result in raised.value.results] == [0, None, 1]
 
 

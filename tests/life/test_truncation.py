@@ -84,12 +84,12 @@ def test_the_protocol_by_hand(quick: Shop) -> None:
     behind = Lease(quick.home, manifests, quick.clock, 60)
     behind.hold(2)
     assert known(log).manifest.truncating == 0
-    assert manifests.update(retention._cut(manifests, 4, token)).manifest.first_position == 0
+    assert manifests.update(retention._cut(manifests, 4, token, None)).manifest.first_position == 0
     assert log.truncate(4) == Truncation(first_position=2, held_by="lease")
     behind.release()
     manifests.update(retention._announce(4, token))
     assert manifests.update(retention._cut(manifests, 4, b"another")).manifest.first_position == 2
-    assert manifests.update(retention._cut(manifests, 4, token)).manifest.first_position == 4
+    assert manifests.update(retention._cut(manifests, 4, token, None)).manifest.first_position == 4
 
 
 def test_files_are_gone_from_a_real_disk(tmp_path: Path) -> None:

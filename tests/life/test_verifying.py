@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window as IdWindow
 from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
@@ -573,7 +574,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Recovered:
         duration_us = int(settings.window.duration_s * 1e6)
         window = IdWindow(duration_us, settings.window.max_keys)
-        return Recovered(window, Adopted(duration_us), manifest.next_position, manifest.uptime_us)
+        return Recovered(window, Adopted(duration_us), manifest.next_position, manifest.uptime_us, Producers())
 
     monkeypatch.setattr(recovery, "recover", recover)
 

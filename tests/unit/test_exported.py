@@ -14,8 +14,8 @@ from oncelog import errors
 EXPORTED = {
     "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Entry", "IdConflict",
     "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap",
-    "Queue", "QueueSettings", "Record", "RetryPolicy", "TooSlow", "Unavailable", "Unsupported", "Window",
-    "WriterFenced", "WrongExpectedVersion", "connect",
+    "ProducerPolicy", "Queue", "QueueSettings", "Record", "RetryPolicy", "TooSlow", "Unavailable", "Unsupported",
+    "Window", "WriterFenced", "WrongExpectedVersion", "connect",
 }  # fmt: skip
 
 PARENTS = {

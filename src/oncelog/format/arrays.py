@@ -43,6 +43,16 @@ def texts_of_utf8(values: Sequence[bytes | None]) -> pa.Array:
     return _array(pa.string(), b"".join(present), list(map(len, present)), [value is not None for value in values])
 
 
+def integers(values: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return numbers, some of them perhaps missing, as an int64 array.
+
+    >>> integers(np.array([1, 2]), np.array([True, False])).to_pylist()
+    [1, None]
+    """
+    bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.int64(), len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
 def _array(kind: pa.DataType, data: bytes, sizes: list[int], valid: list[bool] | None) -> pa.Array:
     if len(data) > _BYTES_MAX:
         message = f"{len(data)} bytes in one column: append in parts of less than 2 GiB"

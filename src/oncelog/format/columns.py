@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.format.arrays import binaries, texts
+from oncelog.format.arrays import binaries, integers, texts
 from oncelog.format.intake import check_limits, check_record, normalise
 from oncelog.format.schema import (
     ALL_BITS,
@@ -99,7 +99,10 @@ def _optional_arrays(records: Sequence[Record]) -> list[tuple[int, pa.Array]]:
 
 
 def _array(bit: int, values: list[Any]) -> pa.Array:
-    return pa.array(values, FIELDS[bit].type) if bit in {HEADERS, SEQUENCE} else texts(values)
+    if bit == SEQUENCE:
+        numbers = np.array([0 if value is None else value for value in values], np.int64)
+        return integers(numbers, np.array([value is not None for value in values]))
+    return pa.array(values, FIELDS[bit].type) if bit == HEADERS else texts(values)
 
 
 def _pairs(headers: Mapping[str, bytes] | None) -> list[tuple[str, bytes]] | None:

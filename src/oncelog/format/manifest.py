@@ -20,6 +20,17 @@ VERSION_KIND, BODY_KIND, PAGE_KIND = b"OLMV", b"OLMB", b"OLMP"
 INLINE_SEGMENTS_MAX = 512
 PAGE_SEGMENTS = 256
 
+PRODUCERS, STREAMS = 1, 2
+"""Labels that records of a segment carry, and that truncation must not forget."""
+
+ANY_LABELS = PRODUCERS | STREAMS
+
+
+def labels_of(payload: pa.RecordBatch) -> int:
+    """Return the labels that a payload's records carry."""
+    names = payload.schema.names
+    return (PRODUCERS if "producer" in names else 0) | (STREAMS if "stream" in names else 0)
+
 
 class File(msgspec.Struct, frozen=True, array_like=True):
     """A sealed file, and from which of its rows on it holds the segment.
@@ -41,7 +52,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     block: together they tell recovery which segments the dedup window cannot need.
 
     A sealed segment has a ``file``, and no blocks. One that was adopted never had any: its ``identities`` are an object
-    of their own, so that it does not spend the window's keys.
+    of their own, so that it does not spend the window's keys. ``labels`` are those its records carry; -1: perhaps any.
     """
 
     number: int
@@ -57,6 +68,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     ids: int
     file: File | None = None
     identities: str | None = None
+    labels: int = -1
 
     @property
     def next_position(self) -> int:
@@ -120,6 +132,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     Files named before ``staging_floor_us`` that nothing refers to may be deleted, so nothing may come to refer to them.
     ``marks`` tell how far producers of batches have come. ``conflicts``, behind ``conflict_pages``, are segments of
     rows whose id was taken by other content: positions of their own, from 0.
+    ``labels`` are those that records of closed segments ever carried (-1: perhaps any). ``base`` is the key of what
+    the records before ``first_position`` come to: how far producers and streams had got. ``forgotten`` are producers of
+    which what was stored before a position does not count.
     """
 
     name: str
@@ -147,6 +162,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[Mark, ...] = ()
     conflicts: tuple[Segment, ...] = ()
     conflict_pages: tuple[Page, ...] = ()
+    labels: int = -1
+    base: str | None = None
+    forgotten: tuple[tuple[str, int], ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,9 +17,9 @@ from oncelog import limits
 from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
-from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap, Unsupported
+from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap
 from oncelog.format import arrays, columns, intake, plain
-from oncelog.format.snapshot import Snapshot
+from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.adoption import Adopted
 from oncelog.log.committer import Group, Ticket
 from oncelog.settings import LogSettings
@@ -47,13 +47,28 @@ class Seen(NamedTuple):
             self.adopted.evict(uptime_us)
 
 
+class Judged(NamedTuple):
+    """What was found for the rows of a payload by their sequences, before anything else is decided.
+
+    ``payload`` has every sequence filled in. ``open`` rows are to be decided further: they carry a new sequence, or
+    none. The others are known, at ``positions`` (-1 if that is too long ago) or in an earlier row (``repeats``, else
+    -1), or ``refused``.
+    """
+
+    payload: pa.RecordBatch
+    open: NDArray[np.bool_]
+    positions: NDArray[np.int64]
+    repeats: NDArray[np.int64]
+    refused: dict[int, InvalidArgument]
+
+
 class Admitted:
     """What was decided for each row of a payload.
 
     ``positions`` is where the row's record is or will be; ``new`` rows are to be written, ``duplicates`` were there (or
     come earlier in the same payload), ``conflicts`` are duplicates with other content. ``times`` is the original's time
     where it was stored before, ``handles`` are the window's for those; ``groups`` are what must be stored
-    before this may be answered.
+    before this may be answered. ``refused`` are the errors of rows whose sequence is out of order.
     """
 
     def __init__(self, payload: pa.RecordBatch) -> None:
@@ -66,6 +81,7 @@ class Admitted:
         self.times: NDArray[np.int64] = np.full(count, -1, np.int64)
         self.handles: NDArray[np.int64] = np.empty(0, np.int64)
         self.groups: list[Group] = []
+        self.refused: dict[int, InvalidArgument] = {}
 
     @classmethod
     def joined(cls, parts: Sequence[Admitted], payload: pa.RecordBatch) -> Admitted:
@@ -77,8 +93,11 @@ class Admitted:
         if parts:
             for name in ("positions", "new", "duplicates", "conflicts", "times"):
                 setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
+        rows = 0
         for part in parts:
             whole.groups += [group for group in part.groups if group not in whole.groups]
+            whole.refused |= {rows + row: error for row, error in part.refused.items()}
+            rows += len(part.positions)
         return whole
 
     def tickets(self) -> list[Ticket]:
@@ -92,6 +111,8 @@ class Admitted:
             at = bisect.bisect_right(starts, position) - 1
             group = groups[at] if at >= 0 and position < groups[at].next_position else None
             tickets.append(Ticket(position, group, time_us, duplicate, conflict))
+        for row, error in self.refused.items():
+            tickets[row] = Ticket(-1, None, -1, error=error)
         return tickets
 
     def new_acks(self) -> list[Ack]:
@@ -154,26 +175,59 @@ def batch_payload(records: Sequence[Record], settings: LogSettings) -> pa.Record
 def check_columns(payload: pa.RecordBatch, settings: LogSettings, log_id: str) -> pa.RecordBatch:
     """Return a user's payload as it will be stored, with content ids where those are asked for."""
     names = payload.schema.names
-    if "producer" in names or "sequence" in names:
-        message = "columns producer and sequence: this version has no producer sessions yet; use ids"
-        raise Unsupported(message)
     if settings.idempotence == "off" and "id" in names:
         message = "column id: this log has idempotence off, so it cannot keep the promise an id asks for"
         raise InvalidArgument(message)
     if settings.idempotence != "content" or payload.num_rows == 0:
         return payload
     ids = content_ids(log_id, payload)
+    if "producer" in names:  # a sequence is as good as an id
+        ids = pc.if_else(payload.column(names.index("producer")).is_null(), ids, None)
     if "id" in names:
         at = names.index("id")
         return payload.set_column(at, "id", pc.coalesce(payload.column(at), ids))
     return payload.add_column(1, "id", ids)
 
 
-def intake_of(table: pa.Table | pa.RecordBatch, settings: LogSettings, log_id: str) -> pa.RecordBatch:
-    """Return a user's table as a payload, checked; ``InvalidArgument`` naming column, row and rule otherwise."""
+def intake_of(
+    table: pa.Table | pa.RecordBatch,
+    settings: LogSettings,
+    log_id: str,
+    owned: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+) -> pa.RecordBatch:
+    """Return a user's table as a payload, checked; ``InvalidArgument`` naming column, row and rule otherwise.
+
+    ``owned`` gives rows with a sequence their producer; without it, there may be none.
+    """
     payload = intake.normalise(table)
     intake.check_limits(payload)
+    if owned is not None:
+        payload = owned(payload)
+    elif "producer" in payload.schema.names or "sequence" in payload.schema.names:
+        message = "columns producer and sequence: only the log's writer can hold sequences against each other; use ids"
+        raise InvalidArgument(message)
     return check_columns(payload, settings, log_id)
+
+
+def check_named_once(payload: pa.RecordBatch) -> None:
+    """Raise ``InvalidArgument`` for a row that carries an id and a sequence, or a sequence of nobody."""
+    present = dict(zip(payload.schema.names, payload.columns, strict=True))
+    producer, sequence, id = present.get("producer"), present.get("sequence"), present.get("id")
+    owned = np.zeros(payload.num_rows, np.bool_) if producer is None else arrays.present(producer)
+    if sequence is not None and (arrays.present(sequence) & ~owned).any():
+        row = int(np.argmax(arrays.present(sequence) & ~owned))
+        message = f"sequence, row {row}: whose it is must be said in the column producer"
+        raise InvalidArgument(message)
+    if id is not None and (arrays.present(id) & owned).any():
+        row = int(np.argmax(arrays.present(id) & owned))
+        raise named_twice(row=row)
+
+
+def named_twice(**which: object) -> InvalidArgument:
+    """Return the error for a record that carries both an id and a sequence."""
+    what = ", ".join(f"{name} {value!r}" for name, value in which.items())
+    message = f"{what}: has an id and a producer: a record is recognised by its id or by its sequence, not by both"
+    return InvalidArgument(message)
 
 
 def pieces(payload: pa.RecordBatch, settings: LogSettings) -> list[pa.RecordBatch]:
@@ -209,12 +263,43 @@ def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: Window | None) -> K
     return Keys(rows, hasher.identities(None, named.column(at)), hasher.fingerprints(named))
 
 
-def decide(payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int) -> Admitted:
-    """Decide each row on its own. Nothing is changed but what the window evicts."""
+def decide(
+    payload: pa.RecordBatch,
+    keys: Keys | None,
+    seen: Seen,
+    next_position: int,
+    uptime_us: int,
+    *,
+    judged: Judged | None = None,
+) -> Admitted:
+    """Decide each row on its own, but for those that were judged by their sequence. Nothing is changed but what the
+    window evicts.
+    """
+    if judged is not None:
+        return _decide_judged(payload, keys, seen, next_position, uptime_us, judged)
+    return _decide(Admitted(payload), keys, seen, next_position, uptime_us)
+
+
+def _decide_judged(  # noqa: PLR0917
+    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, judged: Judged
+) -> Admitted:
+    """Decide the rows that a judgement by sequence left open. A row with a sequence has no id."""
     admitted = Admitted(payload)
+    admitted.new = judged.open
+    admitted.duplicates = ~judged.open
+    admitted.duplicates[list(judged.refused)] = False
+    admitted.positions[:] = judged.positions
+    admitted.refused = judged.refused
+    _decide(admitted, keys, seen, next_position, uptime_us)
+    repeats = np.flatnonzero(judged.repeats >= 0)
+    admitted.positions[repeats] = admitted.positions[judged.repeats[repeats]]
+    return admitted
+
+
+def _decide(admitted: Admitted, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int) -> Admitted:
     window, adopted = seen
     if keys is None or window is None:
-        admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
+        admitted.positions[admitted.new] = np.arange(next_position, next_position + np.count_nonzero(admitted.new))
         return admitted
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
@@ -276,9 +361,17 @@ def _meet_each_other(
 
 
 def decide_batch(
-    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int
+    payload: pa.RecordBatch,
+    keys: Keys | None,
+    seen: Seen,
+    next_position: int,
+    uptime_us: int,
+    *,
+    judged: Judged | None = None,
 ) -> Admitted:
     """Decide all rows as one: all new, or exactly a stored batch; else ``PartialOverlap``."""
+    if judged is not None:
+        return _decide_judged(payload, keys, seen, next_position, uptime_us, judged)
     admitted = Admitted(payload)
     admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
     window, adopted = seen
@@ -326,7 +419,7 @@ def remember(admitted: Admitted, keys: Keys | None, window: Window | None, paylo
 
 
 def snapshot_of(
-    window: Window,
+    window: Window | None,
     *,
     settings: LogSettings,
     log_id: str,
@@ -335,16 +428,21 @@ def snapshot_of(
     watermark: int,
     pending_until: int,
     segments: Sequence[tuple[int, int]],
+    producers: Mapping[str, ProducerMark],
 ) -> Snapshot:
-    """Return the committed part of a window as a snapshot that covers all before ``watermark``."""
-    state = window.dump()
+    """Return the committed part of a window, and the producers, as a snapshot that covers all before ``watermark``.
+
+    Without a window it says that it is of one that has no room, so that nobody takes it for an empty window.
+    """
+    state = (window or Window(0, 0)).dump()
+    kept = settings.window if window is not None else None
     return Snapshot(
         log_id=log_id,
         created_us=now_us,
         uptime_us=uptime_us,
         watermark=watermark,
-        duration_us=int(settings.window.duration_s * 1e6),
-        max_keys=settings.window.max_keys,
+        duration_us=int(kept.duration_s * 1e6) if kept is not None else 0,
+        max_keys=kept.max_keys if kept is not None else 0,
         segments=segments,
         identities=state.keys,
         positions=state.positions,
@@ -352,5 +450,6 @@ def snapshot_of(
         ticks=state.ticks,
         times=state.times,
         starts=state.starts,
+        producers=producers,
         pending_until=pending_until,
     )

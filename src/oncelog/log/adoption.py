@@ -8,6 +8,8 @@ keys: each file's are searched as they are, as long as the window's duration say
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -22,7 +24,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.format import arrays, sealed
 from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import File, Manifest, Mark, Segment
+from oncelog.format.manifest import File, Manifest, Mark, Segment, labels_of
 from oncelog.log import marks
 from oncelog.log.sealing import PREFIX, new_key
 from oncelog.storage.base import LogHome
@@ -33,6 +35,7 @@ _DIGESTS = 1 << 64
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """A file that may be adopted: its key, what is in it, and the key of its identities (``None``: no record has an
     id). ``digest`` is a sum over its rows: the same whatever their order, and however they are spread over files.
+    ``labels`` are as a segment has them.
     """
 
     key: str
@@ -42,6 +45,7 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     identities: str | None = None
     ids: int = 0
     digest: int = 0
+    labels: int = -1
 
 
 def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch], floor_us: int = 0) -> Staged:
@@ -49,12 +53,13 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
 
     ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
     """
-    count = digest = 0
+    count = digest = labels = 0
     found: list[Identities] = []
 
     def tables() -> Iterable[pa.RecordBatch]:
-        nonlocal count, digest
+        nonlocal count, digest, labels
         for payload in payloads:
+            labels |= labels_of(payload)
             fingerprints = hasher.fingerprints(payload)
             identities = _identities(hasher, payload, fingerprints, count)
             found.append(identities)
@@ -81,6 +86,7 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
         identities=beside,
         ids=len(identities.rows),
         digest=digest % _DIGESTS,
+        labels=labels,
     )
 
 
@@ -266,6 +272,7 @@ def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us
         next_position=segments[-1].next_position if segments else manifest.next_position,
         last_timestamp_us=timestamp_us if segments else manifest.last_timestamp_us,
         uptime_us=max(manifest.uptime_us, uptime_us),
+        labels=functools.reduce(operator.or_, (segment.labels for segment in segments), manifest.labels),
     )
 
 
@@ -291,6 +298,7 @@ def _segments(
                 ids=0,  # they do not spend the window's keys
                 file=File(file.key, 0, file.size_bytes, file.checksum),
                 identities=file.identities,
+                labels=file.labels,
             )
         )
         position += file.records

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import SupportsIndex
 
 import numpy as np
 
 from oncelog.errors import InvalidArgument
+from oncelog.types import Record
 
 SECONDS_MAX = 1e9
 """For ever, in practice; more than this is as much."""
@@ -36,3 +38,18 @@ def count(name: str, value: object) -> int:
         message = f"{name} is {value!r}, must be a whole number, 0 or more"
         raise InvalidArgument(message)
     return value.__index__()
+
+
+def listed(records: object) -> list[Record]:
+    """Return the records that were given as a list, or as anything that yields them."""
+    if isinstance(records, str | bytes | Record) or not isinstance(records, Iterable):
+        message = f"records: is {type(records).__name__}, must be a list of Record"
+        raise InvalidArgument(message)
+    listed = list(records)
+    if set(map(type, listed)) <= {Record}:
+        return listed
+    for row, record in enumerate(listed):
+        if not isinstance(record, Record):
+            message = f"records: number {row} is {type(record).__name__}, must be a Record"
+            raise InvalidArgument(message)
+    return listed

@@ -19,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
+from oncelog.dedup.producers import Pushed
 from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block, columns
 from oncelog.log.counters import Counters
@@ -36,13 +37,16 @@ Settle = Callable[["Group"], None]
 
 
 class Ticket(NamedTuple):
-    """What was decided for one record: where it is, or will be once ``group`` is stored."""
+    """What was decided for one record: where it is, or will be once ``group`` is stored (-1: that is no longer known);
+    or the error that refuses it.
+    """
 
     position: int
     group: Group | None
     timestamp_us: int
     duplicate: bool = False
     conflict: bool = False
+    error: OncelogError | None = None
 
 
 class Waiting(NamedTuple):
@@ -69,8 +73,8 @@ class Group:
 
     __slots__ = (
         "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
-        "next_position", "number", "parts", "records", "retry_at_us", "segment", "size_bytes", "state", "timestamp_us",
-        "uptime_us", "waiting",
+        "next_position", "number", "parts", "pushed", "records", "retry_at_us", "segment", "size_bytes", "state",
+        "timestamp_us", "uptime_us", "waiting",
     )  # fmt: skip
 
     def __init__(self, first_position: int) -> None:
@@ -90,6 +94,7 @@ class Group:
         self.busy = False
         self.attempts = 0
         self.retry_at_us = 0
+        self.pushed: dict[str, Pushed] | None = None  # the last sequences of the producers in it
 
     def add_record(self, record: Record, size_bytes: int) -> None:
         """Add one record at the end."""

@@ -26,6 +26,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str = ""
     snapshots: int = 0
     snapshot_failures: int = 0
+    producers: int = 0
+    producers_expired: int = 0
+    producers_evicted: int = 0
     commit_ms_p50: float = 0.0
     commit_ms_p99: float = 0.0
 
@@ -37,6 +40,7 @@ class Counters:
         self.attempts = self.duplicates = self.conflicts = self.refused = 0
         self.stored = self.commits = self.bytes_written = 0
         self.storage_failures = self.snapshots = self.snapshot_failures = 0
+        self.producers = self.producers_expired = self.producers_evicted = 0
         self.last_failure = ""
         self._latencies_us = [0] * _LATENCIES_KEPT
 

@@ -132,6 +132,7 @@ def _close(manifest: Manifest, closed: Segment | None, uptime_us: int) -> Manife
         next_position=closed.next_position,
         last_timestamp_us=max(manifest.last_timestamp_us, closed.last_timestamp_us),
         uptime_us=uptime_us,
+        labels=manifest.labels | closed.labels,
     )
 
 

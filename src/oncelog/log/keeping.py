@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from oncelog.clock import Clock
 from oncelog.errors import OncelogError
@@ -15,6 +16,7 @@ from oncelog.log.counters import Counters
 from oncelog.log.housekeeping import Housekeeper
 from oncelog.log.manifests import Manifests
 from oncelog.log.run import Run
+from oncelog.log.sequences import Sequences
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
@@ -41,7 +43,9 @@ class Keeper:
         uptime: Uptime,
         clock: Clock,
         counters: Counters,
+        sequences: Sequences,
         watermark: int,
+        follow_policy: Callable[[], None],
     ) -> None:
         self._home = home
         self._manifests = manifests
@@ -52,6 +56,8 @@ class Keeper:
         self._uptime = uptime
         self._clock = clock
         self._counters = counters
+        self._sequences = sequences
+        self._follow_policy = follow_policy
         self._housekeeper = Housekeeper()
         self._snapshot_position = watermark
         self._snapshot_uptime_us = uptime.now_us()
@@ -63,7 +69,7 @@ class Keeper:
         gap = group.next_position - self._snapshot_position
         age_us = group.uptime_us - self._snapshot_uptime_us
         due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
-        if due and not self._snapshotting and self._seen.window is not None:
+        if due and not self._snapshotting and (self._seen.window is not None or self._sequences.in_use):
             self._snapshotting = True
             self._housekeeper.ask("snapshot", self._snapshot_when_due)
         if group.segment != self._segment:
@@ -86,7 +92,7 @@ class Keeper:
 
     def _take(self) -> Snapshot | None:
         """Return the window and the position it belongs to, taken together. The committer's lock is held."""
-        if self._seen.window is None:
+        if self._seen.window is None and not self._sequences.in_use:
             return None
         position = self._committer.stored_position
         self._snapshot_position, self._snapshot_uptime_us = position, self._uptime.now_us()
@@ -98,12 +104,18 @@ class Keeper:
             now_us=self._clock.now_us(),
             uptime_us=self._uptime.now_us(),
             watermark=position,
-            pending_until=self._committer.next_position if self._seen.window.pending_count else 0,
+            pending_until=self._committer.next_position if self._window_pending() else 0,
             segments=[] if segment is None or entry is None else [(segment, entry)],
+            producers=self._sequences.marks(),
         )
+
+    def _window_pending(self) -> bool:
+        return self._seen.window is not None and self._seen.window.pending_count > 0
 
     def _snapshot_when_due(self) -> None:
         try:
+            if self._sequences.in_use:
+                self._follow_policy()
             self.snapshot()
         finally:
             self._snapshotting = False

@@ -14,6 +14,7 @@ import pyarrow as pa
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.limits import LEASE_S_MAX
@@ -22,6 +23,7 @@ from oncelog.log import (
     adoption,
     arguments,
     asking,
+    bases,
     fencing,
     recovery,
     retention,
@@ -37,6 +39,7 @@ from oncelog.log.handle import Handle
 from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.names import CONFLICTS
+from oncelog.log.policies import Policies
 from oncelog.log.reader import Reader, Tail, check_columns
 from oncelog.log.retention import Truncation
 from oncelog.log.run import Run
@@ -45,7 +48,7 @@ from oncelog.log.sealing import Sealing
 from oncelog.log.uptime import Uptime
 from oncelog.log.verifying import Verification
 from oncelog.log.writer import Writer
-from oncelog.settings import LogSettings
+from oncelog.settings import LogSettings, ProducerPolicy, resolve
 from oncelog.storage.base import Claim, LogHome
 
 _Opened = TypeVar("_Opened", bound=Handle)
@@ -99,8 +102,18 @@ class Log(Handle):
 
     _what = "log"
 
-    def __init__(self, name: str, home: LogHome, manifests: Manifests, known: Known, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        home: LogHome,
+        manifests: Manifests,
+        known: Known,
+        clock: Clock,
+        *,
+        policies: Policies | None = None,
+    ) -> None:
         super().__init__()
+        self._policies = policies
         self.name = name
         self._home = home
         self._manifests = manifests
@@ -128,12 +141,21 @@ class Log(Handle):
         self._known = newest
         return newest
 
-    def writer(self, *, wait_s: float = 5.0, takeover: Literal["polite", "force"] = "polite") -> Writer:
+    def writer(
+        self,
+        *,
+        wait_s: float = 5.0,
+        takeover: Literal["polite", "force"] = "polite",
+        producer: str | None = None,
+        initial_sequence: int | None = None,
+    ) -> Writer:
         """Become the log's writer: after this nobody else is, and the dedup window is as the log says.
 
         Raises ``LogBusy`` when another living process holds the log and keeps it for ``wait_s``. In a bucket the holder
         is asked, and lets it go once it has had it for a while; one that does not answer is fenced.
-        ``takeover="force"`` asks nobody, where the home can fence the holder.
+        ``takeover="force"`` asks nobody, where the home can fence the holder. With ``producer``, all that is appended
+        and says no other is that producer's, by sequences that are given or counted (from ``initial_sequence``, or
+        behind the last).
         """
         self._check_usable()
         if takeover not in ("polite", "force"):
@@ -148,6 +170,12 @@ class Log(Handle):
             claim.release()
             raise
         self._writer = writer
+        if producer is not None:
+            try:
+                writer.own(producer, initial_sequence)
+            except BaseException:
+                writer.close()
+                raise
         if self._closed:  # meanwhile, by another thread
             writer.close()
         self._check_usable()
@@ -171,6 +199,9 @@ class Log(Handle):
                 recovered.watermark,
                 recovered.uptime_us,
             )
+            producers = recovered.producers
+        else:
+            known, producers = self._manifests.look(known, self._recover_producers)
         return Writer(
             home=self._home,
             manifests=self._manifests,
@@ -182,7 +213,14 @@ class Log(Handle):
             settings=settings,
             clock=self._clock,
             watermark=watermark,
+            producers=Producers(bases.remembered(producers.marks(), known.manifest)),
+            policy=self.producer_policy,
         )
+
+    def _recover_producers(self, manifest: Manifest) -> Producers:
+        """Return how far producers got, of a log whose ids are not kept."""
+        taken = next(snapshots.readable(self._home, manifest.log_id, manifest.next_position), None)
+        return bases.recover_producers(self._home, self._manifests, manifest, taken)
 
     def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
         """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.
@@ -231,7 +269,8 @@ class Log(Handle):
     def configure(self, settings: LogSettings) -> None:
         """Change the stored settings. Writers that are opened after this keep to the new ones.
 
-        Switching idempotence on later builds the window from the records that carry ids.
+        Switching idempotence on later builds the window from the records that carry ids. The policy for producers is
+        followed at once, by the writer that is open here.
         """
         self._check_usable()
         checked = settings_module.check(settings)
@@ -241,6 +280,51 @@ class Log(Handle):
             ),
             self._known,
         )
+        self.follow_policy()
+
+    # Producers.
+
+    def producer_policy(self) -> ProducerPolicy:
+        """Return the policy for producers that holds for this log: its own over its namespace's over the database's."""
+        own = self._manifest().settings.producers
+        return self._policies.effective(self.name, own) if self._policies is not None else resolve(own)
+
+    def producers(self) -> dict[str, ProducerMark]:
+        """Return how far each producer got: last sequence, its position, and the up-time of that."""
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            return writer.producers()
+        known, producers = self._manifests.look(self._refresh(), self._recover_producers)
+        scan = self._scan()
+        scan.begin(known.manifest.next_position)
+        while found := scan.next_rows():
+            for rows in found:
+                bases.fold_producers(producers, rows)
+        return bases.remembered(producers.marks(), known.manifest)
+
+    def forget_producer(self, name: str, *, wait_s: float = 5.0) -> bool:
+        """Forget how far a producer got, for good: its next sequence is taken for its first. Return whether it was
+        known.
+
+        Needs the log's writer: the one that this handle has open, or one that is opened for it.
+        """
+        writer = self._writer
+        if writer is None or writer.closed:
+            with self.writer(wait_s=wait_s):
+                return self.forget_producer(name)
+        known = name in writer.producers()
+        if known:
+            writer.forget_producer(name, self._forgotten)
+        return known
+
+    def _forgotten(self, name: str, position: int) -> None:
+        self._known = self._manifests.update(lambda manifest: bases.forget(manifest, name, position), self._known)
+
+    def follow_policy(self) -> None:
+        """Have the writer that is open here keep to the policy for producers as it is stored now."""
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            writer.follow_policy()
 
     # The life of a log.
 
@@ -439,7 +523,15 @@ def _share_bytes(segment: Segment) -> int:
     return segment.file.size_bytes * segment.entries // max(1, segment.file.row + segment.entries)
 
 
-def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | None, *, create: bool) -> Log:
+def open_log(
+    name: str,
+    home: LogHome,
+    clock: Clock,
+    settings: LogSettings | None,
+    *,
+    create: bool,
+    policies: Policies | None = None,
+) -> Log:
     """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
     if name.startswith(CONFLICTS):
         return _open_conflicts(name, home, clock, create=create)
@@ -456,6 +548,7 @@ def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | Non
                     secret=clock.token(32),
                     settings=wanted or LogSettings(),
                     created_us=clock.now_us(),
+                    labels=0,
                 )
             )
             or manifests.newest()
@@ -464,7 +557,7 @@ def open_log(name: str, home: LogHome, clock: Clock, settings: LogSettings | Non
         message = f"there is no log {name!r}: create=True makes it"
         raise NotFound(message)
     _check_same(name, known.manifest, wanted)
-    return Log(name, home, manifests, known, clock)
+    return Log(name, home, manifests, known, clock, policies=policies)
 
 
 def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> Log:

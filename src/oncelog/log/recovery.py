@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window, WindowState
 from oncelog.errors import CorruptionError, NotFound
 from oncelog.format import arrays, columns
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.manifest import PRODUCERS, Manifest, Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import snapshots
+from oncelog.log import bases, snapshots
 from oncelog.log.adoption import Adopted, identities_of, read_identities
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
@@ -37,6 +38,7 @@ class Recovered(NamedTuple):
     adopted: Adopted
     watermark: int
     uptime_us: int
+    producers: Producers
 
 
 def recover(
@@ -44,21 +46,30 @@ def recover(
 ) -> Recovered:
     """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in."""
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+    producers = bases.begin_producers(home, manifest, taken)
     if taken is not None and not covers(taken, settings):
         taken = None
     window = _from_snapshot(taken, settings)
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
-    start = taken.watermark if taken else manifest.first_position
+    start = max(taken.watermark if taken else 0, manifest.first_position)
     files = Files(home)
-    for segment in needed(manifests, manifest, start, uptime_us):
-        if segment.identities is None:
-            fold(window, rows_of(home, files, segment, start), hasher)
+    segments = needed(manifests, manifest, start, uptime_us)
+    if manifest.labels & PRODUCERS:
+        before = segments[0].first_position if segments else manifest.next_position
+        for rows in bases.labelled(home, manifests, manifest, start, before, labels=PRODUCERS):
+            bases.fold_producers(producers, rows)
+    for segment in segments:
+        parts = rows_of(home, files, segment, start)
+        if segment.labels & PRODUCERS:
+            parts = bases.tapped(parts, producers)
+        if segment.identities is None:  # what was adopted carries no sequences
+            fold(window, parts, hasher)
     window.evict(uptime_us)
     duration_us = int(settings.window.duration_s * 1e6)
     adopted = Adopted(duration_us)
     for segment in adopted_within(manifests, manifest, duration_us, uptime_us):
         adopted.add(segment, _identities(home, files, segment, hasher))
-    return Recovered(window, adopted, start, uptime_us)
+    return Recovered(window, adopted, start, uptime_us, producers)
 
 
 def adopted_within(manifests: Manifests, manifest: Manifest, duration_us: int, uptime_us: int) -> list[Segment]:

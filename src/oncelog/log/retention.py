@@ -9,9 +9,10 @@ import msgspec
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log import leases, sealing, snapshots
-from oncelog.log.manifests import Change, Manifests
+from oncelog.log import bases, leases, sealing, snapshots
+from oncelog.log.manifests import Change, Known, Manifests
 from oncelog.log.recovery import adopted_within, covers, needed
+from oncelog.log.sealing import created_us
 from oncelog.storage.base import LogHome
 
 
@@ -38,11 +39,12 @@ def truncate(home: LogHome, manifests: Manifests, clock: Clock, before: int, win
         if target <= known.manifest.first_position:
             sealing.collect(home, manifests)  # what a truncation that was killed left behind
             return Truncation(first_position=known.manifest.first_position, held_by=held_by)
-        manifests.update(_announce(target, token), known)
+        known = manifests.update(_announce(target, token), known)
         lease = leases.held_from(home, clock)
         if lease is not None and lease < target:
             target, held_by = max(lease, known.manifest.first_position), "lease"
-        after = manifests.update(_cut(manifests, target, token)).manifest
+        base = _stored_base(home, manifests, clock, known, target)
+        after = manifests.update(_cut(manifests, target, token, base)).manifest
         if after.first_position >= target:
             sealing.collect(home, manifests)
             return Truncation(first_position=after.first_position, held_by=held_by)
@@ -67,20 +69,31 @@ def _announce(target: int, token: bytes) -> Change:
     return change
 
 
-def _cut(manifests: Manifests, target: int, token: bytes) -> Change:
-    return lambda manifest: _without(manifests, manifest, target, token)
+def _stored_base(home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: int) -> str | None:
+    """Store what is to be remembered of the records before ``target``; return its key.
+
+    Whoever truncates meanwhile announces that, and this truncation begins again: the base before stays what it is.
+    """
+    _, key = manifests.look(known, lambda manifest: bases.write(home, manifests, manifest, clock, target))
+    return key
 
 
-def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes) -> Manifest:
+def _cut(manifests: Manifests, target: int, token: bytes, base: str | None) -> Change:
+    return lambda manifest: _without(manifests, manifest, target, token, base)
+
+
+def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes, base: str | None) -> Manifest:
     """Return the manifest without what lies before ``target``, unless a reader has stopped the truncation.
 
     Another one's announcement does not do: a lease may have come between this one's look for leases and that.
     """
     if manifest.truncating < target or manifest.truncator != token or manifest.first_position >= target:
         return manifest
+    if base is not None and base != manifest.base and created_us(base) < manifest.staging_floor_us:
+        return manifest  # it may be gone: begin again
     gone = [segment for segment in _closed(manifests, manifest, target) if segment.next_position <= target]
     kept = next(manifests.closed_from(manifest, target), None)
-    doomed = []
+    doomed = [manifest.base] if manifest.base not in (None, base) else []
     for segment in gone:
         if segment.file is None:
             doomed.append(f"blocks:{segment.number}")
@@ -93,6 +106,7 @@ def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes
     return msgspec.structs.replace(
         manifest,
         first_position=target,
+        base=base,
         truncating=0,
         truncator=b"",
         pages=pages,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oncelog.clock import Clock
 from oncelog.format import block
-from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.manifest import Manifest, Segment, labels_of
 from oncelog.log import fencing, sealing
 from oncelog.log.adoption import Adoption, Staged
 from oncelog.log.manifests import Known, Manifests
@@ -50,6 +50,7 @@ class Run:
         self.entries = self.blocks = self.size_bytes = self.ids = 0
         self.end = self.checksum = 0
         self.first_timestamp_us = self.last_uptime_us = 0
+        self.labels = 0
 
     @property
     def in_flight_max(self) -> int:
@@ -114,7 +115,13 @@ class Run:
         """Fix a placed group's bytes, for good."""
         record = group.only_record()
         encode = block.encode if record is None else block.encode_one
-        content = (group.payload(),) if record is None else (record.value, record.id)
+        content: tuple[Any, ...]
+        if record is None:
+            payload = group.payload()
+            self.labels |= labels_of(payload)
+            content = (payload,)
+        else:
+            content = (record.value, record.id)
         group.block = encode(
             *content,
             segment=group.segment,
@@ -222,4 +229,5 @@ class Run:
             last_timestamp_us=self._last_timestamp_us,
             last_uptime_us=self.last_uptime_us,
             ids=self.ids,
+            labels=self.labels,
         )

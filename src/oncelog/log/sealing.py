@@ -16,7 +16,7 @@ import xxhash
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError
 from oncelog.format import sealed
-from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.format.manifest import File, Manifest, Segment, labels_of
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.rows import each
@@ -103,7 +103,8 @@ def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
 
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
-    data = sealed.encode(_tables(home, group))
+    labels = dict.fromkeys((segment.number for segment in group), 0)
+    data = sealed.encode(_tables(home, group, labels))
     known = manifests.newest()
     assert known is not None
     key = new_key(clock, known.manifest.staging_floor_us)
@@ -112,7 +113,9 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
     row = 0
     for segment in group:
         file = File(key, row, data.size, xxhash.xxh3_64_intdigest(data))
-        changes[segment.number] = msgspec.structs.replace(segment, file=file, end=0, size_bytes=0)
+        changes[segment.number] = msgspec.structs.replace(
+            segment, file=file, end=0, size_bytes=0, labels=labels[segment.number]
+        )
         row += segment.entries
     after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes), known).manifest
     position = max(after.first_position, group[-1].first_position)
@@ -137,8 +140,10 @@ def created_us(key: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of segments in the columns of a sealed file, checking that none is missing."""
+def _tables(home: LogHome, group: Sequence[Segment], labels: dict[int, int]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of segments in the columns of a sealed file, checking that none is missing, and note their
+    labels.
+    """
     files = Files(home)
     for segment in group:
         position = segment.first_position
@@ -147,6 +152,7 @@ def _tables(home: LogHome, group: Sequence[Segment]) -> Iterator[pa.RecordBatch]
                 message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
                 raise CorruptionError(message)
             position = rows.next_position
+            labels[segment.number] |= labels_of(rows.payload)
             yield sealed.to_table(rows.payload, each(rows.timestamp_us, rows.count), each(rows.uptime_us, rows.count))
         if position != segment.next_position:
             message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
@@ -218,7 +224,7 @@ def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
 
 def used(manifests: Manifests, manifest: Manifest) -> set[str]:
     """Return the keys of the files that the manifest refers to, if only to delete them."""
-    keys = set(manifest.doomed)
+    keys = {*manifest.doomed, *([manifest.base] if manifest.base is not None else [])}
     closed = manifests.closed_from(manifest, manifest.first_position)
     for segment in itertools.chain(closed, manifests.conflicts(manifest)):
         keys |= {segment.file.key} if segment.file is not None else set()

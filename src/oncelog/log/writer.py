@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import Producers
 from oncelog.errors import (
     AppendErrors,
     Closed,
-    IdConflict,
     InvalidArgument,
     OncelogError,
     Unavailable,
@@ -31,14 +31,15 @@ from oncelog.log.adoption import Staged
 from oncelog.log.asking import Watch
 from oncelog.log.committer import Committer, Group, Submitted, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
-from oncelog.log.handle import Handle
 from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
 from oncelog.log.marks import Batch
+from oncelog.log.producing import Producing
 from oncelog.log.run import Run
+from oncelog.log.sequences import Sequences
 from oncelog.log.uptime import Uptime
-from oncelog.settings import LogSettings
+from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
 from oncelog.types import Ack, ColumnAcks, Record, moment
 
@@ -48,7 +49,7 @@ COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
 
-class Writer(Handle):
+class Writer(Producing):
     """The one writer of a log. Made by ``Log.writer``; safe to share between threads.
 
     Every method that returns an ``Ack`` returns it when the record is durable, or, for a duplicate, when the original
@@ -70,6 +71,8 @@ class Writer(Handle):
         settings: LogSettings,
         clock: Clock,
         watermark: int,
+        producers: Producers,
+        policy: Callable[[], ProducerPolicy],
     ) -> None:
         super().__init__()
         manifest = run.known.manifest
@@ -96,6 +99,8 @@ class Writer(Handle):
             absorb=self._absorb,
         )
         self._watch = Watch(home, clock, run.epoch, self._let_go)
+        sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
+        self._produce(sequences, policy)
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
@@ -110,7 +115,9 @@ class Writer(Handle):
             uptime=uptime,
             clock=clock,
             counters=self._counters,
+            sequences=sequences,
             watermark=watermark,
+            follow_policy=self.follow_policy,
         )
 
     # Appending one record.
@@ -173,9 +180,8 @@ class Writer(Handle):
         """Return the record as it will be stored, or raise ``InvalidArgument``."""
         self._check_usable()
         intake.check_record(record)
-        if record.producer is not None or record.sequence is not None:
-            message = "producer and sequence: this version has no producer sessions yet; use an id"
-            raise Unsupported(message)
+        if record.producer is not None or record.sequence is not None or self._own is not None:
+            record = self._owned(record)
         if record.id is not None and self._window is None:
             message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
             raise InvalidArgument(message)
@@ -183,7 +189,7 @@ class Writer(Handle):
             record = admission.replace(record, value=bytes(record.value))
         if record.headers is not None:  # the caller may go on to change its own
             record = admission.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
-        if record.id is None and self._settings.idempotence == "content":
+        if record.id is None and self._settings.idempotence == "content" and record.producer is None:
             record = admission.replace(record, id=content_id(self._log_id, record))
         return record
 
@@ -235,7 +241,11 @@ class Writer(Handle):
 
     def _decide(self, record: Record, size_bytes: int) -> Ticket:
         self._counters.attempts += 1
-        if self._window is not None and record.id is not None:
+        if record.producer is not None:
+            met = self._sequences.meet(record)
+            if met is not None:
+                return met
+        elif self._window is not None and record.id is not None:
             high, low = self._hasher.identity("", record.id)
             fingerprint = self._hasher.fingerprint(record)
             self._seen.evict(self._uptime.now_us())
@@ -249,6 +259,8 @@ class Writer(Handle):
             self._window.add_one(high, low, self._committer.next_position, fingerprint)
         group = self._committer.group_for(size_bytes, 1)
         position = group.next_position
+        if record.producer is not None:
+            record = self._sequences.push(record, position, group)
         group.add_record(record, size_bytes)
         self._committer.admitted(size_bytes, 1)
         return Ticket(position, group, -1)
@@ -279,7 +291,11 @@ class Writer(Handle):
 
     def _answer(self, ticket: Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
-        position, group, timestamp_us, duplicate, conflict = ticket
+        position, group, timestamp_us, duplicate, conflict, error = ticket
+        if error is not None:
+            raise error
+        if position < 0:
+            return Ack(None, None, None, None, duplicate=True)  # a sequence that is known, from long ago
         if conflict and self._settings.on_conflict == "error":
             raise admission.conflict(id, position)
         if group is not None:
@@ -287,7 +303,7 @@ class Writer(Handle):
             timestamp_us = group.timestamp_us
         else:
             place = self._run.place_of(position)
-        return Ack(position, *place, moment(timestamp_us), duplicate, conflict)
+        return Ack(position, *place, moment(timestamp_us) if timestamp_us >= 0 else None, duplicate, conflict)
 
     # Appending many.
 
@@ -296,7 +312,7 @@ class Writer(Handle):
 
         Settles every record, then raises ``AppendErrors`` (with the ack or the error of each) if any was refused.
         """
-        records = _listed(records)
+        records = arguments.listed(records)
         payload = self._plain(records)
         if payload is not None:
             return self._all_acks(self._append_payload(payload, timeout_s))
@@ -320,7 +336,7 @@ class Writer(Handle):
     def _plain(self, records: Sequence[Record]) -> pa.RecordBatch | None:
         """Return records in columns when they are plain and all may be stored, else ``None``."""
         self._check_usable()
-        payload = plain.payload(records)
+        payload = plain.payload(records) if self._own is None else None
         if payload is None or (self._window is None and "id" in payload.schema.names):
             return None
         return admission.check_columns(payload, self._settings, self._log_id)
@@ -332,7 +348,7 @@ class Writer(Handle):
         ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``; a
         stored batch with other content is ``IdConflict``. Nothing is written then.
         """
-        checked = [self._checked(record) for record in _listed(records)]
+        checked = [self._checked(record) for record in arguments.listed(records)]
         if not checked:
             return []
         payload = admission.batch_payload(checked, self._settings)
@@ -347,17 +363,23 @@ class Writer(Handle):
                 raise result
         return _all_acks(results)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
+    def append_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+    ) -> ColumnAcks:
         """Append the rows of a table, each decided on its own; return positions and duplicates in columns.
 
         Columns: ``value`` (binary), and optionally ``id``, ``stream``, ``type``, ``tenant`` (string), ``headers``
-        (map of string to binary). A table with a bad row is ``InvalidArgument`` and nothing of it is written; rows
-        whose id is taken by other content are ``AppendErrors``, after every other row is stored.
+        (map of string to binary), ``producer`` and ``sequence`` (int64). Rows that do not say theirs are of
+        ``producer``, if that is given. A position is -1 for a sequence from too long ago. A table with a bad row is
+        ``InvalidArgument`` and nothing of it is written; rows whose id is taken by other content, or whose sequence is
+        out of order, are ``AppendErrors``, after every other row is stored.
         """
         self._check_usable()
-        payload = admission.intake_of(table, self._settings, self._log_id)
+        payload = admission.intake_of(
+            table, self._settings, self._log_id, lambda payload: self._owned_rows(payload, producer)
+        )
         admitted = self._append_payload(payload, timeout_s)
-        if self._settings.on_conflict == "error" and admitted.conflicts.any():
+        if admitted.refused or (self._settings.on_conflict == "error" and admitted.conflicts.any()):
             _all_acks(self._results(admitted))
         return ColumnAcks(admitted.positions, admitted.duplicates, admitted.conflicts)
 
@@ -394,7 +416,13 @@ class Writer(Handle):
     def _decide_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._counters.attempts += piece.num_rows
-        admitted = admission.decide(piece, keys, self._seen, self._committer.next_position, self._uptime.now_us())
+        judged = None
+        if "producer" in piece.schema.names:
+            judged = self._sequences.judge(piece)
+            piece = judged.payload
+        admitted = admission.decide(
+            piece, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
+        )
         self._store(admitted, piece, keys, size_bytes)
         self._refresh(admitted)
         return admitted
@@ -403,8 +431,12 @@ class Writer(Handle):
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._make_room(size_bytes, payload.num_rows, deadline_us)
         self._counters.attempts += payload.num_rows
+        judged = None
+        if "producer" in payload.schema.names:
+            judged = self._sequences.judge_batch(payload)
+            payload = judged.payload
         admitted = admission.decide_batch(
-            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us()
+            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
         )
         self._store(admitted, payload, keys, size_bytes)
         self._refresh(admitted)
@@ -428,6 +460,8 @@ class Writer(Handle):
             group = self._committer.group_for(size_bytes, count)
             assert group.next_position == self._committer.next_position
             group.add_payload(rows, size_bytes, ids)
+            if "producer" in rows.schema.names:
+                self._sequences.push_rows(rows, admitted.positions[new], group)
             self._committer.admitted(size_bytes, count)
             admitted.groups.append(group)
         if count < piece.num_rows:
@@ -450,7 +484,7 @@ class Writer(Handle):
         for ticket, id in zip(admitted.tickets(), admitted.ids(), strict=True):
             try:
                 results.append(self._answer(ticket, id))
-            except IdConflict as error:
+            except InvalidArgument as error:
                 results.append(error)
         return results
 
@@ -474,6 +508,8 @@ class Writer(Handle):
         """Note that a group is durable, before anybody is told. The committer's lock is held."""
         if self._window is not None:
             self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
+        if group.pushed is not None:
+            self._sequences.persist(group.pushed, group.uptime_us)
         self._keeper.look_after(group)
 
     def adopt(self, staged: Sequence[Staged], *, timeout_s: float | None = TIMEOUT_S) -> list[int]:
@@ -602,21 +638,6 @@ class Writer(Handle):
         if timeout_s is None:
             return None
         return self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
-
-
-def _listed(records: object) -> list[Record]:
-    """Return the records that were given as a list, or as anything that yields them."""
-    if isinstance(records, str | bytes | Record) or not isinstance(records, Iterable):
-        message = f"records: is {type(records).__name__}, must be a list of Record"
-        raise InvalidArgument(message)
-    listed = list(records)
-    if set(map(type, listed)) <= {Record}:
-        return listed
-    for row, record in enumerate(listed):
-        if not isinstance(record, Record):
-            message = f"records: number {row} is {type(record).__name__}, must be a Record"
-            raise InvalidArgument(message)
-    return listed
 
 
 def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:

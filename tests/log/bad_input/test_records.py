@@ -20,7 +20,6 @@ from oncelog import (
     NotFound,
     PartialOverlap,
     Record,
-    Unsupported,
     Window,
     limits,
 )
@@ -188,9 +187,11 @@ def test_what_is_not_records(writer: Writer, records: Any) -> None:
     refused(lambda: writer.append_many(records), "records: ", "Record")
 
 
-def test_producer_sessions_are_not_there_yet(writer: Writer) -> None:
-    """What this version cannot keep its word on it does not take."""
-    refused(lambda: writer.append(b"v", producer="p", sequence=1), "use an id", error=Unsupported)
+def test_a_record_is_recognised_by_one_thing(writer: Writer) -> None:
+    """An id and a sequence could say different things of one record."""
+    refused(lambda: writer.append(b"v", id="i", producer="p", sequence=1), "id 'i'", "not by both")
+    table = pa.table({"value": pa.array([b"v"], pa.binary()), "id": ["i"], "producer": ["p"]})
+    refused(lambda: writer.append_arrow(table), "row 0", "not by both")
 
 
 def test_limits_themselves_are_allowed(db: Database) -> None:

@@ -11,6 +11,7 @@ import pytest
 from oncelog import (
     Database,
     LogSettings,
+    ProducerPolicy,
     Window,
     limits,
 )
@@ -50,6 +51,17 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
         }.items()
         for value in values
     ],
+    (LogSettings(producers=None), "producers"),  # type: ignore[arg-type]
+    (LogSettings(producers={"enabled": True}), "producers"),  # type: ignore[arg-type]
+    *[
+        (LogSettings(producers=ProducerPolicy(**{name: value})), f"producers.{name}")  # type: ignore[arg-type]
+        for name, values in {
+            "enabled": (1, "yes"),
+            "inactive_s": (0, -1.0, math.nan, math.inf, "600"),
+            "max_producers": (0, -1, limits.PRODUCERS_MAX + 1, 1.5),
+        }.items()
+        for value in values
+    ],
     (Window(), "LogSettings"),
     ({}, "LogSettings"),
     ({"window": {"max_keys": 5}}, "LogSettings"),
@@ -71,8 +83,9 @@ def test_bad_settings(db: Database, log: Log, settings: Any, word: str) -> None:
 
 def test_every_setting_has_a_bad_value_here() -> None:
     """A setting that is added is tried with bad values too."""
-    tried = {word.removeprefix("window.") for _, word in BAD_SETTINGS}
-    assert tried >= {*LogSettings.__struct_fields__, *Window.__struct_fields__}
+    tried = {word.removeprefix("window.").removeprefix("producers.") for _, word in BAD_SETTINGS}
+    kinds = (LogSettings, Window, ProducerPolicy)
+    assert tried >= {name for kind in kinds for name in kind.__struct_fields__}
 
 
 def test_opening_with_other_settings_names_the_difference(db: Database, log: Log) -> None:

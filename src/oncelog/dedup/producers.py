@@ -1,0 +1,323 @@
+"""Producers and their sequences: how far each got, and whether a sequence is new, known, or out of order.
+
+Per producer there are two facts. What is *persisted* (the last sequence that is durable, and its position) is a fold
+of the log: that of its last record. What was *pushed* belongs to a session: the sequences that were admitted since it
+began, stored or still on their way. With H the last one persisted when the session began, a sequence at or below H is
+a duplicate; above H it is new if it is higher than any that was pushed, a duplicate if it is one of those, and out of
+order otherwise: two threads that push 7, then 6, must not lose the 6.
+"""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.errors import InvalidArgument
+from oncelog.format import arrays
+from oncelog.format.snapshot import ProducerMark
+
+__all__ = ["UNKNOWN", "ProducerMark", "Producers", "Pushed", "last_marks"]
+
+RUNS_MAX = 1024
+"""So many runs of sequences without a gap, in sequence and in position, a session remembers beside those in flight."""
+
+SEQUENCE_MAX = (1 << 63) - 1
+UNKNOWN = -1
+"""The position of a duplicate that is too old to tell it."""
+
+
+class Pushed(NamedTuple):
+    """The last that some records bring of one producer: a sequence and its position."""
+
+    sequence: int
+    position: int
+
+
+class _Session:
+    """What one producer pushed since its session began.
+
+    Runs are consecutive sequences at consecutive positions, in three arrays of one length, in order; a run whose
+    positions were forgotten has ``UNKNOWN``. ``floor`` is H. Sequences above it and up to ``blurred`` are so long ago
+    that it is no longer known which of them were pushed.
+    """
+
+    __slots__ = ("blurred", "counted", "firsts", "floor", "handles", "lasts", "next_sequence", "positions")
+
+    def __init__(self, floor: int | None) -> None:
+        self.floor = self.blurred = floor
+        self.counted: bool | None = None
+        self.next_sequence = 0 if floor is None else floor + 1
+        self.handles = 0
+        self.firsts = array("q")
+        self.lasts = array("q")
+        self.positions = array("q")
+
+    @property
+    def last(self) -> int | None:
+        """The highest sequence that was pushed, or persisted before the session."""
+        return self.lasts[-1] if self.lasts else self.floor
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last one pushed in this session; -1 when there is none, or it is forgotten."""
+        return self.positions[-1] + self.lasts[-1] - self.firsts[-1] if self.lasts else UNKNOWN
+
+    def find(self, sequence: int) -> int | None:
+        """Return the position of a sequence that was pushed (perhaps ``UNKNOWN``), ``None`` for one that was not."""
+        at = bisect.bisect_right(self.firsts, sequence) - 1
+        if at < 0 or sequence > self.lasts[at]:
+            return None
+        position = self.positions[at]
+        return position if position == UNKNOWN else position + sequence - self.firsts[at]
+
+    def push(self, first: int, last: int, position: int, stored_position: int) -> None:
+        """Add a run of sequences that are higher than all before."""
+        if self.lasts and first == self.lasts[-1] + 1 and position == self._behind():
+            self.lasts[-1] = last
+            return
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.positions.append(position)
+        if len(self.firsts) > RUNS_MAX:
+            self._forget(stored_position)
+
+    def _behind(self) -> int:
+        last = self.positions[-1]
+        return last if last == UNKNOWN else last + self.lasts[-1] - self.firsts[-1] + 1
+
+    def _forget(self, stored_position: int) -> None:
+        """Make room: the older half of what is stored loses its positions, and then, if there are gaps, itself."""
+        stored = bisect.bisect_left(self.positions, stored_position)
+        old = min(stored, len(self.firsts) // 2)
+        if not old:
+            return
+        firsts, lasts = array("q", self.firsts[:1]), array("q", self.lasts[:1])
+        for first, last in zip(self.firsts[1:old], self.lasts[1:old], strict=True):
+            if first == lasts[-1] + 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+        dropped = max(0, len(firsts) - RUNS_MAX // 4)
+        if dropped:
+            self.blurred = lasts[dropped - 1]
+        self.firsts = firsts[dropped:] + self.firsts[old:]
+        self.lasts = lasts[dropped:] + self.lasts[old:]
+        self.positions = array("q", [UNKNOWN]) * (len(firsts) - dropped) + self.positions[old:]
+
+
+class Producers:
+    """All producers of one log, as one writer knows them. Does nothing by itself; not safe for threads: one owner.
+
+    Marks stand in the order of their last activity. ``expired`` and ``evicted`` count the producers that were forgotten
+    for their inactivity, and for the cap.
+    """
+
+    def __init__(self, marks: Mapping[str, ProducerMark] | None = None) -> None:
+        ordered = sorted((marks or {}).items(), key=lambda item: (item[1].active_us, item[1].last_position))
+        self._marks: OrderedDict[str, ProducerMark] = OrderedDict(ordered)
+        self._sessions: dict[str, _Session] = {}
+        self.expired = self.evicted = 0
+
+    def __len__(self) -> int:
+        """Return how many producers have something that is durable."""
+        return len(self._marks)
+
+    def marks(self) -> dict[str, ProducerMark]:
+        """Return how far each producer got, the least recently active first."""
+        return dict(self._marks)
+
+    def mark(self, name: str) -> ProducerMark | None:
+        """Return how far a producer got; ``None`` for one that has nothing durable."""
+        return self._marks.get(name)
+
+    # Sessions.
+
+    def open(self, name: str, initial_sequence: int | None = None) -> None:
+        """Begin a session, or share the one that somebody else has open.
+
+        A new one takes over what is still on its way. ``initial_sequence`` is the first that will be counted.
+        """
+        session = self._sessions.get(name)
+        if session is None or session.handles == 0:
+            session = self._sessions[name] = self._begun(name, session)
+        session.handles += 1
+        if initial_sequence is not None:
+            session.next_sequence = initial_sequence
+
+    def _begun(self, name: str, before: _Session | None) -> _Session:
+        mark = self._marks.get(name)
+        session = _Session(mark.last_sequence if mark is not None else None)
+        if before is not None and before.last is not None and (session.floor is None or before.last > session.floor):
+            at = 0 if session.floor is None else bisect.bisect_right(before.lasts, session.floor)
+            session.firsts, session.lasts = before.firsts[at:], before.lasts[at:]
+            session.positions = before.positions[at:]
+            session.next_sequence = before.last + 1
+        return session
+
+    def close(self, name: str) -> None:
+        """Note that one of those who share a session has gone."""
+        session = self._sessions.get(name)
+        if session is not None:
+            session.handles = max(0, session.handles - 1)
+
+    def restart(self) -> None:
+        """Begin every session anew: nothing is on its way."""
+        for name, before in self._sessions.items():
+            session = self._sessions[name] = self._begun(name, None)
+            session.handles, session.counted = before.handles, before.counted
+            session.next_sequence = max(session.next_sequence, before.next_sequence)
+
+    def _session(self, name: str) -> _Session:
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = self._begun(name, None)
+        return session
+
+    # Deciding.
+
+    def count(self, name: str, sequence: int | None) -> int:
+        """Return the sequence of a producer's next record: the one given, or the next if this session counts.
+
+        A session gives every record its sequence, or none: ``InvalidArgument`` otherwise.
+        """
+        session = self._session(name)
+        counted = sequence is None
+        if session.counted is not None and session.counted != counted:
+            message = (
+                f"producer {name!r} {'counts its sequences' if session.counted else 'gives its sequences'}: "
+                f"{'none may be given' if session.counted else 'every record must carry one'}"
+            )
+            raise InvalidArgument(message)
+        session.counted = counted
+        if sequence is not None:
+            return sequence
+        if session.next_sequence > SEQUENCE_MAX:
+            message = f"producer {name!r} has come to the highest sequence there is: go on under another name"
+            raise InvalidArgument(message)
+        return session.next_sequence
+
+    def count_on(self, name: str, next_sequence: int) -> None:
+        """Note up to where sequences were counted, though they turned out to be known."""
+        self._session(name).next_sequence = next_sequence
+
+    def find(self, name: str, sequence: int) -> int | None:
+        """Return ``None`` for a sequence that is new, else the position of the one that is there, or ``UNKNOWN``.
+
+        Raises ``InvalidArgument`` for one that is neither: it is out of order.
+        """
+        session = self._session(name)
+        last = session.last
+        if last is None or sequence > last:
+            return None
+        if session.floor is not None and sequence <= session.floor:
+            mark = self._marks.get(name)
+            return mark.last_position if mark is not None and mark.last_sequence == sequence else UNKNOWN
+        found = session.find(sequence)
+        if found is not None:
+            return found
+        if session.blurred is not None and sequence <= session.blurred:
+            message = (
+                f"producer {name!r}: sequence {sequence} is so long ago that this session no longer knows whether it "
+                "was pushed: close the producer and open it again"
+            )
+        else:
+            message = (
+                f"producer {name!r}: sequence {sequence} was never pushed, and {last} was: sequences must increase, so "
+                "this record would be lost; push it under a higher one"
+            )
+        raise InvalidArgument(message)
+
+    def is_rising(self, name: str, sequences: NDArray[np.int64]) -> bool:
+        """Tell whether sequences are all new: each higher than the one before, and than all that was pushed."""
+        last = self._session(name).last
+        return bool((last is None or int(sequences[0]) > last) and (sequences[1:] > sequences[:-1]).all())
+
+    def push(self, name: str, first: int, last: int, position: int, stored_position: int) -> None:
+        """Note that records were admitted: sequences ``first`` to ``last`` without a gap, from that position on."""
+        session = self._session(name)
+        session.next_sequence = last + 1
+        highest = session.last
+        if highest is None or first > highest:
+            session.push(first, last, position, stored_position)
+        elif last > highest:  # nothing is checked now: that it is on its way is all that counts
+            session.push(last, last, position + last - first, stored_position)
+
+    # What is durable.
+
+    def persist(self, pushed: Mapping[str, Pushed], uptime_us: int) -> None:
+        """Note that these are durable, at this up-time."""
+        for name, last in pushed.items():
+            self._marks[name] = ProducerMark(last.sequence, last.position, uptime_us)
+            self._marks.move_to_end(name)
+
+    def touch(self, name: str, uptime_us: int) -> None:
+        """Note that a producer is active, though it brought nothing new."""
+        mark = self._marks.get(name)
+        if mark is not None:
+            self._marks[name] = ProducerMark(mark.last_sequence, mark.last_position, uptime_us)
+            self._marks.move_to_end(name)
+
+    def evict(self, uptime_us: int, *, inactive_us: int, max_producers: int, stored_position: int) -> None:
+        """Forget the producers that were inactive for too long, and the least recently active beyond the cap.
+
+        One with something on its way stays.
+        """
+        if not self._marks:
+            return
+        excess = len(self._marks) - max_producers
+        oldest = next(iter(self._marks.values()))
+        if excess <= 0 and oldest.active_us + inactive_us > uptime_us:
+            return
+        victims: list[tuple[str, bool]] = []
+        for name, mark in self._marks.items():
+            expired = mark.active_us + inactive_us <= uptime_us
+            if not expired and excess <= len(victims):
+                break
+            session = self._sessions.get(name)
+            if session is None or session.last_position < stored_position:
+                victims.append((name, expired))
+        for name, expired in victims:
+            self.forget(name)
+            self.expired += expired
+            self.evicted += not expired
+
+    def forget(self, name: str) -> None:
+        """Forget a producer: its next sequence is its first. Those who share its session go on in a new one."""
+        self._marks.pop(name, None)
+        before = self._sessions.pop(name, None)
+        if before is not None and before.handles:
+            session = self._sessions[name] = _Session(None)
+            session.handles, session.counted = before.handles, before.counted
+            session.next_sequence = before.next_sequence
+
+    def fold(self, payload: pa.RecordBatch, first_position: int, uptimes_us: NDArray[np.int64]) -> None:
+        """Take in stored records, which come in the order of their positions."""
+        for name, (sequence, row) in last_marks(payload).items():
+            self._marks[name] = ProducerMark(sequence, first_position + row, int(uptimes_us[row]))
+            self._marks.move_to_end(name)
+
+
+def last_marks(payload: pa.RecordBatch) -> dict[str, Pushed]:
+    """Return, for each producer in a payload, its last sequence and the row of that; in the order of those rows."""
+    names = payload.schema.names
+    if "producer" not in names or "sequence" not in names:
+        return {}
+    producers = payload.column(names.index("producer")).dictionary_encode()
+    sequences = payload.column(names.index("sequence"))
+    valid = np.flatnonzero(arrays.present(producers.indices) & arrays.present(sequences))
+    codes = np.asarray(producers.indices.fill_null(0))[valid]
+    rows = np.full(len(producers.dictionary), -1, np.int64)
+    rows[codes] = valid  # of several for one producer, the last stays
+    numbers = np.asarray(sequences.fill_null(0))
+    last = [
+        (int(row), name) for row, name in zip(rows.tolist(), producers.dictionary.to_pylist(), strict=True) if row >= 0
+    ]
+    return {name: Pushed(int(numbers[row]), row) for row, name in sorted(last)}

@@ -1,0 +1,134 @@
+"""What a writer does for producers: many of them share it, each with its own sequences."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from oncelog.clock import Clock
+from oncelog.dedup.producers import ProducerMark
+from oncelog.format import intake
+from oncelog.log import admission
+from oncelog.log.committer import Committer
+from oncelog.log.handle import Handle
+from oncelog.log.producer import TIMEOUT_S, Producer
+from oncelog.log.sequences import Sequences, stamped
+from oncelog.settings import ProducerPolicy
+from oncelog.types import Record
+
+if TYPE_CHECKING:
+    from oncelog.log.writer import Writer
+
+
+class Producing(Handle, ABC):
+    """The part of a writer that knows producers."""
+
+    _clock: Clock
+    _committer: Committer
+
+    def _produce(self, sequences: Sequences, policy: Callable[[], ProducerPolicy]) -> None:
+        """Begin: nobody is this writer's own producer yet."""
+        self._sequences = sequences
+        self._policy = policy
+        self._own: Producer | None = None
+        self._own_name: str | None = None
+
+    @abstractmethod
+    def _absorb(self) -> None: ...
+
+    @abstractmethod
+    def _deadline(self, timeout_s: float | None) -> int | None: ...
+
+    def as_producer(self, name: str | None = None, *, initial_sequence: int | None = None) -> Producer:
+        """Return a producer on this writer; any number of them may share it. Without a name it is given a unique one.
+
+        Its session begins now, behind what is durable, unless the same name is open here: then they share one.
+        ``initial_sequence`` is the first sequence that is counted; without it that is the one behind the last, or 0.
+        """
+        self._check_usable()
+        assigned = f"producer-{self._clock.token(16).hex()}" if name is None else name
+        intake.check_record(Record(b"", producer=assigned, sequence=initial_sequence))
+        with self._committer.changed:
+            self._absorb()
+            self._sequences.producers.open(assigned, initial_sequence)
+        return Producer(cast("Writer", self), assigned)
+
+    def leave_producer(self, name: str) -> None:
+        """End the session of a producer that was closed."""
+        with self._committer.changed:
+            self._sequences.producers.close(name)
+
+    def own(self, name: str | None, initial_sequence: int | None = None) -> None:
+        """Make all that is appended here, and says no other producer, that of one producer."""
+        self._own = self.as_producer(name, initial_sequence=initial_sequence)
+        self._own_name = self._own.name
+
+    @property
+    def producer(self) -> str:
+        """The name of this writer's producer: the one given to ``Log.writer``, or one that is assigned now."""
+        self._check_process()
+        if self._own_name is None:
+            name = f"producer-{self._clock.token(16).hex()}"
+            with self._committer.changed:
+                if self._own_name is None:
+                    self._own_name = name
+        return self._own_name
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last sequence of this writer's producer that is durable; ``None`` when there is none."""
+        return None if self._own_name is None else self.last_sequence_of(self._own_name)
+
+    def last_sequence_of(self, name: str) -> int | None:
+        """Return the last sequence of a producer that is durable; ``None`` when there is none."""
+        self._check_process()
+        with self._committer.changed:
+            mark = self._sequences.producers.mark(name)
+        return None if mark is None else mark.last_sequence
+
+    def producers(self) -> dict[str, ProducerMark]:
+        """Return how far each producer of the log got, the least recently active first."""
+        self._check_process()
+        with self._committer.changed:
+            return self._sequences.marks()
+
+    def forget_producer(self, name: str, remember: Callable[[str, int], None]) -> None:
+        """Forget how far a producer got, once the log has been told to ``remember`` that: see ``Log``."""
+        with self._committer.changed:
+            self._committer.check()
+            self._committer.drain(self._deadline(TIMEOUT_S))
+            remember(name, self._committer.stored_position)
+            self._sequences.producers.forget(name)
+
+    def follow_policy(self) -> None:
+        """Keep to the policy for producers as it is stored now; it looks by itself whenever it takes a snapshot."""
+        self._check_usable()
+        with self._committer.changed:
+            policy = self._policy()
+            if policy != self._sequences.policy:
+                self._committer.check()
+                self._committer.drain(self._deadline(TIMEOUT_S))
+                self._sequences.follow(policy)
+
+    def _owned(self, record: Record) -> Record:
+        """Return a record that carries a sequence, or will, with its producer."""
+        if record.id is not None:
+            raise admission.named_twice(id=record.id)
+        if record.producer is None:
+            return admission.replace(record, producer=self.producer)
+        return record
+
+    def _owned_rows(self, payload: pa.RecordBatch, producer: str | None) -> pa.RecordBatch:
+        """Return a payload whose rows with a sequence have their producer."""
+        names = payload.schema.names
+        if producer is not None or self._own is not None:
+            payload = stamped(payload, producer or self.producer)
+        elif "sequence" in names and "producer" not in names:
+            payload = stamped(payload, self.producer)
+        elif "producer" not in names:
+            return payload
+        admission.check_named_once(payload)
+        return payload
