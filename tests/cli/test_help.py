@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 import oncelog
-from oncelog import LogSettings, Window
+from oncelog import LogSettings, ProducerPolicy, Window
 from oncelog.cli import app
 from oncelog.settings import check
 from tests.cli.conftest import Call
@@ -92,11 +92,13 @@ def option(field: str) -> str:
 def test_create_sets_every_setting(call: Call, url: str) -> None:
     """A setting that a program can choose, a shell can choose: whoever adds one adds its option."""
     window = ("--window", "1h", "--max-keys", "7", "--refresh-on-hit")
-    assert set(LogSettings.__struct_fields__) == {*OTHER, "window"}
+    producers = ("--producers", "off", "--producer-inactivity", "1h", "--max-producers", "7")
+    assert set(LogSettings.__struct_fields__) == {*OTHER, "window", "producers"}
     given = [word for field, (text, _) in OTHER.items() for word in (option(field), text)]
-    assert call("log", "create", "orders", *window, *given).code == 0
+    assert call("log", "create", "orders", *window, *producers, *given).code == 0
     wanted: dict[str, Any] = {field: value for field, (_, value) in OTHER.items()}
     wanted["window"] = Window(duration_s=3600.0, max_keys=7, refresh_on_hit=True)
+    wanted["producers"] = ProducerPolicy(enabled=False, inactive_s=3600.0, max_producers=7)
     with oncelog.connect(url) as db:
         assert db.log("orders").settings == check(LogSettings(**wanted))
 

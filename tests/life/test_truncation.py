@@ -88,7 +88,7 @@ def test_the_protocol_by_hand(quick: Shop) -> None:
     assert log.truncate(4) == Truncation(first_position=2, held_by="lease")
     behind.release()
     manifests.update(retention._announce(4, token))
-    assert manifests.update(retention._cut(manifests, 4, b"another")).manifest.first_position == 2
+    assert manifests.update(retention._cut(manifests, 4, b"another", None)).manifest.first_position == 2
     assert manifests.update(retention._cut(manifests, 4, token, None)).manifest.first_position == 4
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from oncelog.cli.output import note, plural, print_facts, print_json, print_table, say
 from oncelog.cli.quantities import show_bytes, show_count, show_duration
-from oncelog.settings import LogSettings
+from oncelog.settings import LogSettings, ProducerPolicy
 
 if TYPE_CHECKING:
     from oncelog.cli.appending import Refused, Summary
@@ -103,6 +103,7 @@ def _settings(settings: LogSettings) -> list[tuple[str, str]]:
         ("idempotence", settings.idempotence),
         ("window", f"{show_duration(window.duration_s)} or {show_count(window.max_keys, 'id')}{refreshed}"),
         ("on conflict", settings.on_conflict),
+        ("producers", show_policy(settings.producers)),
         ("segments", f"up to {show_bytes(settings.segment_bytes)}{_or_age(settings.segment_age_s)}"),
         ("blocks", f"up to {show_bytes(settings.block_bytes)} or {show_count(settings.block_records, 'record')}"),
         (
@@ -113,6 +114,18 @@ def _settings(settings: LogSettings) -> list[tuple[str, str]]:
         ("retention", _retention(settings)),
         ("pending", f"up to {show_bytes(settings.pending_bytes)} or {show_count(settings.pending_records, 'record')}"),
     ]
+
+
+def show_policy(policy: ProducerPolicy) -> str:
+    """Return what a policy for producers says, for people."""
+    parts = []
+    if policy.enabled is not None:
+        parts.append("checked" if policy.enabled else "not checked")
+    if policy.inactive_s is not None:
+        parts.append(f"forgotten after {show_duration(policy.inactive_s)}")
+    if policy.max_producers is not None:
+        parts.append(f"at most {policy.max_producers:,}")
+    return ", ".join(parts) or "as its namespace or the database says"
 
 
 def _or_age(age_s: float | None) -> str:

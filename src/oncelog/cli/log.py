@@ -60,7 +60,7 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
 
 
 @contextmanager
-def _opened(url: str, name: str) -> Iterator[Log]:
+def opened(url: str, name: str) -> Iterator[Log]:
     """Open a log that is there; of one that is not, say what makes it in a shell."""
     with oncelog.connect(url) as db:
         try:
@@ -111,6 +111,9 @@ def create(
     retention_size: given.RetentionSize = DEFAULTS.retention_bytes,
     pending_size: given.PendingSize = DEFAULTS.pending_bytes,
     pending_records: given.PendingRecords = DEFAULTS.pending_records,
+    producers: given.ProducersOption = None,
+    producer_inactivity: given.ProducerInactivity = None,
+    max_producers: given.MaxProducers = None,
     json: Json = False,
 ) -> None:
     """Create a log.
@@ -134,6 +137,7 @@ def create(
         retention_bytes=retention_size,
         pending_bytes=pending_size,
         pending_records=pending_records,
+        producers=given.policy(producers, producer_inactivity, max_producers),
     )
     with oncelog.connect(url) as db:
         there = _is_there(db, name)
@@ -155,7 +159,7 @@ def _is_there(db: oncelog.Database, name: str) -> bool:
 @_command("info orders", "info orders --json | jq .last_position")
 def info(name: Name, url: Url, *, json: Json = False) -> None:
     """Show a log's positions, segments, snapshots and settings."""
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         if json:
             print_json(describing.as_json(log.info()))
         else:
@@ -209,7 +213,7 @@ def append(
         files or [], format, sources.Fields(id_field, value_field), describing.refusals(as_json=json)
     )
     try:
-        with _opened(url, name) as log:
+        with opened(url, name) as log:
             run.run(log, wait)
     finally:
         describing.tell_summary(run.summary(name), as_json=json)
@@ -259,7 +263,7 @@ def cat(
     from oncelog.cli import reading  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
     format = format or ("jsonl" if json and output is None else None)
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         count = reading.cat(log, begin, end, limit, format=format, columns=reading.columns_of(columns), output=output)
     if output is not None and json:
         print_json({"log": name, "records": count, "output": str(output), "bytes": output.stat().st_size})
@@ -289,7 +293,7 @@ def tail(
     """Show the newest records, and with -f those that come."""
     from oncelog.cli import reading  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         rows = reading.rows_of("jsonl" if json else format, reading.columns_of(columns))
         reading.tail(log, begin, last, limit, rows, follow=follow)
 
@@ -301,7 +305,7 @@ def verify(name: Name, url: Url, *, json: Json = False) -> None:
     Checksums, order, ids at most once within their window, files, snapshots. An error breaks a promise, and makes the
     exit code 1; a warning costs time, not records; a note is worth knowing.
     """
-    with _opened(url, name) as log, meter("verifying") as bar:
+    with opened(url, name) as log, meter("verifying") as bar:
         found = log.verify(lambda done, total: bar.to(done, done, total))
     if json:
         print_json({"log": name, "ok": found.ok, **msgspec.to_builtins(found)})
@@ -327,7 +331,7 @@ def truncate(
     """
     from oncelog.cli import reading  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         first = log.info().first_position
         position = reading.position_of(log, before)
         if not yes and position > first:
@@ -342,7 +346,7 @@ def retain(name: Name, url: Url, *, json: Json = False) -> None:
 
     A writer does this by itself.
     """
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         first = log.info().first_position
         done = log.retain()
     describing.tell_truncation(name, first, done, as_json=json)
@@ -354,7 +358,7 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
 
     Small neighbours share a file. A writer does this by itself, unless the log was created with --seal off.
     """
-    with _opened(url, name) as log, meter("sealing") as bar:
+    with opened(url, name) as log, meter("sealing") as bar:
         total = log.info().last_position + 1 - log.info().first_position - sum(file.records for file in log.files())
         records = 0
 
@@ -374,7 +378,7 @@ def snapshot(name: Name, url: Url, *, wait: Wait = 5.0, json: Json = False) -> N
 
     With it, the next writer opens sooner. A writer does this by itself, by time and by count.
     """
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         with log.writer(wait_s=wait) as writer:
             writer.snapshot()
         found = log.info().snapshots
@@ -390,7 +394,7 @@ def snapshot(name: Name, url: Url, *, wait: Wait = 5.0, json: Json = False) -> N
 @_command("delete orders", "delete orders --yes")
 def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> None:
     """Delete a log and everything in it, for good."""
-    with _opened(url, name) as log:
+    with opened(url, name) as log:
         count = log.info().last_position + 1 - log.info().first_position
     if not yes:
         asking.confirm_name(f"{show_count(count, 'record')} will be gone. Type the log's name to go on", name)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from oncelog.cli.quantities import duration_s, show_bytes, show_duration, size_bytes
-from oncelog.settings import Idempotence, LogSettings, OnConflict, Seal
+from oncelog.settings import Idempotence, LogSettings, OnConflict, ProducerPolicy, Seal
 
 DEFAULTS = LogSettings()
+_AS_ABOVE = "as its namespace or the database says"
 _IDS, _FILES, _KEEP, _LOAD = "Deduplication", "Segments and blocks", "Retention", "Writer"
 
 
@@ -83,3 +84,39 @@ RetentionSize = Annotated[
 ]
 PendingSize = Annotated[int, _bytes("--pending-size", DEFAULTS.pending_bytes, "How much may wait to be stored.", _LOAD)]
 PendingRecords = Annotated[int, _count("--pending-records", DEFAULTS.pending_records, "Or so many records.", _LOAD)]
+ProducersOption = Annotated[
+    Literal["on", "off"] | None,
+    typer.Option(
+        "--producers",
+        help="Whether the sequences of producers are held against each other.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+ProducerInactivity = Annotated[
+    float | None,
+    typer.Option(
+        "--producer-inactivity",
+        parser=duration_s,
+        metavar="DURATION",
+        help="Forget a producer that stored nothing for so long, in writer up-time.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+MaxProducers = Annotated[
+    int | None,
+    typer.Option(
+        "--max-producers",
+        metavar="N",
+        help="Remember so many producers, the most recently active.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+
+
+def policy(checked: Literal["on", "off"] | None, inactive_s: float | None, max_producers: int | None) -> ProducerPolicy:
+    """Return a policy for producers as the three options say."""
+    enabled = None if checked is None else checked == "on"
+    return ProducerPolicy(enabled=enabled, inactive_s=inactive_s, max_producers=max_producers)

@@ -1,0 +1,230 @@
+"""The base: what truncation takes out of the log and must not take out of its memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from oncelog.connect import Database
+from oncelog.errors import Closed, CorruptionError
+from oncelog.format.base import Base, decode, encode
+from oncelog.format.snapshot import ProducerMark
+from oncelog.limits import KIB
+from oncelog.log import bases, sealing, snapshots
+from oncelog.log.log import Log
+from oncelog.log.manifests import Manifests
+from oncelog.settings import LogSettings, Window
+from oncelog.storage.memory import MemoryStorage
+from oncelog.testing.clock import SimulatedClock
+from oncelog.testing.faults import Killed, When
+from tests.log.test_ladder import ENDINGS, WHENS, climb, few, patiently
+from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living
+
+SETTINGS = LogSettings(
+    window=Window(duration_s=5.0), segment_bytes=64 * KIB, segment_age_s=1.0, snapshot_interval_s=1e6, seal="off"
+)
+
+
+def shop(settings: LogSettings = SETTINGS) -> tuple[SimulatedClock, Log]:
+    """Return a log whose ids are soon forgotten, and its clock."""
+    clock = SimulatedClock()
+    return clock, Database(MemoryStorage(clock=clock), clock).log(LOG, settings, create=True)
+
+
+def fill(clock: SimulatedClock, log: Log, first: int = 0) -> int:
+    """Append by two producers, a segment a record, without ids; return the position behind it."""
+    with log.writer() as w:
+        for number in range(first, first + 3):
+            w.append(b"x", producer="a", sequence=10 * number)
+            clock.advance(2)
+            w.append(b"x", producer="b", sequence=number, stream="s")
+            clock.advance(2)
+        w.append(b"plain")
+        w.snapshot()
+    return log.info().last_position + 1
+
+
+def lose_snapshots(log: Log) -> None:
+    """Delete every snapshot."""
+    for key in log._home.list(snapshots.prefix(log.info().log_id)):
+        log._home.delete(key)
+
+
+def last(log: Log) -> dict[str, int]:
+    """Return the last sequences."""
+    return {name: mark.last_sequence for name, mark in log.producers().items()}
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_everything_truncated_and_every_snapshot_gone_producers_are_still_known(*, seal: bool) -> None:
+    """A retry from before a truncation is a duplicate for as long as its producer is remembered."""
+    clock, log = shop()
+    for round_ in range(3):
+        end = fill(clock, log, 3 * round_)
+        if seal:
+            log.seal()
+        assert log.truncate(end).first_position == end
+        lose_snapshots(log)
+        expected = 3 * round_ + 2
+        assert last(log) == {"a": 10 * expected, "b": expected}
+        with log.writer() as w:
+            assert w.append(b"x", producer="a", sequence=10 * expected).duplicate
+            assert w.append(b"x", producer="b", sequence=0).duplicate
+    base = bases.load(log._home, log._manifest())
+    assert base.streams == {"s": 9}
+    assert [key for key in log._home.list(sealing.PREFIX) if key.endswith(bases.SUFFIX)] == [log._manifest().base]
+    assert log.verify().ok
+
+
+def test_a_truncation_in_the_midst_of_a_segment_counts_what_it_takes() -> None:
+    """A base stands for the records before its position, and for no other."""
+    _, log = shop(LogSettings())
+    with log.writer() as w:
+        for number in range(10):
+            w.append(b"x", producer="a", sequence=number)
+        w.snapshot()
+    assert log.truncate(4).first_position == 4
+    assert bases.load(log._home, log._manifest()).producers["a"].last_sequence == 3
+    lose_snapshots(log)
+    assert last(log) == {"a": 9}
+
+
+def test_a_log_without_labels_is_truncated_without_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What uses neither producers nor streams pays nothing for those who do."""
+    clock, log = shop()
+    with log.writer() as w:
+        for number in range(5):
+            w.append(b"x", id=str(number))
+            clock.advance(2)
+        clock.advance(10)
+        w.append(b"last")
+    assert log._manifest().labels == 0
+    monkeypatch.setattr(bases, "rows_of", None)
+    assert log.truncate(5).first_position == 5
+    assert log._manifest().base is None
+
+
+@pytest.mark.parametrize("damage", ["lost", "flipped", "of another log"])
+def test_a_base_that_is_lost_or_damaged_is_never_read_as_an_empty_one(damage: str) -> None:
+    """Nothing can rebuild it: stop and look, instead of taking every retry for new."""
+    clock, log = shop()
+    log.truncate(fill(clock, log))
+    lose_snapshots(log)
+    home, key = log._home, log._manifest().base
+    assert key is not None
+    content = bytearray(home.read(key).to_pybytes())
+    home.delete(key)
+    if damage == "flipped":
+        content[-3] ^= 1
+        home.create(key, [content])
+    elif damage == "of another log":
+        home.create(key, [encode(Base(log_id="other", position=0))])
+    with pytest.raises(CorruptionError):
+        log.writer()
+    with pytest.raises(CorruptionError):
+        log.producers()
+
+
+def test_every_byte_of_a_base_counts() -> None:
+    """A flipped byte is an error, never another sequence."""
+    base = Base(log_id="log", position=9, producers={"p": ProducerMark(7, 8, 9)}, streams={"s": 4})
+    data = encode(base)
+    assert decode(data, "base") == base
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 0x40
+        with pytest.raises(CorruptionError):
+            decode(bytes(changed), "base")
+
+
+def test_a_base_that_was_left_behind_is_swept_away() -> None:
+    """A truncation that was killed behind its base leaves a file nobody refers to, which goes by age."""
+    clock, log = shop()
+    fill(clock, log)
+    manifest = log._manifest()
+    key = bases.write(log._home, log._manifests, manifest, clock, manifest.next_position)
+    assert key is not None
+    clock.advance(3 * 86_400)
+    log.truncate(manifest.next_position)
+    assert sealing.sweep(log._home, Manifests(log._home, clock), clock) == [key]
+    assert last(log) == {"a": 20, "b": 2}
+
+
+# Killed at every call.
+
+
+def work(world: World, born: Callable[..., object], told: dict[str, int]) -> None:
+    """Append by producers, forget ids, truncate, twice. ``told`` is what was acknowledged."""
+    database = world.database()
+    log = patiently(lambda: database.log(LOG, SETTINGS, create=True))
+    for round_ in range(2):
+        write(world, log, born, told, round_)
+        end = patiently(log.info).last_position
+        patiently(partial(log.truncate, end))
+
+
+def write(world: World, log: Log, born: Callable[..., object], told: dict[str, int], round_: int) -> None:
+    """Append as a process does that comes and goes."""
+    writer = patiently(lambda: log.writer(wait_s=0))
+    born(writer)
+    for number in range(2 * round_, 2 * round_ + 2):
+        for name in ("a", "b"):
+            known = told.get(name, -1)
+            ack = writer.append(b"x", producer=name, sequence=number, timeout_s=None)
+            assert ack.duplicate == (number <= known)
+            told[name] = max(known, number)
+            world.clock.advance(2)
+    world.clock.advance(10)
+    writer.append(b"last", timeout_s=None)
+    if round_ == 1:
+        patiently(writer.snapshot)
+    patiently(lambda: writer.close(timeout_s=None))
+
+
+def rung(world: World, number: int, when: When, ending: Ending) -> bool:
+    """Climb one rung: killed at a call, ended, and then everything that was acknowledged is remembered, exactly."""
+    told: dict[str, int] = {}
+    before = world.faults.calls
+    with living(world) as born:
+        world.faults.kill_at(number, when)
+        with contextlib.suppress(Killed, Closed):
+            work(world, born, told)
+        touched = world.faults.calls - before >= number
+    world.end(ending, seed=number)
+    with living(world) as born:
+        log = world.database().log(LOG, SETTINGS, create=True)
+        if number % 2:
+            lose_snapshots(log)
+        with log.writer(wait_s=0):  # which decides what was in flight
+            stored = last(log)
+        for name, sequence in told.items():
+            assert stored[name] in (sequence, sequence + 1), f"{name}: told {sequence}, remembered {stored}"
+        work(world, born, dict(stored))
+        log = world.database().log(LOG)
+        sent = [(entry.producer, entry.sequence) for entry in log.read() if entry.producer]
+        assert len(sent) == len(set(sent)), "a sequence is there twice"
+        assert last(log) == {"a": 3, "b": 3}
+        assert log.verify().ok
+    return touched
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_killed_while_truncating_on_a_disk(ending: Ending) -> None:
+    """Wherever the power goes between base, manifest and deletion, producers are remembered."""
+    climb(lambda n: rung(DiskWorld(n), n, WHENS[n // 5 % 3], ending), *few(ENDINGS.index(ending) * 7, 31))
+
+
+@pytest.mark.parametrize("when", WHENS)
+def test_killed_while_truncating_in_any_home(when: When) -> None:
+    """The same where the home is anything that keeps the contract."""
+    climb(lambda n: rung(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 7))
+
+
+def test_a_truncation_that_forgets_the_base_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: without a base, what was truncated is forgotten, and the ladder finds that."""
+    monkeypatch.setattr(bases, "write", lambda *_: None)
+    with pytest.raises((AssertionError, KeyError)):
+        climb(lambda n: rung(MemoryWorld(n), n, "before", "crash"), 1, 7)
