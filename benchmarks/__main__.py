@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import crash, growth, report, window, workloads
+from benchmarks import bucket, crash, growth, report, window, workloads
 from benchmarks.machine import machine
 from benchmarks.measure import FULL, QUICK, Measurement, Plan
 from benchmarks.reach import reach
@@ -29,6 +29,7 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "read": workloads.read,
     "open": crash.open_after_crash,
     "window": window.window,
+    "bucket": bucket.bucket,
 }
 
 

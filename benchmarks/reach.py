@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from benchmarks import bucket
 from benchmarks.measure import Measurement
 from benchmarks.workloads import OVERLAPPED
 
@@ -59,7 +60,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
     """Return every ratio that the measurements allow."""
     table = Table(measurements)
     found: list[Reached] = []
-    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read):
+    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read, _bucket):
         try:
             found += part(table)
         except KeyError:
@@ -137,3 +138,14 @@ def _open(table: Table) -> Iterator[Reached]:
 def _read(table: Table) -> Iterator[Reached]:
     ratio = table.best("read", "Oncelog, read_arrow") / table.best("read", "pyarrow, mapped IPC file")
     yield Reached("read, columnar, against pyarrow from a mapped IPC file", "as fast (1 x)", ratio, "x", ratio >= 1)
+
+
+def _bucket(table: Table) -> Iterator[Reached]:
+    for ours, plain in ((bucket.APPEND, bucket.PUT), (bucket.READ, bucket.GET)):
+        ratio = table.best(bucket.WORKLOAD, plain) / table.best(bucket.WORKLOAD, ours)
+        work = f"{bucket.WORKLOAD}: {ours.removeprefix('Oncelog, ')}, against {plain}"
+        yield Reached(work, "within 1.5 x", ratio, "x", ratio <= 1.5)
+    takeover_s = table.best(bucket.WORKLOAD, bucket.TAKEOVER)
+    yield Reached(f"{bucket.WORKLOAD}: takeover, 100,000 keys", "under 2 s", takeover_s, "s", takeover_s < 2)
+    requests = table.best(bucket.WORKLOAD, bucket.REQUESTS)
+    yield Reached(f"{bucket.WORKLOAD}: requests for a million records", "reported", requests, "", None)

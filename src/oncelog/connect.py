@@ -9,8 +9,9 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog.clock import SYSTEM, Clock
-from oncelog.errors import InvalidArgument, LogBusy, Unsupported
+from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unsupported
 from oncelog.log import names
+from oncelog.log.copying import Copied, Copy, Progress
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log, open_log
 from oncelog.log.manifests import Manifests
@@ -78,6 +79,25 @@ class Database(Handle):
             if known is not None:
                 found.append(known.manifest.name)
         return sorted(found)
+
+    def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:
+        """Copy a log to another database, or under another name: its records with their positions, its ids and what
+        the window knows of them, and its identity, by which content ids are made.
+
+        A copy that was cut short goes on where it stopped when it is made again; so does one of a log that has grown,
+        as long as nobody has written to the copy. ``InvalidArgument`` when something else is there. ``progress`` is
+        called with the records done and those there are.
+        """
+        self._check_usable()
+        to._check_usable()
+        source = self._storage.home(names.home_key(names.check(name)))
+        known = Manifests(source, self._clock).newest()
+        if known is None:
+            message = f"there is no log {name!r} to copy"
+            raise NotFound(message)
+        wanted = names.check(name if rename is None else rename)
+        target = to._storage.home(names.home_key(wanted))
+        return Copy(source, target, self._clock, progress).run(known, wanted)
 
     def queue(
         self,

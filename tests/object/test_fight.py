@@ -83,5 +83,5 @@ def test_a_writer_that_takes_a_fence_for_its_block_is_noticed(
         for number, writer in enumerate((new, old)):
             history.sent.append(Step("append", number, 1))
             ack = writer.append(record(number, "explicit").value, id=f"id-{number}")
-            history.acks.append(Acked(number, *(ack.position, ack.segment or 0, ack.entry or 0), ack.duplicate))
+            history.acks.append(Acked(number, ack.position or 0, ack.segment or 0, ack.entry or 0, ack.duplicate))
         assert history.complaints(list(log.read())) == ["1 was acknowledged at position 0 and is not there"]

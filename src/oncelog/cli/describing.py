@@ -15,6 +15,7 @@ from oncelog.settings import LogSettings, ProducerPolicy
 
 if TYPE_CHECKING:
     from oncelog.cli.appending import Refused, Summary
+    from oncelog.log.copying import Copied
     from oncelog.log.log import LogInfo
     from oncelog.log.retention import Truncation
     from oncelog.log.sealing import Sealing
@@ -209,3 +210,13 @@ def tell_sealing(name: str, done: Sealing, *, as_json: bool) -> None:
         say((name, "cyan"), ": ", plural(done.records, "record"), what)
     else:
         say((name, "cyan"), ": nothing to seal")
+
+
+def tell_copy(name: str, target: str, done: Copied, *, as_json: bool) -> None:
+    """Tell what a copy has."""
+    if as_json:
+        print_json({"log": name, "copy": target, **msgspec.to_builtins(done)})
+        return
+    stored = f"{show_bytes(done.bytes)} ({show_bytes(done.bytes_stored)} of it new)"
+    sizes = f" in {show_count(done.files, 'file')}, {stored}"
+    say((name, "cyan"), ": ", plural(done.records, "record"), sizes, " at ", (target, "cyan"))

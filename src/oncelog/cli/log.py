@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli import asking, describing
+from oncelog.cli import asking, describing, places
 from oncelog.cli import log_settings as given
 from oncelog.cli.log_settings import DEFAULTS
 from oncelog.cli.options import (
@@ -22,6 +22,7 @@ from oncelog.cli.options import (
     Name,
     OutputFormat,
     RowFormat,
+    SourceUrl,
     Url,
     Wait,
     Yes,
@@ -370,6 +371,29 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
         bar.to(0, 0, max(0, total))
         done = log.seal(tell)
     describing.tell_sealing(name, done, as_json=json)
+
+
+@_command(
+    "copy orders s3://bucket/shop",
+    "copy file:///var/lib/shop#orders s3://bucket/shop#orders-2024",
+)
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A log's name, or URL#NAME.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="DST", help="A URL, or URL#NAME.", show_default=False)],
+    *,
+    url: SourceUrl = None,
+    json: Json = False,
+) -> None:
+    """Copy a log to another place, with its positions, ids and dedup window.
+
+    A copy that was cut short goes on where it stopped when the command is given again; so does one of a log that has
+    grown, as long as nobody has written to the copy.
+    """
+    source_url, name = places.source(source, url)
+    target_url, wanted = places.target(target, name)
+    with oncelog.connect(source_url) as db, oncelog.connect(target_url) as to, meter("copying") as bar:
+        done = db.copy(name, to, rename=wanted, progress=lambda records, total: bar.to(records, records, total))
+    describing.tell_copy(name, f"{target_url}#{wanted}", done, as_json=json)
 
 
 @_command("snapshot orders")

@@ -44,6 +44,18 @@ Url = Annotated[
     ),
 ]
 
+SourceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="ONCELOG_URL",
+        metavar="URL",
+        help="The database of a log that is given by its name alone.",
+        show_default=False,
+    ),
+]
+
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
 
 Wait = Annotated[

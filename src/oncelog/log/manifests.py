@@ -179,7 +179,7 @@ class Manifests:
 
     def create(self, manifest: Manifest) -> Known | None:
         """Make the first version; ``None`` when somebody else made it."""
-        return self._offer(1, manifest)
+        return self._offer(1, self._spill(manifest))
 
     def _offer(self, number: int, manifest: Manifest) -> Known | None:
         """Try to create a version; ``None`` when the number is taken by another."""
@@ -205,12 +205,12 @@ class Manifests:
         return self.version(version.number).nonce == version.nonce
 
     def _spill(self, manifest: Manifest) -> Manifest:
-        """Move the oldest segments to a page when a body has grown long."""
-        if len(manifest.segments) > INLINE_SEGMENTS_MAX:
+        """Move the oldest segments to pages when a body has grown long."""
+        while len(manifest.segments) > INLINE_SEGMENTS_MAX:
             old, recent = manifest.segments[:PAGE_SEGMENTS], manifest.segments[PAGE_SEGMENTS:]
             pages = (*manifest.pages, self._write_page(old))
             manifest = msgspec.structs.replace(manifest, pages=pages, segments=recent)
-        if len(manifest.conflicts) > INLINE_SEGMENTS_MAX:
+        while len(manifest.conflicts) > INLINE_SEGMENTS_MAX:
             old, recent = manifest.conflicts[:PAGE_SEGMENTS], manifest.conflicts[PAGE_SEGMENTS:]
             pages = (*manifest.conflict_pages, self._write_page(old))
             manifest = msgspec.structs.replace(manifest, conflict_pages=pages, conflicts=recent)

@@ -104,7 +104,7 @@ def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
     labels = dict.fromkeys((segment.number for segment in group), 0)
-    data = sealed.encode(_tables(home, group, labels))
+    data = sealed.encode(tables(home, group, labels))
     known = manifests.newest()
     assert known is not None
     key = new_key(clock, known.manifest.staging_floor_us)
@@ -140,7 +140,7 @@ def created_us(key: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _tables(home: LogHome, group: Sequence[Segment], labels: dict[int, int]) -> Iterator[pa.RecordBatch]:
+def tables(home: LogHome, group: Sequence[Segment], labels: dict[int, int]) -> Iterator[pa.RecordBatch]:
     """Yield the records of segments in the columns of a sealed file, checking that none is missing, and note their
     labels.
     """

@@ -13,8 +13,9 @@ never acknowledged, and readers, who stop at the first hole, never saw it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -36,6 +37,9 @@ FETCHER = "oncelog-fetch"
 FETCHERS = 16
 READ_AHEAD = 64
 """So many blocks are asked for at once, by so many threads."""
+
+AHEAD_MAX = 32
+"""So many blocks at most wait to be asked for."""
 
 POLL_S = 0.25
 LOOK_S = 1.0
@@ -89,6 +93,8 @@ class ObjectHome:
         self._clock = clock
         self._bell = Bell()
         self._seen: dict[int, tuple[int, int]] = {}
+        self._ahead: dict[tuple[int, int], Future[pa.Buffer | None]] = {}
+        self._block_bytes = 0
 
     # Objects.
 
@@ -185,23 +191,46 @@ class ObjectHome:
     # Reading blocks.
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
-        """Return blocks from number ``cursor`` on, several fetched at once, and the next number."""
+        """Return blocks from number ``cursor`` on, several fetched at once, and the next number.
+
+        What was fetched and is too much for now is kept for the next call, and more is fetched for it meanwhile.
+        """
         found: list[pa.Buffer] = []
         total = 0
         while total < limit_bytes and (end is None or cursor < end):
-            count = _how_many(len(found), total, limit_bytes, None if end is None else end - cursor)
-            for block in self._pool.map(lambda number: self._block(segment, number), range(cursor, cursor + count)):
+            known = (total // len(found) if found else 0) or self._block_bytes
+            count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
+            fetching = [
+                self._ahead.pop((segment, n), None) or self._fetch(segment, n) for n in range(cursor, cursor + count)
+            ]
+            for nth, fetch in enumerate(fetching):
+                block = fetch.result()
                 if block is None and end is None:
                     return found, cursor
                 if block is None:
                     message = f"{self.location(_block_key(segment, cursor))}: the block is gone"
                     raise NotFound(message)
                 if total >= limit_bytes:
+                    self._ahead |= {(segment, cursor + k): later for k, later in enumerate(fetching[nth:])}
                     break
                 found.append(block)
                 total += block.size
                 cursor += 1
+        if found and end is not None:
+            self._block_bytes = total // len(found)
+            self._fetch_ahead(segment, range(cursor, min(end, cursor + len(found), cursor + FETCHERS)))
         return found, cursor
+
+    def _fetch(self, segment: int, number: int) -> Future[pa.Buffer | None]:
+        return self._pool.submit(self._block, segment, number)
+
+    def _fetch_ahead(self, segment: int, numbers: range) -> None:
+        for number in numbers:
+            if (segment, number) not in self._ahead:
+                self._ahead[segment, number] = self._fetch(segment, number)
+        while len(self._ahead) > AHEAD_MAX:
+            with contextlib.suppress(KeyError, StopIteration):  # another reader was quicker
+                self._ahead.pop(next(iter(self._ahead)))
 
     def _block(self, segment: int, number: int) -> pa.Buffer | None:
         """Return a block, or ``None`` where there is nothing, or a fence."""
@@ -311,15 +340,14 @@ class ObjectSegmentWriter:
         """Nothing is held open."""
 
 
-def _how_many(fetched: int, total_bytes: int, limit_bytes: int, left: int | None) -> int:
-    """Return how many blocks to fetch at once: one to begin with, then as many as are like it and wanted.
+def _how_many(fetched: int, wanted_bytes: int, block_bytes: int, left: int | None) -> int:
+    """Return how many blocks to fetch at once: as many as are wanted, if they are like those before.
 
-    Of an open segment, of which nobody knows how far it goes, only as many again as were found.
+    Of an open segment, of which nobody knows how far it goes, only one, and then as many again as were found.
     """
-    if not fetched:
-        return 1
-    wanted = 1 + (limit_bytes - total_bytes) * fetched // total_bytes
-    return min(READ_AHEAD, wanted, fetched if left is None else left)
+    if left is None:
+        return min(READ_AHEAD, max(1, fetched), 1 + wanted_bytes // block_bytes if fetched else 1)
+    return min(READ_AHEAD, left, 1 + wanted_bytes // block_bytes if block_bytes else 1)
 
 
 def _segment_prefix(segment: int) -> str:

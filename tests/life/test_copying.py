@@ -1,0 +1,164 @@
+"""A log copied to another home: the same records at the same places, and the same answers to a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+import oncelog
+from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Window
+from oncelog.connect import Database
+from oncelog.limits import KIB
+from oncelog.log.log import Log
+from oncelog.storage.base import Storage
+from oncelog.storage.bucket import Bucket
+from oncelog.storage.memory import MemoryStorage
+from oncelog.storage.object import ObjectStorage
+from oncelog.testing.faults import Killed
+from oncelog.testing.storage import FaultyStorage
+
+SETTINGS = LogSettings(window=Window(duration_s=1e6, max_keys=1_000), segment_bytes=64 * KIB, seal="off")
+RECORDS = [Record(b"%d" % number * 2_000, id=str(number)) for number in range(60)]
+
+
+@pytest.fixture(params=["file", "memory", "bucket"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """Yield an empty database of every kind."""
+    if request.param == "file":
+        database = oncelog.connect((tmp_path / "there").as_uri())
+    else:
+        storage: Storage = MemoryStorage()
+        if request.param == "bucket":
+            storage = ObjectStorage(Bucket(MemoryStore(), "s3://memory"))
+        database = Database(storage)
+    with database:
+        yield database
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Database]:
+    """Yield a database with a log of every kind of segment: sealed, closed, and open."""
+    with oncelog.connect((tmp_path / "here").as_uri()) as database:
+        log = database.log("orders", SETTINGS, create=True)
+        with log.writer() as writer:
+            writer.append_many(RECORDS[:20])
+            writer.snapshot()
+        log.seal()
+        with log.writer() as writer:
+            writer.append_many(RECORDS[20:50])
+        yield database
+
+
+def rows(log: Log) -> list[oncelog.Entry]:
+    """Return all that is in a log."""
+    return list(log.read())
+
+
+def check_same(here: Database, there: Database, name: str = "orders") -> None:
+    """Hold a copy against the log it is of: what is in it, and what it answers to a retry."""
+    assert rows(there.log(name)) == rows(here.log("orders"))
+    assert there.log(name).info().log_id == here.log("orders").info().log_id
+    assert there.log(name).settings == here.log("orders").settings
+    assert there.log(name).verify().ok
+
+
+def test_a_copy_is_the_same_log(here: Database, there: Database) -> None:
+    """Places, times and settings are as they were; every id is known, and a conflict is one."""
+    done = here.copy("orders", there)
+    assert done.records == 50
+    check_same(here, there)
+    expected = {entry.id: (entry.position, entry.segment, entry.entry) for entry in rows(here.log("orders"))}
+    with there.log("orders").writer() as writer:
+        acks = writer.append_many(RECORDS[:50])
+        assert all(ack.duplicate for ack in acks)
+        assert {str(n): (ack.position, ack.segment, ack.entry) for n, ack in enumerate(acks)} == expected
+        with pytest.raises(IdConflict):
+            writer.append(b"other", id="7")
+        assert writer.append(b"new", id="new").position == 50
+
+
+def test_a_log_that_is_being_written_is_copied_as_far_as_it_can_be_seen(here: Database, there: Database) -> None:
+    """Its writer does not notice; the copy has the open segment up to there."""
+    with here.log("orders").writer() as writer:
+        writer.append_many(RECORDS[50:55])
+        here.copy("orders", there)
+        check_same(here, there)
+        writer.append_many(RECORDS[55:])
+        here.copy("orders", there)
+        check_same(here, there)
+    assert len(rows(there.log("orders"))) == 60
+
+
+def test_a_copy_is_made_again_for_nothing(here: Database, there: Database) -> None:
+    """What is there is not stored once more."""
+    assert here.copy("orders", there).bytes_stored > 0
+    assert here.copy("orders", there).bytes_stored == 0
+    check_same(here, there)
+
+
+def test_under_another_name(here: Database) -> None:
+    """A copy beside the original has a name of its own, and is of the same identity."""
+    here.copy("orders", here, rename="orders-copy")
+    check_same(here, here, "orders-copy")
+    assert here.logs() == ["orders", "orders-copy"]
+
+
+def test_content_ids_are_those_of_the_original(tmp_path: Path, there: Database) -> None:
+    """A record without an id that was stored before the copy is known after it."""
+    with oncelog.connect((tmp_path / "content").as_uri()) as here:
+        with here.log("orders", LogSettings(idempotence="content"), create=True).writer() as writer:
+            writer.append(b"paid")
+        here.copy("orders", there)
+        with there.log("orders").writer() as writer:
+            assert writer.append(b"paid").duplicate
+
+
+def test_what_else_is_there_is_not_touched(here: Database, there: Database) -> None:
+    """Neither another log of that name, nor a copy that has lived on, nor a log that is not there."""
+    with pytest.raises(NotFound):
+        here.copy("missing", there)
+    with there.log("orders", create=True).writer() as writer:
+        writer.append(b"other")
+    with pytest.raises(InvalidArgument, match="another log"):
+        here.copy("orders", there)
+    here.copy("orders", there, rename="copy")
+    with there.log("copy").writer() as writer:
+        writer.append(b"lives on")
+    with pytest.raises(InvalidArgument, match="written to since"):
+        here.copy("orders", there, rename="copy")
+    assert [entry.value for entry in there.log("orders").read()] == [b"other"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_operation(here: Database, when: str) -> None:
+    """A copy that is cut short anywhere is no log, or the whole one; made again, it is the whole one."""
+    for number in count(1):
+        faulty = FaultyStorage(MemoryStorage())
+        there = Database(faulty)
+        faulty.kill_at(number, when)  # type: ignore[arg-type]
+        try:
+            here.copy("orders", there)
+            break
+        except Killed:
+            faulty.restart()
+        if there.logs():
+            check_same(here, there)
+        here.copy("orders", there)
+        check_same(here, there)
+    assert number > 10
+
+
+def test_a_file_that_was_damaged_is_not_copied(here: Database, there: Database, tmp_path: Path) -> None:
+    """A copy is no place for bytes that were never written."""
+    path = Path(here.log("orders").files()[0].path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(content)
+    with pytest.raises(oncelog.CorruptionError):
+        here.copy("orders", there)
+    assert there.logs() == []
