@@ -162,3 +162,19 @@ def test_a_file_that_was_damaged_is_not_copied(here: Database, there: Database, 
     with pytest.raises(oncelog.CorruptionError):
         here.copy("orders", there)
     assert there.logs() == []
+
+
+def test_what_truncation_left_behind_is_copied(tmp_path: Path, there: Database) -> None:
+    """How far a producer got is known in the copy, though its records are gone."""
+    with oncelog.connect((tmp_path / "here").as_uri()) as here:
+        log = here.log("orders", SETTINGS, create=True)
+        for number in range(3):
+            with log.writer(producer="importer") as writer:
+                writer.append(b"v" * 70_000, sequence=number)
+                writer.snapshot()
+        log.truncate(before=2)
+        here.copy("orders", there)
+        assert there.log("orders").info().first_position == log.info().first_position > 0
+        with there.log("orders").writer(producer="importer") as writer:
+            assert writer.last_sequence == 2
+            assert writer.append(b"v" * 70_000, sequence=0).duplicate

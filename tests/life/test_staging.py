@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from oncelog import AppendErrors, InvalidArgument, NotFound, Record
+from oncelog import AppendErrors, InvalidArgument, NotFound, OncelogError, Record
 from oncelog.connect import Database
 from oncelog.log import sealing
 from oncelog.log.log import Log
@@ -96,8 +96,8 @@ def test_a_writer_that_leaves_does_not_wait_for_all_that_could_be_sealed(monkeyp
     assert begun.wait(60)
     leave = writer._committer.leave
 
-    def leave_and_tell() -> None:
-        leave()
+    def leave_and_tell(reason: OncelogError) -> None:
+        leave(reason)
         leaving.set()
 
     monkeypatch.setattr(writer._committer, "leave", leave_and_tell)

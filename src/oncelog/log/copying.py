@@ -192,7 +192,7 @@ class Copy:
                 return manifest
             kept = {segment.file.key for segment in (*wanted.segments, *wanted.conflicts) if segment.file}
             old = {segment.file.key for segment in there.closed_from(manifest, 0) if segment.file} - kept
-            old |= {manifest.base} - {wanted.base, None}
+            old |= {manifest.base} if manifest.base is not None and manifest.base != wanted.base else set()
             return msgspec.structs.replace(wanted, doomed=(*manifest.doomed, *sorted(old)))
 
         there.update(change)

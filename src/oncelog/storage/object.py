@@ -200,9 +200,7 @@ class ObjectHome:
         while total < limit_bytes and (end is None or cursor < end):
             known = (total // len(found) if found else 0) or self._block_bytes
             count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
-            fetching = [
-                self._ahead.pop((segment, n), None) or self._fetch(segment, n) for n in range(cursor, cursor + count)
-            ]
+            fetching = [self._fetch(segment, number) for number in range(cursor, cursor + count)]
             for nth, fetch in enumerate(fetching):
                 block = fetch.result()
                 if block is None and end is None:
@@ -222,12 +220,15 @@ class ObjectHome:
         return found, cursor
 
     def _fetch(self, segment: int, number: int) -> Future[pa.Buffer | None]:
-        return self._pool.submit(self._block, segment, number)
+        """Return a fetch that was begun before, or begin one."""
+        try:
+            return self._ahead.pop((segment, number))
+        except KeyError:
+            return self._pool.submit(self._block, segment, number)
 
     def _fetch_ahead(self, segment: int, numbers: range) -> None:
         for number in numbers:
-            if (segment, number) not in self._ahead:
-                self._ahead[segment, number] = self._fetch(segment, number)
+            self._ahead[segment, number] = self._fetch(segment, number)
         while len(self._ahead) > AHEAD_MAX:
             with contextlib.suppress(KeyError, StopIteration):  # another reader was quicker
                 self._ahead.pop(next(iter(self._ahead)))
