@@ -153,11 +153,11 @@ class Queue(Handle):
         the other, in the order in which they were sent; a group is ordered or not from its beginning.
         """
         check_prefetch(prefetch)
-        broker = self._broker(group, ordered=ordered, start=start)
         timeout_s = ack_timeout_s if ack_timeout_s is not None else self._row.settings.ack_timeout_s
         if message.span_us("ack_timeout_s", timeout_s) <= 0:
             error = f"ack_timeout_s is {timeout_s}, must be more than 0"
             raise InvalidArgument(error)
+        broker = self._broker(group, ordered=ordered, start=start)
         consumer = Consumer(
             broker, self._clock, prefetch=prefetch, ack_timeout_s=timeout_s, leave=self._consumers.discard
         )

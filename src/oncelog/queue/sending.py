@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
+from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.log.writer import Writer
 from oncelog.queue import message as message_module
 from oncelog.queue import state
@@ -124,11 +124,12 @@ class Sending:
                 with self._turns.writing(partition, left_s) as writer:
                     try:
                         return _append_to(writer, records, left_s)
-                    except WriterFenced:
+                    except (Closed, WriterFenced):
                         self._turns.drop(partition, writer)
                         raise
-            except WriterFenced as error:
-                if turn + 1 == _TURNS_MAX or not (repeatable or error.outcome == "not written"):
+            except (Closed, WriterFenced) as error:
+                known = isinstance(error, WriterFenced) and error.outcome == "not written"
+                if turn + 1 == _TURNS_MAX or self._turns.closed or not (repeatable or known):
                     return [error] * len(records)
             except OncelogError as error:
                 return [error] * len(records)

@@ -53,6 +53,11 @@ class Turns:
         self._keeper: threading.Thread | None = None
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._closed
+
     def held(self) -> list[int]:
         """Return the partitions whose writer is here."""
         return [number for number, seat in enumerate(self._seats) if seat.writer is not None and not seat.leaving]

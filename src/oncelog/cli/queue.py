@@ -1,0 +1,397 @@
+"""``oncelog queue``: work queues, from sending to the dead letters."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.text import Text
+
+import oncelog
+from oncelog.cli.options import Json, Limit, Url, paragraphs, show_help
+from oncelog.cli.output import plural, print_facts, print_json, print_table, say
+from oncelog.cli.quantities import duration_s, show_duration, show_time
+from oncelog.errors import NotFound
+
+if TYPE_CHECKING:
+    from oncelog import Delivery, Queue
+    from oncelog.queue.dead_letters import DeadLetter
+    from oncelog.queue.inspecting import QueueStats
+
+app = typer.Typer(
+    help="Work queues: send, consume, look, and deal with dead letters.",
+    callback=show_help,
+    invoke_without_command=True,
+)
+dlq = typer.Typer(help="Dead letters: what could not be delivered.", callback=show_help, invoke_without_command=True)
+app.add_typer(dlq, name="dlq")
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SHOWN_BYTES = 60
+_BATCH = 500
+
+QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        envvar="ONCELOG_QUEUE_STATE",
+        metavar="URL",
+        help="Where its brokers remember: postgresql://…",
+        show_default="SQLite beside the logs",
+    ),
+]
+Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")]
+Position = Annotated[int, typer.Argument(metavar="POSITION", help="Its place, as list shows it.", show_default=False)]
+
+
+def _command(on: typer.Typer, noun: str, *examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
+    """Make a command, with examples below its help."""
+    lines = "\n".join(f"  [cyan]oncelog {noun} {example}[/]" for example in examples)
+
+    def made(command: _Command) -> _Command:
+        text = paragraphs(command.__doc__ or "")
+        return on.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
+
+    return made
+
+
+@contextmanager
+def _opened(url: str, name: str, state: str | None) -> Iterator[Queue]:
+    """Open a queue that is there; of one that is not, say what makes it in a shell."""
+    with oncelog.connect(url) as db:
+        try:
+            queue = db.queue(name, state=state)
+        except NotFound as error:
+            message = f"there is no queue {name!r} at {url}: make it with oncelog queue create"
+            raise NotFound(message) from error
+        yield queue
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _short(value: bytes) -> str:
+    return _text(value[:_SHOWN_BYTES]).replace("\n", "␤") + ("…" if len(value) > _SHOWN_BYTES else "")
+
+
+def _value(value: bytes) -> dict[str, str]:
+    """Return a value for JSON: as text where it is text."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
+
+
+@_command(app, "queue", "create emails", "create emails --partitions 4")
+def create(
+    name: QueueName,
+    url: Url,
+    *,
+    partitions: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The logs it is spread over: fixed from now on.")
+    ] = 1,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Create a queue. One that is there with as many partitions is left as it is."""
+    with oncelog.connect(url) as db:
+        queue = db.queue(name, partitions=partitions, create=True, state=state)
+        if json:
+            print_json({"queue": queue.name, "partitions": queue.partitions})
+        else:
+            say((name, "cyan"), " is there, with ", plural(queue.partitions, "partition"))
+
+
+@_command(
+    app,
+    "queue",
+    "send emails 'welcome!' --id user-7",
+    "send emails --key customer-7 --delay 10m hello",
+    "send emails < day.txt",
+)
+def send(
+    name: QueueName,
+    url: Url,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="What to send; nothing: each line of stdin.", show_default=False),
+    ] = None,
+    *,
+    id: Annotated[str, typer.Option(help="The id of the one message: sent again, it is there once.")] = "",
+    key: Annotated[str, typer.Option(help="What picks its partition, and is kept in order.")] = "",
+    tenant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    delay: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="How long to hold it back.", show_default="0 s")
+    ] = 0.0,
+    deadline: Annotated[
+        float | None,
+        typer.Option(parser=duration_s, metavar="DURATION", help="After which it is not delivered, but dead."),
+    ] = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Send messages. They are durable when this ends.
+
+    With --id, one message: sent again, also after an error, it is in the queue once.
+    """
+    from oncelog import Message  # noqa: PLC0415 (not for those who ask for help)
+
+    if id and len(values or ()) != 1:
+        message = "--id is for one message: give its value"
+        raise typer.BadParameter(message)
+    lines = (value.encode() for value in values) if values else (line.rstrip(b"\n") for line in sys.stdin.buffer)
+    stored = duplicates = 0
+    with _opened(url, name, state) as queue:
+        batch: list[Message] = []
+        for line in lines:
+            batch.append(Message(line, id, key, tenant, None, delay, deadline))
+            if len(batch) == _BATCH:
+                stored += len(queue.send_many(batch))
+                batch = []
+        answers = queue.send_many(batch) if batch else []
+        duplicates = sum(answer.duplicate for answer in answers)
+        stored += len(answers) - duplicates
+    if json:
+        print_json({"queue": name, "sent": stored, "duplicates": duplicates})
+    else:
+        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{', there before' if duplicates else ''}")
+
+
+@_command(
+    app,
+    "queue",
+    "consume emails --group mailer",
+    "consume emails -g mailer --limit 10 --json | jq .value",
+    "consume emails -f",
+)
+def consume(
+    name: QueueName,
+    url: Url,
+    *,
+    group: Group = "default",
+    limit: Limit = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", metavar="", help="Wait for more, until Ctrl-C.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Write messages to stdout, and acknowledge each once it is written.
+
+    Ends when there are none to deliver now. Killed in between, it may write a message again the next time.
+    """
+    with _opened(url, name, state) as queue, queue.consume(group, prefetch=100) as consumer:
+        left = limit if limit is not None else -1
+        while left:
+            found = consumer.receive(_BATCH if left < 0 else min(left, _BATCH), timeout_s=1.0 if follow else 0.0)
+            if not found and not follow:
+                break
+            for delivery in found:
+                _write(delivery, json=json)
+            sys.stdout.flush()
+            if found:
+                consumer.ack(found)
+            left -= len(found)
+
+
+def _write(delivery: Delivery, *, json: bool) -> None:
+    if not json:
+        sys.stdout.write(_text(delivery.value) + "\n")
+        return
+    print_json(
+        {
+            "id": delivery.id,
+            "key": delivery.key,
+            "tenant": delivery.tenant,
+            "partition": delivery.partition,
+            "position": delivery.position,
+            "attempts": delivery.attempts,
+            "last_error": delivery.last_error,
+            "sent_at": show_time(delivery.sent_at),
+            "headers": {header: _text(value) for header, value in delivery.headers.items()},
+            **_value(delivery.value),
+        }
+    )
+
+
+@_command(app, "queue", "stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
+def stats(
+    url: Url,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The queue's name; nothing: all.", show_default=False)
+    ] = None,
+    *,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show how far each group is: what is new, in workers' hands, waiting, dead. With --json: one object a queue."""
+    with oncelog.connect(url) as db:
+        names = [name] if name is not None else db.queues(state=state)
+        found = [db.queue(one, state=state).stats() for one in names]
+    for one in found if json else ():
+        print_json(one)
+    if not json:
+        _print_stats(url, found)
+
+
+def _print_stats(url: str, found: list[QueueStats]) -> None:
+    if not found:
+        say("no queues at ", (url, "cyan"))
+        return
+    headings = ("lag", "new", "leased", "waiting", "dying", "acked", "refused", "timed out", "buried")
+    columns = [("queue", "left"), ("group", "left"), *((heading, "right") for heading in headings), ("", "left")]
+    rows: list[list[str | Text]] = []
+    for queue in found:
+        if not queue.groups:
+            rows.append([Text(queue.name, "cyan"), "-", f"{sum(queue.ends):,}", *([""] * 8), _paused(queue.paused)])
+        for name, group in queue.groups.items():
+            counts = [group.lag, group.new, group.leased, group.waiting, group.dying, group.acked, group.refused]
+            counts += [group.timed_out, group.buried]
+            shown = [f"{count:,}" for count in counts]
+            rows.append([Text(queue.name, "cyan"), name, *shown, _paused(queue.paused or group.paused)])
+    print_table(columns, rows)
+
+
+def _paused(paused: bool) -> Text:  # noqa: FBT001 (it says what it is)
+    return Text("paused" if paused else "", "yellow")
+
+
+@_command(app, "queue", "peek emails --group mailer", "peek emails --limit 3 --json")
+def peek(
+    name: QueueName, url: Url, *, group: Group = "default", limit: Limit = 10, state: State = None, json: Json = False
+) -> None:
+    """Show the first messages that a group has not settled, and how each stands, without delivering them."""
+    with _opened(url, name, state) as queue:
+        found = queue.peek(group, limit=limit if limit is not None else 10)
+    for one in found if json else ():
+        known = msgspec.to_builtins(one, builtin_types=(bytes,))
+        print_json({**{part: value for part, value in known.items() if part != "value"}, **_value(one.value)})
+    if json:
+        return
+    columns = [
+        ("partition", "right"),
+        ("position", "right"),
+        ("stands", "left"),
+        ("attempts", "right"),
+        ("in", "right"),
+    ]
+    columns += [("id", "left"), ("key", "left"), ("last error", "fold"), ("value", "fold")]
+    print_table(
+        columns,
+        [
+            (
+                str(one.partition),
+                f"{one.position:,}",
+                one.standing,
+                str(one.attempts),
+                show_duration(one.due_in_s) if one.due_in_s else "",
+                one.id,
+                one.key,
+                one.last_error or "",
+                _short(one.value),
+            )
+            for one in found
+        ],
+    )
+
+
+@_command(app, "queue", "pause emails", "pause emails --group mailer", "pause emails --resume")
+def pause(
+    name: QueueName,
+    url: Url,
+    *,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group only.", show_default="all")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", metavar="", help="Deliver again.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
+    with _opened(url, name, state) as queue:
+        (queue.resume if resume else queue.pause)(group)
+    if json:
+        print_json({"queue": name, "group": group, "paused": not resume})
+    else:
+        say((name, "cyan"), f"{f', group {group}' if group else ''}: ", "delivers" if resume else "is paused")
+
+
+# Dead letters.
+
+
+def _letter(letter: DeadLetter) -> dict[str, object]:
+    known: dict[str, object] = msgspec.to_builtins(letter, builtin_types=(bytes,))
+    known["headers"] = {header: _text(value) for header, value in letter.headers.items()}
+    known["died_at"] = show_time(letter.died_at)
+    del known["value"]
+    return {**known, **_value(letter.value)}
+
+
+@_command(dlq, "queue dlq", "list emails", "list emails --json | jq .last_error", name="list")
+def list_letters(name: QueueName, url: Url, *, limit: Limit = None, state: State = None, json: Json = False) -> None:
+    """List the dead letters of a queue, oldest first."""
+    with _opened(url, name, state) as queue:
+        found = queue.dead_letters.list(limit=limit)
+    for one in found if json else ():
+        print_json(_letter(one))
+    if json:
+        return
+    if not found:
+        say((name, "cyan"), ": no dead letters")
+        return
+    columns = [("position", "right"), ("died at", "left"), ("group", "left"), ("attempts", "right"), ("id", "left")]
+    columns += [("last error", "fold"), ("value", "fold")]
+    print_table(
+        columns,
+        [
+            (
+                f"{one.position:,}",
+                show_time(one.died_at),
+                one.group,
+                str(one.attempts),
+                one.id,
+                one.last_error,
+                _short(one.value),
+            )
+            for one in found
+        ],
+    )
+
+
+@_command(dlq, "queue dlq", "show emails 3")
+def show(name: QueueName, position: Position, url: Url, *, state: State = None, json: Json = False) -> None:
+    """Show one dead letter: where it comes from, why it died, and what it says."""
+    with _opened(url, name, state) as queue:
+        letter = queue.dead_letters.show(position)
+    if json:
+        print_json(_letter(letter))
+        return
+    facts = [(part.replace("_", " "), str(value)) for part, value in _letter(letter).items() if value not in ("", {})]
+    print_facts([("", facts)])
+
+
+@_command(dlq, "queue dlq", "redrive emails", "redrive emails 3 4 7")
+def redrive(
+    name: QueueName,
+    url: Url,
+    positions: Annotated[
+        list[int] | None, typer.Argument(metavar="[POSITION]...", help="Which; nothing: all.", show_default=False)
+    ] = None,
+    *,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Send dead letters back to the queue and group they came from. An effect that had been done is not done again,
+    where workers use an inbox.
+    """
+    with _opened(url, name, state) as queue:
+        count = queue.dead_letters.redrive(positions or None)
+    if json:
+        print_json({"queue": name, "redriven": count})
+    else:
+        say((name, "cyan"), ": ", plural(count, "message"), " sent back")

@@ -1,0 +1,143 @@
+"""``oncelog queue``: what operators type, and what they see."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import oncelog
+from oncelog import Queue
+from oncelog.cli import app, run
+from tests.cli.shell import Outcome, shell
+
+Call = Callable[..., Outcome]
+ROOT: Any = typer.main.get_command(app)
+QUEUE: dict[str, Any] = ROOT.commands["queue"].commands
+COMMANDS: dict[tuple[str, ...], Any] = {
+    ("queue", name): command for name, command in QUEUE.items() if name != "dlq"
+} | {("queue", "dlq", name): command for name, command in QUEUE["dlq"].commands.items()}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return the URL of a database that is not there yet."""
+    return f"file://{tmp_path}/db"
+
+
+@pytest.fixture
+def call(url: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Return what runs a command line in this process, on the database of the test."""
+    monkeypatch.setenv("ONCELOG_URL", url)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def called(*arguments: str) -> Outcome:
+        capfdbinary.readouterr()
+        code = run(arguments)
+        return Outcome(code, *capfdbinary.readouterr())
+
+    return called
+
+
+@pytest.fixture
+def queue(url: str, call: Call) -> Iterator[Queue]:
+    """Return a queue that the shell made, to see what it did."""
+    assert call("queue", "create", "emails").code == 0
+    with oncelog.connect(url) as db:
+        yield db.queue("emails")
+
+
+def test_every_command_is_there() -> None:
+    """What operators were promised."""
+    promised = {"create", "send", "consume", "stats", "peek", "pause", "dlq list", "dlq show", "dlq redrive"}
+    assert {" ".join(words[1:]) for words in COMMANDS} == promised
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_has_examples_that_parse(call: Call, words: tuple[str, ...]) -> None:
+    """Each command takes a URL and --json, and shows examples that are calls it takes."""
+    shown = call(*words, "--help")
+    assert shown.code == 0
+    command = COMMANDS[words]
+    assert {"--url", "--json"} <= {option for parameter in command.params for option in parameter.opts}
+    examples = re.findall(r"\[cyan\](oncelog .*)\[/\]", command.epilog)
+    assert examples
+    for example in examples:
+        parts = shlex.split(example.split("|")[0].split("<")[0])
+        assert tuple(parts[1 : 1 + len(words)]) == words
+        with command.make_context(words[-1], parts[1 + len(words) :]):
+            pass
+
+
+def test_send_and_consume(call: Call, queue: Queue) -> None:
+    """What is sent comes out once, acknowledged; sent again under its id, it is there once."""
+    assert call("queue", "send", "emails", "welcome", "--id", "user-7", "--key", "k", "--json").json["sent"] == 1
+    again = call("queue", "send", "emails", "welcome", "--id", "user-7", "--key", "k", "--json").json
+    assert (again["sent"], again["duplicates"]) == (0, 1)
+    [line] = call("queue", "consume", "emails", "-g", "mailer", "--json").lines
+    assert (line["value"], line["id"], line["key"], line["attempts"]) == ("welcome", "user-7", "k", 1)
+    assert call("queue", "consume", "emails", "-g", "mailer").out == b""
+    assert queue.lag("mailer") == 0
+
+
+def test_send_takes_lines(url: str, queue: Queue) -> None:
+    """A pipe of lines is as many messages; consume writes them as they were."""
+    done = shell("queue", "send", "emails", url=url, given=b"one\ntwo\nthree\n")
+    assert (done.code, done.err) == (0, b"")
+    assert shell("queue", "consume", "emails", "--limit", "2", url=url).out == b"one\ntwo\n"
+    assert queue.lag() == 1
+
+
+def test_delay_and_deadline(call: Call, queue: Queue) -> None:
+    """Durations are written as people write them."""
+    call("queue", "send", "emails", "later", "--delay", "1h", "--deadline", "2h")
+    assert call("queue", "consume", "emails").out == b""
+    [waiting] = call("queue", "peek", "emails", "--json").lines
+    assert (waiting["standing"], waiting["value"]) == ("waiting", "later")
+    assert 3500 < waiting["due_in_s"] <= 3600
+    assert b"waiting" in call("queue", "peek", "emails").out
+
+
+def test_stats_and_pause(call: Call, queue: Queue) -> None:
+    """An operator sees the lag, stops delivery, and lets it go on."""
+    queue.send(b"a")
+    queue.consume("mailer").close()
+    assert call("queue", "stats", "emails", "--json").json["groups"]["mailer"]["lag"] == 1
+    assert call("queue", "pause", "emails").code == 0
+    assert b"paused" in call("queue", "stats").out
+    assert call("queue", "consume", "emails", "-g", "mailer").out == b""
+    assert call("queue", "pause", "emails", "--resume").code == 0
+    assert call("queue", "consume", "emails", "-g", "mailer").out == b"a\n"
+
+
+def test_dead_letters(call: Call, queue: Queue) -> None:
+    """They are listed, shown and sent back."""
+    queue.send(b"bad \xff", id="x", headers={"trace": b"1"})
+    with queue.consume("mailer") as consumer:
+        consumer.receive()[0].nack("never", retry=False)
+    assert b"never" in call("queue", "dlq", "list", "emails").out
+    [letter] = call("queue", "dlq", "list", "emails", "--json").lines
+    assert (letter["last_error"], letter["value_base64"], letter["headers"]) == ("never", "YmFkIP8=", {"trace": "1"})
+    position = str(letter["position"])
+    assert call("queue", "dlq", "show", "emails", position, "--json").json == letter
+    assert b"never" in call("queue", "dlq", "show", "emails", position).out
+    assert call("queue", "dlq", "redrive", "emails", position, "--json").json["redriven"] == 1
+    assert b"no dead letters" in call("queue", "dlq", "list", "emails").out
+    assert len(call("queue", "consume", "emails", "-g", "mailer", "--json").lines) == 1
+
+
+def test_what_is_not_there_is_told(call: Call) -> None:
+    """One line that says what to do, and the exit code of a wrong call."""
+    missing = call("queue", "stats", "nowhere")
+    assert (missing.code, b"nowhere" in missing.err) == (2, True)
+    assert call("queue", "send", "nowhere", "a").code == 2
+    assert b"no queues" in call("queue", "stats").out
+    call("queue", "create", "emails")
+    assert call("queue", "dlq", "show", "emails", "7").code == 2
+    assert call("queue", "send", "emails", "a", "b", "--id", "x").code == 2
+    assert call("queue", "create", "emails", "--partitions", "3").code == 2

@@ -1,0 +1,194 @@
+"""The gate of producers: PENDING, COMMITTED, FAILED, across attempts, processes and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from oncelog import AppendErrors, IdConflict, InvalidArgument, Message, Queue, Unavailable
+from oncelog.connect import Database
+from oncelog.queue.sending import SendStatus
+from tests.log.watched import LONG_S, WatchedStorage
+from tests.queue.conftest import World
+
+LOG = "queue/emails/0"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def state(request: pytest.FixtureRequest) -> str | None:
+    """Return where the gate's state is."""
+    return request.getfixturevalue("postgres_state") if request.param == "postgresql" else None
+
+
+@pytest.fixture
+def storage() -> WatchedStorage:
+    """Return a storage that a test can stop."""
+    return WatchedStorage()
+
+
+@pytest.fixture
+def queue(storage: WatchedStorage, state: str | None) -> Iterator[Queue]:
+    """Return a queue whose writes a test can stop."""
+    with Database(storage) as db:
+        yield db.queue("emails", create=True, state=state)
+        storage.otherwise = "stored"
+        storage.let_go()
+
+
+def status(queue: Queue, id: str) -> SendStatus:
+    """Return what the gate knows."""
+    found = queue.status(id)
+    assert found is not None
+    return found
+
+
+def test_pending_is_joined_when_asked(queue: Queue, storage: WatchedStorage) -> None:
+    """An attempt that meets another on its way waits for its outcome, and there is one message."""
+    queue.send(b"first")
+    storage.hold()
+    offers = len(storage.offers)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(queue.send, b"a", id="x")
+        storage.wait_for_offers(offers + 1)
+        assert status(queue, "x").status == "PENDING"
+        second = pool.submit(queue.send, b"a", id="x", on_pending="join")
+        storage.let_go()
+        answers = [first.result(LONG_S), second.result(LONG_S)]
+    assert {answer.position for answer in answers} == {1}
+    assert sorted(answer.duplicate for answer in answers) == [False, True]
+    assert status(queue, "x").status == "COMMITTED"
+
+
+def test_pending_is_refused_when_asked(queue: Queue, storage: WatchedStorage) -> None:
+    """Who does not want to wait is told at once, that nothing was written, and the first attempt goes on."""
+    storage.hold()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(queue.send, b"a", id="x")
+        storage.wait_for_offers(1)
+        with pytest.raises(Unavailable, match="PENDING") as refused:
+            queue.send(b"a", id="x", on_pending="refuse")
+        assert refused.value.outcome == "not written"
+        assert status(queue, "x").status == "PENDING"
+        storage.let_go()
+        first.result(LONG_S)
+    assert queue.send(b"a", id="x", on_pending="refuse").duplicate
+
+
+def test_pending_in_another_process_is_refused_when_asked(
+    queue: Queue, storage: WatchedStorage, state: str | None
+) -> None:
+    """Also an attempt of somebody else who writes now is seen."""
+    storage.hold()
+    with Database(storage) as db, ThreadPoolExecutor(1) as pool:
+        other = db.queue("emails", state=state)
+        first = pool.submit(queue.send, b"a", id="x")
+        storage.wait_for_offers(1)
+        with pytest.raises(Unavailable, match="PENDING"):
+            other.send(b"a", id="x", on_pending="refuse")
+        storage.let_go()
+        first.result(LONG_S)
+        assert other.send(b"a", id="x", on_pending="refuse").duplicate
+
+
+def test_conflict_is_checked_before_in_progress(queue: Queue, storage: WatchedStorage) -> None:
+    """Other content under an id that is on its way is a conflict, and not taken for a repeat."""
+    storage.hold()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(queue.send, b"a", id="x")
+        storage.wait_for_offers(1)
+        second = pool.submit(queue.send, b"b", id="x")
+        storage.let_go()
+        assert first.result(LONG_S).position == 0
+        with pytest.raises(IdConflict):
+            second.result(LONG_S)
+
+
+def test_failed_can_begin_again_with_its_last_error_kept(queue: Queue, storage: WatchedStorage) -> None:
+    """An attempt that surely wrote nothing is FAILED; the next one begins anew, and the error stays to be seen."""
+    with Database(storage) as db, db.log(LOG).writer():
+        with pytest.raises(Unavailable) as failed:
+            queue.send(b"a", id="x", timeout_s=0)
+        assert failed.value.outcome == "not written"
+    assert (status(queue, "x").status, status(queue, "x").last_error) == ("FAILED", str(failed.value))
+    assert not queue.send(b"a", id="x").duplicate
+    assert (status(queue, "x").status, status(queue, "x").last_error) == ("COMMITTED", str(failed.value))
+
+
+def test_an_unknown_outcome_stays_pending(queue: Queue, storage: WatchedStorage) -> None:
+    """Neither a success nor a failure: the same attempt again settles it, and there is one message."""
+    queue.send(b"first")
+    storage.otherwise = "refused"
+    with pytest.raises(Unavailable) as unknown:
+        queue.send(b"a", id="x", timeout_s=0.05)
+    assert unknown.value.outcome == "unknown"
+    assert status(queue, "x").status == "PENDING"
+    storage.otherwise = "stored"
+    queue.send(b"a", id="x")
+    assert status(queue, "x").status == "COMMITTED"
+    assert queue.stats().ends == [2]
+
+
+def test_an_unknown_id_has_no_status(queue: Queue) -> None:
+    """What was never sent is not known."""
+    assert queue.status("x") is None
+
+
+def test_status_survives_a_restart(world: World) -> None:
+    """The gate's answers are not only in memory."""
+    queue = world.open().queue("emails", create=True, state=world.state)
+    queue.send(b"a", id="x")
+    queue.close()
+    found = world.open().queue("emails", state=world.state).status("x")
+    assert found is not None
+    assert found.status == "COMMITTED"
+
+
+def test_old_answers_are_forgotten(world: World) -> None:
+    """The gate does not grow for ever: what ended long ago goes; the log's window decides then."""
+    queue = world.open().queue("emails", create=True, state=world.state)
+    queue.send(b"a", id="x")
+    queue.close()
+    world.clock.advance(3601)
+    queue = world.open().queue("emails", state=world.state)
+    queue.send(b"b", id="y")
+    assert queue.status("x") is None
+    assert queue.status("y") is not None
+
+
+def test_some_of_many_are_refused(queue: Queue) -> None:
+    """Each gets its own answer, and what is good is stored."""
+    queue.send(b"a", id="x")
+    with pytest.raises(AppendErrors) as caught:
+        queue.send_many([Message(b"other", id="x"), Message(b"b", id="y")])
+    conflict, sent = caught.value.results
+    assert isinstance(conflict, IdConflict)
+    assert sent.position == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(b"a", id=3),  # type: ignore[arg-type]
+        Message(b"a", key="\ud800"),
+        Message(b"a", delay_s=-1),
+        Message(b"a", deadline_s=float("nan")),
+        Message(b"a", delay_s=1e12),
+        Message(b"a", headers={"oncelog-envelope": b""}),
+        Message("text"),  # type: ignore[arg-type]
+        "message",
+    ],
+    ids=["id", "surrogate", "negative", "nan", "too long", "reserved", "text", "no message"],
+)
+def test_what_cannot_be_sent_is_refused_and_nothing_is_written(message: Message) -> None:
+    """A bad message spoils the call before any of it is stored."""
+    import oncelog
+
+    with oncelog.connect("memory://") as db:
+        queue = db.queue("emails", create=True)
+        with pytest.raises((InvalidArgument, AppendErrors)):
+            queue.send_many([message])
+        assert queue.stats().ends == [0]
+        with pytest.raises(InvalidArgument):
+            queue.send(b"a", on_pending="wait")  # type: ignore[arg-type]
