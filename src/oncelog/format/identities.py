@@ -35,7 +35,10 @@ class Identities(msgspec.Struct, frozen=True):
     @classmethod
     def sorted(cls, keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64], rows: NDArray[np.uint32]) -> Identities:
         """Return identities given in any order."""
-        order = np.lexsort((rows, keys[:, 1], keys[:, 0]))
+        order = np.argsort(keys[:, 0])
+        high = keys[order, 0]
+        if (high[1:] == high[:-1]).any():  # hardly ever by chance, so it is an id that is there twice
+            order = np.lexsort((rows, keys[:, 1], keys[:, 0]))
         return cls(keys[order, 0].copy(), keys[order, 1].copy(), fingerprints[order], rows[order])
 
     @classmethod

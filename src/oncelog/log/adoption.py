@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,16 +55,16 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
     ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
     """
     count = digest = labels = 0
-    found: list[Identities] = []
+    found: list[_Named] = []
 
     def tables() -> Iterable[pa.RecordBatch]:
         nonlocal count, digest, labels
         for payload in payloads:
             labels |= labels_of(payload)
             fingerprints = hasher.fingerprints(payload)
-            identities = _identities(hasher, payload, fingerprints, count)
-            found.append(identities)
-            digest += digest_of(fingerprints, identities, count)
+            named = _named(hasher, payload, fingerprints, count)
+            found.append(named)
+            digest += _digest(fingerprints, named, count)
             count += payload.num_rows
             yield sealed.to_staged(payload)
 
@@ -71,7 +72,7 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
     if not count:
         message = "there are no records to stage"
         raise InvalidArgument(message)
-    identities = Identities.joined(found)
+    identities = _sorted(found)
     key = new_key(clock, floor_us)
     home.create(key, [data])
     beside = None
@@ -92,29 +93,42 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
 
 def identities_of(hasher: Hasher, payloads: Iterable[tuple[pa.RecordBatch, int]]) -> Identities:
     """Return the identities of payloads, each given with the number of its first row."""
-    return Identities.joined(
-        [_identities(hasher, payload, hasher.fingerprints(payload), first_row) for payload, first_row in payloads]
+    return _sorted(
+        [_named(hasher, payload, hasher.fingerprints(payload), first_row) for payload, first_row in payloads]
     )
 
 
-def _identities(
-    hasher: Hasher, payload: pa.RecordBatch, fingerprints: NDArray[np.uint64], first_row: int
-) -> Identities:
-    """Return the identities of the rows of a payload that carry an id."""
+class _Named(NamedTuple):
+    """The rows of a payload that carry an id: identities, fingerprints, and numbers in the file."""
+
+    keys: NDArray[np.uint64]
+    fingerprints: NDArray[np.uint64]
+    rows: NDArray[np.uint32]
+
+
+def _named(hasher: Hasher, payload: pa.RecordBatch, fingerprints: NDArray[np.uint64], first_row: int) -> _Named:
     at = payload.schema.get_field_index("id")
     if at < 0:
-        return Identities.joined([])
+        return _Named(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
     ids = payload.column(at)
     rows = np.flatnonzero(arrays.present(ids))
     if len(rows) < len(ids):
         ids, fingerprints = ids.drop_null(), fingerprints[rows]
-    return Identities.sorted(hasher.identities(None, ids), fingerprints, (rows + first_row).astype(np.uint32))
+    return _Named(hasher.identities(None, ids), fingerprints, (rows + first_row).astype(np.uint32))
 
 
-def digest_of(fingerprints: NDArray[np.uint64], identities: Identities, first_row: int) -> int:
+def _sorted(parts: Sequence[_Named]) -> Identities:
+    """Return the identities of all parts together: sorted once, not part by part."""
+    if not parts:
+        return Identities.joined([])
+    keys, fingerprints, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Identities.sorted(keys, fingerprints, rows)
+
+
+def _digest(fingerprints: NDArray[np.uint64], named: _Named, first_row: int) -> int:
     """Return a digest of rows that does not depend on their order: a sum over what each row is and says."""
     mixed = _mixed(fingerprints)
-    mixed[identities.rows.astype(np.int64) - first_row] += _mixed(identities.high ^ _mixed(identities.low))
+    mixed[named.rows.astype(np.int64) - first_row] += _mixed(named.keys[:, 0] ^ _mixed(named.keys[:, 1]))
     return int(_mixed(mixed).sum(dtype=np.uint64))
 
 
