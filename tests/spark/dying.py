@@ -62,7 +62,7 @@ def die_at(step: int, when: str, victims: str) -> None:
             die(victims)
         return done
 
-    LocalHome.create = create  # type: ignore[method-assign]
+    LocalHome.create = create  # type: ignore[method-assign, assignment]
 
 
 def die(victims: str) -> None:
