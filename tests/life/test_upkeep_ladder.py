@@ -31,7 +31,7 @@ from tests.life.shop import stage
 from tests.life.upkeep import Upkeep
 from tests.log.history import Request
 from tests.log.test_ladder import ENDINGS, WHENS, DeafDisk, climb, few, leave, patiently, request
-from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living, read
+from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living, read
 
 SETTINGS = LogSettings(
     window=Window(duration_s=1e5, max_keys=10_000),
@@ -291,6 +291,13 @@ def test_upkeep_of_any_home(when: When) -> None:
     """The same where the home is anything that keeps the contract: killed, failing, or with its answer lost."""
     climb(lambda n: killed(MemoryWorld(n), n, when, "crash"), *few(1, 53))
     climb(lambda n: failed(MemoryWorld(n, in_flight_max=3), n, when, 0, "crash"), *few(2, 53))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_upkeep_in_a_bucket(when: When) -> None:
+    """The same request by request."""
+    climb(lambda n: killed(BucketWorld(n), n, when, "crash"), *few(1, 101))
+    climb(lambda n: failed(BucketWorld(n), n, when, 0, "crash"), *few(2, 101))
 
 
 # That the ladder can tell.

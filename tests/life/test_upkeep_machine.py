@@ -27,7 +27,7 @@ from oncelog.types import Record
 from tests.life.shop import stage
 from tests.log.model import Model, Outcome, Stored, Together
 from tests.log.test_machine import LogMachine, ask_one, endings, seeds, whens
-from tests.log.worlds import DiskWorld, Ending, MemoryWorld
+from tests.log.worlds import BucketWorld, DiskWorld, Ending, MemoryWorld
 
 LEASE_S = 30.0
 adoptable = st.lists(
@@ -303,7 +303,13 @@ class MemoryMachine(LifeMachine):
     make_world = staticmethod(lambda: MemoryWorld(auto_advance=False))
 
 
-@pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine])
+class BucketMachine(LifeMachine):
+    """A log in a bucket."""
+
+    make_world = staticmethod(lambda: BucketWorld(auto_advance=False))
+
+
+@pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine, BucketMachine])
 def test_a_log_that_is_looked_after_says_what_a_dictionary_says(machine: type[LifeMachine]) -> None:
     """Positions, duplicates and reads are as told whatever upkeep is done or cut short, and it never goes too far."""
     steps = settings(

@@ -33,7 +33,7 @@ from oncelog.testing.faults import Killed, When
 from oncelog.types import Ack, Record
 from tests.log.history import Kind, Request, send
 from tests.log.model import Answer, Model, Outcome, Refusal, Stored
-from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living, read
+from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living, read
 
 SETTINGS = LogSettings(
     window=Window(duration_s=10.0, max_keys=5),
@@ -339,7 +339,13 @@ class PipelinedMachine(MemoryMachine):
     make_world = staticmethod(lambda: MemoryWorld(auto_advance=False, in_flight_max=3))
 
 
-@pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine, PipelinedMachine])
+class BucketMachine(MemoryMachine):
+    """A log in a bucket."""
+
+    make_world = staticmethod(lambda: BucketWorld(auto_advance=False))
+
+
+@pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine, PipelinedMachine, BucketMachine])
 def test_a_log_says_what_a_dictionary_says(machine: type[LogMachine]) -> None:
     """Within its window a retry is the original's duplicate, beyond it a new record, whatever happens in between."""
     run_state_machine_as_test(

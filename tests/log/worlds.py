@@ -127,6 +127,9 @@ class _Unasked(ObjectStorage):
     def home(self, key: str) -> ObjectHome:
         home = super().home(key)
         home.exclusive = True
+        home.commit_interval_s = (
+            0.0 if isinstance(self._clock, SimulatedClock) and not self._clock.auto_advance else 0.1
+        )
         return home
 
 

@@ -11,7 +11,7 @@ from oncelog.connect import Database
 from oncelog.errors import OncelogError
 from oncelog.log import asking
 from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectSegmentWriter, ObjectStorage
+from oncelog.storage.object import ObjectHome, ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.log_contract import LogContract
 from oncelog.testing.log_fixtures import Reopen
@@ -39,7 +39,7 @@ class Buckets(LogContract):
         monkeypatch: pytest.MonkeyPatch,
     ) -> Iterator[Database]:
         """Yield the first of them."""
-        monkeypatch.setattr(ObjectSegmentWriter, "commit_interval_s", 0.001)
+        monkeypatch.setattr(ObjectHome, "commit_interval_s", 0.001)
         opened.append(_connected(inner))
         yield opened[0][1]
         for _, database in reversed(opened):

@@ -84,6 +84,7 @@ class ObjectHome:
     """The home of one log in a bucket. Safe to share between threads and processes."""
 
     exclusive = False
+    commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, bucket: Bucket, prefix: str, pool: ThreadPoolExecutor, clock: Clock) -> None:
         """Keep everything below a prefix of a bucket; ``ObjectStorage.home`` calls this."""
@@ -326,10 +327,10 @@ class ObjectSegmentWriter:
     """Creates the blocks of one segment."""
 
     in_flight_max = IN_FLIGHT_MAX
-    commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, home: ObjectHome, segment: int) -> None:
         """Write one segment; ``ObjectHome.start_segment`` calls this."""
+        self.commit_interval_s = home.commit_interval_s
         self._home = home
         self._segment = segment
 
