@@ -4,14 +4,17 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 
 import oncelog
 from oncelog import LogSettings, Record, Window
+from oncelog.errors import CorruptionError
+from oncelog.format import block
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 
@@ -120,6 +123,49 @@ def test_read_arrow_calls_nothing_per_row(log: Log) -> None:
         writer.append_arrow(table(log, 10_000, 50_000))
         more = calls_during(lambda: [batch.num_rows for batch in log.read_arrow()])
     assert (more - few) / 50_000 < CALLS_PER_ROW_MAX, f"{few} calls for one block, {more} for two"
+
+
+@pytest.mark.parametrize("log", ["explicit"], indirect=True)
+def test_a_block_is_summed_up_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summing up is most of the work of reading: what was found whole stays whole, also while the log grows."""
+    summed_bytes = 0
+
+    def note(data: memoryview | bytes) -> int:
+        nonlocal summed_bytes
+        summed_bytes += len(data)
+        return xxhash.xxh3_64_intdigest(data)
+
+    monkeypatch.setattr(block, "xxhash", SimpleNamespace(xxh3_64_intdigest=note, xxh3_64=xxhash.xxh3_64))
+
+    def summed_by_reading() -> int:
+        before = summed_bytes
+        assert sum(batch.num_rows for batch in log.read_arrow()) == rows
+        return summed_bytes - before
+
+    with log.writer() as writer:
+        rows = 0
+        for _ in range(3):
+            writer.append_arrow(table(log, rows, 10_000))
+            rows += 10_000
+            assert 1_000_000 < summed_by_reading() < 2_000_000
+            assert summed_by_reading() < 10_000
+
+
+@pytest.mark.parametrize("log", ["explicit"], indirect=True)
+def test_damage_behind_a_reader_is_found_before_it_spreads(log: Log, tmp_path: Path) -> None:
+    """Readers trust what was whole when it was first read; verifying and sealing look at every byte again."""
+    with log.writer() as writer:
+        writer.append_arrow(table(log, 0, 10_000))
+    assert sum(batch.num_rows for batch in log.read_arrow()) == 10_000
+    (path,) = (path for path in tmp_path.rglob("*.blocks") if path.stat().st_size > 1_000_000)
+    with path.open("r+b") as file:
+        file.seek(500_000)
+        (byte,) = file.read(1)
+        file.seek(500_000)
+        file.write(bytes([byte ^ 1]))
+    assert log.verify().findings
+    with pytest.raises(CorruptionError):
+        log.seal()
 
 
 @pytest.mark.parametrize("log", ["explicit"], indirect=True)

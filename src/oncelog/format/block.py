@@ -301,12 +301,17 @@ def _refuse_version(version: int, flags: int, mask: int, what: str) -> None:
     raise Unsupported(message)
 
 
-def decode(buffer: pa.Buffer | bytes) -> Block:
+class CheckedBlocks(list[pa.Buffer]):
+    """Blocks whose checksums were found to hold before, by whoever has read them: a body is not summed up twice."""
+
+
+def decode(buffer: pa.Buffer | bytes, *, checked: bool = False) -> Block:
     """Return the block that fills the buffer exactly, checked. The payload lies in the buffer: nothing is copied.
 
-    ``CorruptionError`` when any byte is not what was written, ``Unsupported`` for a newer version.
+    ``CorruptionError`` when any byte is not what was written, ``Unsupported`` for a newer version. The sum of the body
+    of a block that was ``checked`` before is taken for good.
     """
-    header = check(buffer)
+    header = check(buffer, body=not checked)
     body = pa.py_buffer(buffer).slice(HEADER_BYTES)
     try:
         payload = pa.ipc.read_record_batch(body, schema_of(header.mask))
@@ -319,7 +324,7 @@ def decode(buffer: pa.Buffer | bytes) -> Block:
     return Block(header, payload)
 
 
-def check(buffer: pa.Buffer | bytes) -> BlockHeader:
+def check(buffer: pa.Buffer | bytes, *, body: bool = True) -> BlockHeader:
     """Return the header of the block that fills the buffer exactly, checksums checked; raises as ``decode`` does."""
     header = read_header(buffer)
     if header is None:
@@ -329,7 +334,7 @@ def check(buffer: pa.Buffer | bytes) -> BlockHeader:
     if memory.nbytes != header.size_bytes:
         message = f"{_name(header)}: {memory.nbytes} bytes, its header says {header.size_bytes}"
         raise CorruptionError(message)
-    if xxhash.xxh3_64_intdigest(memory[HEADER_BYTES:]) != header.body_checksum:
+    if body and xxhash.xxh3_64_intdigest(memory[HEADER_BYTES:]) != header.body_checksum:
         message = f"{_name(header)}: its body's checksum does not match"
         raise CorruptionError(message)
     return header

@@ -141,7 +141,8 @@ class LogHome(Protocol):
         ``end`` is the end cursor of a segment that is closed; ``None`` reads an open one, as far as it is visible:
         *durable, and impossible to take back*. An empty list means that there is nothing more now. At least one block
         is returned if there is one, whatever the limit. Buffers stay valid and unchanged as long as they are held.
-        Framing is checked, the blocks' own checksums are not. ``NotFound`` when a closed segment is gone.
+        Framing is checked, the blocks' own checksums are not, unless ``CheckedBlocks`` are returned. ``NotFound`` when
+        a closed segment is gone.
         """
         ...
 

@@ -190,7 +190,7 @@ class LocalHome:
             if writer is not None:
                 writer.fence()
             try:
-                tail = recover(
+                tail, whole = recover(
                     self._disk,
                     path,
                     segment,
@@ -204,6 +204,7 @@ class LocalHome:
                 raise explain(error, path, "unknown") from error
             finally:
                 published.close()
+        self._reader.learn(segment, whole)
         self._bell.nudge()
         return tail
 

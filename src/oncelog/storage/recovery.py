@@ -18,8 +18,10 @@ _MAGIC = int.from_bytes(block.MAGIC, "little")
 _EMPTY = block.Scan([], [], [], 0, 0, "end")
 
 
-def recover(disk: Disk, path: Path, segment: int, *, torn: Path, objects: Objects, published_end: int) -> Tail:
-    """Find a segment's end, make sure of it on stable storage, and clear what is behind it.
+def recover(
+    disk: Disk, path: Path, segment: int, *, torn: Path, objects: Objects, published_end: int
+) -> tuple[Tail, block.Scan]:
+    """Find a segment's end, make sure of it on stable storage, and clear what is behind it; return its blocks, too.
 
     ``torn`` is the folder where torn bytes are kept; ``published_end`` is how far readers were
     let. ``CorruptionError`` when a block is bad before the tail: there are whole ones behind it, or it was published.
@@ -28,7 +30,7 @@ def recover(disk: Disk, path: Path, segment: int, *, torn: Path, objects: Object
     try:
         descriptor = disk.open(path)
     except FileNotFoundError:
-        return _tail(_EMPTY, 0)
+        return _tail(_EMPTY, 0), _EMPTY
     try:
         content = disk.map(descriptor, disk.size(descriptor))
         whole = whole_blocks(content, path, segment)
@@ -36,7 +38,7 @@ def recover(disk: Disk, path: Path, segment: int, *, torn: Path, objects: Object
         aside = torn / f"{segment:020d}-{whole.end}.bin"
         torn_bytes = _keep_torn(content, segment, whole, aside, objects)
         _make_certain(disk, descriptor, content, whole, torn_bytes)
-        return _tail(whole, torn_bytes)
+        return _tail(whole, torn_bytes), whole
     finally:
         close_quietly(disk, descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import OrderedDict
 from itertools import pairwise
@@ -11,8 +12,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from oncelog.errors import CorruptionError, NotFound
-from oncelog.format.block import BlockHeader, read_header, scan
+from oncelog.errors import CorruptionError, NotFound, OncelogError
+from oncelog.format.block import BlockHeader, CheckedBlocks, Scan, read_header, scan
 from oncelog.limits import MIB
 from oncelog.storage.disk import Disk, Identity, close_quietly, explain
 from oncelog.storage.objects import BLOCKS_SUFFIX, PUBLISHED, SEGMENTS
@@ -21,6 +22,7 @@ from oncelog.storage.recovery import whole_blocks
 
 _MAPPED_MAX = 16
 _INDEX_BYTES = 4 * MIB
+_BORDERS_MIN = 2
 
 
 def segment_path(home: Path, segment: int) -> Path:
@@ -69,6 +71,13 @@ class SegmentReader:
     def visible(self, segment: int) -> int:
         """Return how many entries of an open segment can be read now."""
         return self._visible(segment, None).entries or 0
+
+    def learn(self, segment: int, whole: Scan) -> None:
+        """Take over what was found out about a segment from its beginning on, bodies checked. It saves time only."""
+        with contextlib.suppress(OncelogError):
+            content = self._map(segment, whole.end) if whole.offsets else None
+            if content is not None and content.buffer.size >= whole.end:
+                content.learn(whole)
 
     def published(self) -> Published | None:
         """Return the furthest end there is."""
@@ -148,6 +157,8 @@ class SegmentReader:
             if known is not None and known.buffer.size == size:
                 return known
             mapped = _Content(path, segment, self._disk.identity_of(descriptor), self._disk.map(descriptor, size))
+            if known is not None and known.identity == mapped.identity:
+                known.tell(mapped)
         finally:
             close_quietly(self._disk, descriptor)
         with self._lock:
@@ -168,20 +179,63 @@ class _Content:
         self._segment = segment
         self._lock = threading.Lock()
         self._whole = (0, 0, 0)
+        self._checked = (0, 0)  # from where to where the blocks' sums were found to hold
         self._offsets: list[int] = []
         self._first_entries: list[int] = []
         self._indexed_end = 0
         self._indexed_entries = 0
 
+    def learn(self, whole: Scan) -> None:
+        """Take over what was found from the file's beginning on, bodies checked."""
+        with self._lock:
+            self._checked = (0, whole.end)
+            self._offsets, self._first_entries = list(whole.offsets), list(whole.first_entries)
+            self._indexed_end = whole.end
+            self._indexed_entries = whole.first_entries[-1] + whole.counts[-1]
+
+    def tell(self, other: _Content) -> None:
+        """Hand on what is known of the file to one that maps more of it."""
+        with self._lock:
+            other._whole, other._checked = self._whole, self._checked
+            other._offsets, other._first_entries = list(self._offsets), list(self._first_entries)
+            other._indexed_end, other._indexed_entries = self._indexed_end, self._indexed_entries
+
     def blocks(self, cursor: int, end: int, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
-        """Return the blocks from ``cursor`` on that fit into the limit, or one that does not."""
-        header = self._header(cursor, end)
-        found = scan(self.buffer, cursor, min(end, cursor + limit_bytes), previous=None)
-        if not found.offsets:
-            behind = cursor + header.size_bytes
-            return [self.buffer.slice(cursor, header.size_bytes)], behind
-        borders = [*found.offsets, found.end]
-        return [self.buffer.slice(begin, behind - begin) for begin, behind in pairwise(borders)], found.end
+        """Return the blocks from ``cursor`` on that fit into the limit, or one that does not, each checked once.
+
+        One that is damaged is returned by itself, unchecked: whoever decodes it says so.
+        """
+        first, last = self._checked
+        checked = first <= cursor < last
+        limit = min(end, cursor + limit_bytes, last if checked else end)
+        borders = self._known_borders(cursor, limit) if checked else []
+        if len(borders) < _BORDERS_MIN:
+            header = self._header(cursor, end)
+            limit = min(end, max(limit, cursor + header.size_bytes))
+            found = scan(self.buffer, cursor, limit, previous=None, bodies=not checked)
+            if not found.offsets:
+                return [self.buffer.slice(cursor, header.size_bytes)], cursor + header.size_bytes
+            self._note_checked(cursor, found.end)
+            borders = [*found.offsets, found.end]
+        cut = self.buffer.slice
+        return CheckedBlocks(cut(begin, behind - begin) for begin, behind in pairwise(borders)), borders[-1]
+
+    def _known_borders(self, cursor: int, limit: int) -> list[int]:
+        """Return where blocks from ``cursor`` on begin and, last, end, if the index knows."""
+        with self._lock:
+            if limit > self._indexed_end:
+                return []
+            first = bisect.bisect_left(self._offsets, cursor)
+            borders = self._offsets[first : bisect.bisect_right(self._offsets, limit)]
+            if borders[:1] != [cursor]:
+                return []
+            return [*borders, limit] if limit == self._indexed_end else borders
+
+    def _note_checked(self, begin: int, end: int) -> None:
+        """Remember one stretch: that which was read on from, or the one that was just read."""
+        with self._lock:
+            first, last = self._checked
+            self._checked = (min(first, begin), max(last, end)) if begin <= last and end >= first else (begin, end)
 
     def locate(self, entry: int, end: int) -> int:
         """Return the cursor of the block with an entry, looking no further into the file than needed."""
