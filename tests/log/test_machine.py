@@ -319,7 +319,7 @@ class DiskMachine(LogMachine):
 class MemoryMachine(LogMachine):
     """A log in memory, which another writer may take by force."""
 
-    make_world = staticmethod(lambda: MemoryWorld(auto_advance=False))
+    make_world: ClassVar[Callable[[], World]] = staticmethod(lambda: MemoryWorld(auto_advance=False))
 
     @rule(kind=st.sampled_from(["one", "many", "batch", "arrow", "submit"]))
     def take_over(self, kind: Kind) -> None:
