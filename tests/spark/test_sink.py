@@ -295,3 +295,13 @@ def test_a_log_that_is_held_is_waited_for(shop: Shop) -> None:
     with shop.database() as db, db.log("orders").writer(), pytest.raises(PySparkException, match="LogBusy"):
         shop.write(shop.rows([1]), writerWaitSeconds=0)
     assert shop.entries() == []
+
+
+def test_ids_for_a_log_that_keeps_none(shop: Shop) -> None:
+    """What the log itself refuses is told like a bad row: once, and before anything is adopted."""
+    with shop.database() as db:
+        db.log("off", LogSettings(idempotence="off"), create=True)
+    with pytest.raises(PySparkException, match=r"nothing was: .* idempotence off"):
+        shop.write(shop.rows(range(3)), "off")
+    shop.write(shop.rows(range(3)).select("value"), "off")
+    assert len(shop.entries("off")) == 3

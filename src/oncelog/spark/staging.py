@@ -52,6 +52,8 @@ class Stager:
             return Taken(staged=tuple(self._log.stage(_up_to(first, tables, FILE_BYTES)) for first in tables))
         except _Refused as refused:
             return Taken(bad=refused.bad)
+        except InvalidArgument as error:  # what the log itself refuses: ids without idempotence, a sequence of nobody
+            return Taken(bad=BadRows(row=self._rows, rule=str(error), sample=""))
 
     def _tables(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
