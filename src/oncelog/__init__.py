@@ -13,6 +13,7 @@ from oncelog.errors import (
     AppendErrors,
     Closed,
     CorruptionError,
+    EffectFailed,
     IdConflict,
     InvalidArgument,
     LeaseLost,
@@ -30,6 +31,8 @@ from oncelog.errors import (
 if _typing.TYPE_CHECKING:
     from oncelog.connect import Database, connect
     from oncelog.queue.consumer import Delivery
+    from oncelog.queue.inbox import Inbox
+    from oncelog.queue.inbox_effect import Effect
     from oncelog.queue.message import Message
     from oncelog.queue.queue import Queue
     from oncelog.queue.retry import RetryPolicy
@@ -45,8 +48,11 @@ __all__ = [
     "CorruptionError",
     "Database",
     "Delivery",
+    "Effect",
+    "EffectFailed",
     "Entry",
     "IdConflict",
+    "Inbox",
     "InvalidArgument",
     "LeaseLost",
     "LogBusy",
@@ -74,7 +80,9 @@ _LATER = {
     "ColumnAcks": "types",
     "Database": "connect",
     "Delivery": "queue.consumer",
+    "Effect": "queue.inbox_effect",
     "Entry": "types",
+    "Inbox": "queue.inbox",
     "LogSettings": "settings",
     "Message": "queue.message",
     "ProducerPolicy": "settings",

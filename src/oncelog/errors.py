@@ -13,6 +13,7 @@
     ├── WriterFenced            another writer took the log: stop
     ├── LogBusy                 another live process holds a local log
     ├── LeaseLost               this token is no longer the owner
+    ├── EffectFailed            this effect failed for good, and is not run again
     ├── TooSlow                 a subscriber fell too far behind
     ├── Unsupported             this store, or this version, lacks what is needed
     ├── Closed                  the handle was closed, or belongs to the process before a fork
@@ -36,9 +37,9 @@ class InvalidArgument(OncelogError, ValueError):
 
 
 class IdConflict(InvalidArgument):
-    """This id is taken by other content; ``position`` is where the first one stands."""
+    """This id is taken by other content; ``position`` is where the first one stands, if it stands in a log."""
 
-    def __init__(self, message: str, *, position: int) -> None:
+    def __init__(self, message: str, *, position: int | None) -> None:
         super().__init__(message)
         self.position = position
 
@@ -113,6 +114,17 @@ class LogBusy(OncelogError):
 
 class LeaseLost(OncelogError):
     """This token is no longer the owner: what was done under it must not be recorded."""
+
+
+class EffectFailed(OncelogError):
+    """This effect failed for good, for the reason in ``error``: it is not run again unless somebody says so.
+
+    Raised by a handler, it says so of its own effect.
+    """
+
+    def __init__(self, message: str, *, error: str | None = None) -> None:
+        super().__init__(message)
+        self.error = message if error is None else error
 
 
 class TooSlow(OncelogError):

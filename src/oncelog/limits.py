@@ -70,3 +70,15 @@ QUEUE_PREFETCH_MAX = 10_000
 
 QUEUE_ERROR_BYTES_MAX = 4 * KIB
 """A failure's reason, in UTF-8; what is longer is cut."""
+
+INBOX_KEY_BYTES_MAX = 64 * KIB
+"""The key of an effect, in UTF-8."""
+
+INBOX_RESULT_BYTES_MAX = 16 * MIB
+"""The stored result of an effect."""
+
+INBOX_ERROR_BYTES_MAX = 4 * KIB
+"""What is kept of the reason of a failure, in UTF-8; the rest is cut off."""
+
+INBOX_STORY_EVENTS_MAX = 100
+"""Events that are kept of a key's story, the latest ones."""

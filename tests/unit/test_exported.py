@@ -12,10 +12,11 @@ import oncelog
 from oncelog import errors
 
 EXPORTED = {
-    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Entry", "IdConflict",
-    "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap",
-    "ProducerPolicy", "Queue", "QueueSettings", "Record", "RetryPolicy", "TooSlow", "Unavailable", "Unsupported",
-    "Window", "WriterFenced", "WrongExpectedVersion", "connect",
+    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
+    "EffectFailed", "Entry", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings",
+    "Message", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue", "QueueSettings", "Record",
+    "RetryPolicy", "TooSlow", "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion",
+    "connect",
 }  # fmt: skip
 
 PARENTS = {
@@ -29,6 +30,7 @@ PARENTS = {
     "WriterFenced": "OncelogError",
     "LogBusy": "OncelogError",
     "LeaseLost": "OncelogError",
+    "EffectFailed": "OncelogError",
     "TooSlow": "OncelogError",
     "Unsupported": "OncelogError",
     "Closed": "OncelogError",
@@ -46,6 +48,8 @@ ATTRIBUTES: list[tuple[errors.OncelogError, dict[str, object]]] = [
     (errors.Unavailable("m", retry_after_s=2, outcome="unknown"), {"retry_after_s": 2, "outcome": "unknown"}),
     (errors.WriterFenced("m"), {"outcome": "not written"}),
     (errors.LogBusy("m", pid=3), {"pid": 3}),
+    (errors.EffectFailed("m"), {"error": "m"}),
+    (errors.EffectFailed("m", error="e"), {"error": "e"}),
 ]
 
 

@@ -1,0 +1,322 @@
+"""The drivers through which users reach their databases: sqlite3, psycopg 3 and SQLAlchemy, plain and asynchronous."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.queue.inbox_sql import Call, Dialect, Rows, SqlConnection
+from oncelog.queue.inbox_steps import Steps
+
+_NAMED = re.compile(r"(?<!:):(\w+)")
+_SAVEPOINT = "oncelog_inbox"
+_COMMITTED_INSIDE = "the transaction of this effect was ended inside of it: leave committing to the inbox"
+
+
+class Sqlite(SqlConnection):
+    """A connection of ``sqlite3``, in any of its modes."""
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, raw: sqlite3.Connection, clock: Clock) -> None:
+        super().__init__(clock)
+        self.raw = raw
+        self._joined: list[bool] = []
+
+    def busy(self) -> bool:
+        """Tell whether a transaction was begun."""
+        return bool(self.raw.in_transaction)
+
+    def begin_with(self, call: Call | None) -> Steps[Rows]:
+        """Begin with the lock for writing, so that nobody can come in between."""
+        joined = self.busy()
+        self.raw.execute(f"SAVEPOINT {_SAVEPOINT}" if joined else "BEGIN IMMEDIATE")
+        self._joined.append(joined)
+        try:
+            rows: Rows = [] if call is None else self._execute(call)
+        except BaseException:
+            yield from self.rollback()
+            raise
+        return rows
+
+    def commit_with(self, call: Call | None) -> Steps[bool]:
+        """Commit, or leave that to the user whose transaction it is."""
+        if not self.busy():
+            self._joined.pop()
+            raise InvalidArgument(_COMMITTED_INSIDE)
+        if call is not None and not self._execute(call):
+            yield from self.rollback()
+            return False
+        self.raw.execute(f"RELEASE {_SAVEPOINT}" if self._joined[-1] else "COMMIT")
+        self._joined.pop()
+        return True
+
+    def rollback(self) -> Steps[None]:
+        """Take back what was begun."""
+        joined = self._joined.pop()
+        if self.busy():
+            if joined:
+                self.raw.execute(f"ROLLBACK TO {_SAVEPOINT}")
+            self.raw.execute(f"RELEASE {_SAVEPOINT}" if joined else "ROLLBACK")
+        yield from ()
+
+    def make(self, call: Call) -> Steps[Rows]:
+        """Make a call."""
+        yield from ()
+        return self._execute(call)
+
+    def _execute(self, call: Call) -> Rows:
+        cursor = self.raw.cursor()
+        cursor.row_factory = None  # rows are tuples, whatever the user likes better
+        rows: Rows = cursor.execute(call.sql, dict(call.values)).fetchall()
+        return rows
+
+    def lost(self) -> bool:
+        """Tell that it is not: a file does not go away."""
+        return False
+
+    def close(self) -> Steps[None]:
+        """Close the file."""
+        yield from ()
+        self.raw.close()
+
+    def lacks_tables(self, error: BaseException) -> bool:
+        """Tell whether the tables are not there."""
+        return isinstance(error, sqlite3.OperationalError) and "no such table: oncelog_" in str(error)
+
+
+@lru_cache(maxsize=64)
+def _for_psycopg(sql: str) -> bytes:
+    return _NAMED.sub(r"%(\1)s", sql).encode()
+
+
+class Psycopg(SqlConnection):
+    """A connection of psycopg 3. What the inbox asks goes in one round trip with BEGIN and COMMIT."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, raw: Any, clock: Clock) -> None:
+        import psycopg  # noqa: PLC0415  whoever gets here has it
+
+        super().__init__(clock)
+        self.raw = raw
+        self._errors = psycopg.errors
+        self._rows = psycopg.rows.tuple_row
+        self._asynchronous = isinstance(raw, psycopg.AsyncConnection)
+        self._pipelines = psycopg.Pipeline.is_supported()
+        self._idle = psycopg.pq.TransactionStatus.IDLE
+        self._begun: list[tuple[Any, bool]] = []
+
+    def busy(self) -> bool:
+        """Tell whether a transaction was begun."""
+        return bool(self.raw.info.transaction_status != self._idle)
+
+    def _enter(self, context: Any) -> Any:
+        return context.__aenter__() if self._asynchronous else context.__enter__()
+
+    def _exit(self, context: Any, error: BaseException | None = None) -> Any:
+        raised = (type(error) if error is not None else None, error, None)
+        return context.__aexit__(*raised) if self._asynchronous else context.__exit__(*raised)
+
+    def begin_with(self, call: Call | None) -> Steps[Rows]:
+        """Send BEGIN and the call together."""
+        transaction, joined = self.raw.transaction(), self.busy()
+        if call is None or not self._pipelines:
+            yield self._enter(transaction)
+            self._begun.append((transaction, joined))
+            return (yield from self._make_or_rollback(call)) if call is not None else []
+        cursor = self.raw.cursor(row_factory=self._rows)
+        pipeline = self.raw.pipeline()
+        yield self._enter(pipeline)
+        try:
+            yield self._enter(transaction)
+            self._begun.append((transaction, joined))
+            yield cursor.execute(_for_psycopg(call.sql), call.values)
+        except BaseException:
+            yield from self._leave(pipeline)
+            self._begun = [begun for begun in self._begun if begun[0] is not transaction]
+            raise
+        failed = yield from self._leave(pipeline)
+        if failed is not None:
+            yield from self.rollback()
+            raise failed
+        return list((yield cursor.fetchall()))
+
+    def _leave(self, pipeline: Any) -> Steps[BaseException | None]:
+        """Leave a pipeline: what went wrong in it shows here."""
+        try:
+            yield self._exit(pipeline)
+        except self._errors.Error as error:
+            return error
+        return None
+
+    def _make_or_rollback(self, call: Call) -> Steps[Rows]:
+        try:
+            return (yield from self.make(call))
+        except BaseException:
+            yield from self.rollback()
+            raise
+
+    def commit_with(self, call: Call | None) -> Steps[bool]:
+        """Send the call and COMMIT together. A call that gives no row fails, and COMMIT is not done then."""
+        transaction, joined = self._begun[-1]
+        if not self.busy():
+            self._begun.pop()
+            raise InvalidArgument(_COMMITTED_INSIDE)
+        if call is None:
+            self._begun.pop()
+            yield self._exit(transaction)
+            return True
+        if joined or not self._pipelines:
+            rows = yield from self._make_or_rollback(call)
+            if not rows:
+                yield from self.rollback()
+                return False
+            self._begun.pop()
+            yield self._exit(transaction)
+            return True
+        return (yield from self._commit_together(call, transaction))
+
+    def _commit_together(self, call: Call, transaction: Any) -> Steps[bool]:
+        guarded = f"WITH changed AS ({call.sql}) SELECT 1 / count(*) FROM changed"  # noqa: S608
+        pipeline = self.raw.pipeline()
+        self._begun.pop()
+        yield self._enter(pipeline)
+        try:
+            yield self.raw.cursor().execute(_for_psycopg(guarded), call.values)
+            yield self._exit(transaction)
+        except BaseException:
+            yield from self._leave(pipeline)
+            raise
+        failed = yield from self._leave(pipeline)
+        if failed is None:
+            return True
+        if not self.lost():
+            yield self.raw.rollback()
+        if isinstance(failed, self._errors.DivisionByZero):
+            return False
+        raise failed
+
+    def rollback(self) -> Steps[None]:
+        """Take back what was begun."""
+        import psycopg  # noqa: PLC0415
+
+        transaction, _ = self._begun.pop()
+        error = psycopg.Rollback(transaction)
+        try:
+            yield self._exit(transaction, error)
+        except self._errors.OperationalError:
+            if not self.lost():
+                raise
+
+    def make(self, call: Call) -> Steps[Rows]:
+        """Make a call."""
+        cursor = self.raw.cursor(row_factory=self._rows)
+        yield cursor.execute(_for_psycopg(call.sql), call.values)
+        return list((yield cursor.fetchall())) if cursor.description is not None else []
+
+    def lost(self) -> bool:
+        """Tell whether the connection is gone."""
+        return bool(self.raw.closed)
+
+    def close(self) -> Steps[None]:
+        """Close the connection."""
+        yield self.raw.close()
+
+    def lacks_tables(self, error: BaseException) -> bool:
+        """Tell whether the tables are not there."""
+        return isinstance(error, self._errors.UndefinedTable) and "oncelog_" in str(error)
+
+
+class Sqlalchemy(SqlConnection):
+    """A connection or a session of SQLAlchemy, plain or asynchronous, to SQLite or PostgreSQL."""
+
+    def __init__(self, raw: Any, clock: Clock) -> None:
+        import sqlalchemy  # noqa: PLC0415  whoever gets here has it
+
+        super().__init__(clock)
+        self.raw = raw
+        self._text: Callable[[str], Any] = lru_cache(maxsize=64)(sqlalchemy.text)
+        self._error = sqlalchemy.exc.DBAPIError
+        name = (raw.get_bind() if hasattr(raw, "get_bind") else raw).dialect.name
+        if name not in ("sqlite", "postgresql"):
+            message = f"an inbox is kept in SQLite, PostgreSQL or Redis, not in {name}"
+            raise Unsupported(message)
+        self.dialect = name
+        self._begun: list[Any] = []
+        self._gone = False
+
+    def busy(self) -> bool:
+        """Tell whether a transaction was begun."""
+        return bool(self.raw.in_transaction())
+
+    def begin_with(self, call: Call | None) -> Steps[Rows]:
+        """Begin; SQLAlchemy itself sends BEGIN with the first statement."""
+        joined = self.busy()
+        if joined:
+            yield from self._begin_in_sqlite()
+        transaction = yield (self.raw.begin_nested() if joined else self.raw.begin())
+        self._begun.append(transaction)
+        try:
+            if not joined:
+                yield from self._begin_in_sqlite()
+            return [] if call is None else (yield from self.make(call))
+        except BaseException:
+            yield from self.rollback()
+            raise
+
+    def _begin_in_sqlite(self) -> Steps[None]:
+        """Have a transaction in SQLite where SQLAlchemy has one: sqlite3 begins it too late, and a savepoint that is
+        alone would be committed when it is released.
+        """
+        if self.dialect != "sqlite":
+            return
+        connection = (yield self.raw.connection()) if hasattr(self.raw, "get_bind") else self.raw
+        proxied = connection.connection if not hasattr(connection, "get_raw_connection") else None
+        driver = getattr(proxied, "driver_connection", None)
+        if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
+            driver.execute("BEGIN IMMEDIATE")
+
+    def commit_with(self, call: Call | None) -> Steps[bool]:
+        """Commit, or leave that to the user whose transaction it is."""
+        if not self._begun[-1].is_active:
+            self._begun.pop()
+            raise InvalidArgument(_COMMITTED_INSIDE)
+        if call is not None and not (yield from self.make(call)):
+            yield from self.rollback()
+            return False
+        yield self._begun.pop().commit()
+        return True
+
+    def rollback(self) -> Steps[None]:
+        """Take back what was begun."""
+        transaction = self._begun.pop()
+        if transaction.is_active:
+            yield transaction.rollback()
+
+    def make(self, call: Call) -> Steps[Rows]:
+        """Make a call."""
+        try:
+            result = yield self.raw.execute(self._text(call.sql), dict(call.values))
+        except self._error as error:
+            self._gone = self._gone or error.connection_invalidated
+            raise
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+    def lost(self) -> bool:
+        """Tell whether the connection is gone."""
+        return self._gone or bool(getattr(self.raw, "invalidated", False) or getattr(self.raw, "closed", False))
+
+    def close(self) -> Steps[None]:
+        """Give the connection back to its pool."""
+        yield self.raw.close()
+
+    def lacks_tables(self, error: BaseException) -> bool:
+        """Tell whether the tables are not there."""
+        words = str(getattr(error, "orig", ""))
+        return "oncelog_" in words and ("no such table" in words or "does not exist" in words)
