@@ -23,7 +23,7 @@ from oncelog.queue.inbox_effect import Effect, Once, Rules, explained
 from oncelog.queue.inbox_homes import Home
 from oncelog.queue.inbox_leases import Keeper
 from oncelog.queue.inbox_states import Event, Expired, Identity, Status, Stored
-from oncelog.queue.inbox_steps import Steps, run
+from oncelog.queue.inbox_steps import Steps, run, run_async
 from oncelog.queue.inbox_store import Claim, Connection, Outcome, Row
 
 P = ParamSpec("P")
@@ -305,14 +305,22 @@ class Inbox(Handle):
 
     def close(self) -> None:
         """Renew nothing any more, and close the connections that this inbox has made; not the user's."""
+        if self._ended():
+            run(self._home.close())
+
+    async def aclose(self) -> None:
+        """Close an inbox whose connections are asynchronous."""
+        if self._ended():
+            await run_async(self._home.close())
+
+    def _ended(self) -> bool:
+        """Note that it is closed; tell whether there are connections to close."""
         if self._closed:
-            return
+            return False
         self._closed = True
-        if not self._of_this_process:
-            return
-        if self._keeper is not None:
+        if self._of_this_process and self._keeper is not None:
             self._keeper.close()
-        run(self._home.close())
+        return self._of_this_process
 
     @property
     def retention_s(self) -> float | None:

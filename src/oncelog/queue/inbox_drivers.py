@@ -33,9 +33,10 @@ class Sqlite(SqlConnection):
         return bool(self.raw.in_transaction)
 
     def begin_with(self, call: Call | None) -> Steps[Rows]:
-        """Begin with the lock for writing, so that nobody can come in between."""
+        """Begin; for a call that writes with the lock for it, so that nobody can come in between."""
         joined = self.busy()
-        self.raw.execute(f"SAVEPOINT {_SAVEPOINT}" if joined else "BEGIN IMMEDIATE")
+        writes = call is not None and not call.sql.startswith("SELECT")
+        self.raw.execute(f"SAVEPOINT {_SAVEPOINT}" if joined else "BEGIN IMMEDIATE" if writes else "BEGIN")
         self._joined.append(joined)
         try:
             rows: Rows = [] if call is None else self._execute(call)
@@ -108,6 +109,8 @@ class Psycopg(SqlConnection):
         self._errors = psycopg.errors
         self._rows = psycopg.rows.tuple_row
         self._asynchronous = isinstance(raw, psycopg.AsyncConnection)
+        # Not connection.transaction(), which in a pipeline opens pipelines of its own.
+        self._transaction: Any = psycopg.AsyncTransaction if self._asynchronous else psycopg.Transaction
         self._pipelines = psycopg.Pipeline.is_supported()
         self._idle = psycopg.pq.TransactionStatus.IDLE
         self._begun: list[tuple[Any, bool]] = []
@@ -125,7 +128,7 @@ class Psycopg(SqlConnection):
 
     def begin_with(self, call: Call | None) -> Steps[Rows]:
         """Send BEGIN and the call together."""
-        transaction, joined = self.raw.transaction(), self.busy()
+        transaction, joined = self._transaction(self.raw), self.busy()
         if call is None or not self._pipelines:
             yield self._enter(transaction)
             self._begun.append((transaction, joined))
@@ -133,26 +136,30 @@ class Psycopg(SqlConnection):
         cursor = self.raw.cursor(row_factory=self._rows)
         pipeline = self.raw.pipeline()
         yield self._enter(pipeline)
+        failed: BaseException | None = None
         try:
             yield self._enter(transaction)
             self._begun.append((transaction, joined))
-            yield cursor.execute(_for_psycopg(call.sql), call.values)
-        except BaseException:
-            yield from self._leave(pipeline)
-            self._begun = [begun for begun in self._begun if begun[0] is not transaction]
-            raise
-        failed = yield from self._leave(pipeline)
+            yield cursor.execute(_for_psycopg(call.sql), call.values)  # a long one may fail here already
+        except BaseException as error:  # noqa: BLE001  it is raised when all is taken back
+            failed = error
+        left = yield from self._leave(pipeline)
+        failed = failed or left
         if failed is not None:
-            yield from self.rollback()
+            if self._begun and self._begun[-1][0] is transaction:
+                yield from self.rollback()
             raise failed
-        return list((yield cursor.fetchall()))
+        return list((yield cursor.fetchall())) if cursor.description is not None else []
 
     def _leave(self, pipeline: Any) -> Steps[BaseException | None]:
-        """Leave a pipeline: what went wrong in it shows here."""
+        """Leave a pipeline: what went wrong in it shows here. Return that, and not that the rest was left out."""
         try:
             yield self._exit(pipeline)
         except self._errors.Error as error:
-            return error
+            first: BaseException = error
+            while isinstance(first, self._errors.PipelineAborted) and first.__context__ is not None:
+                first = first.__context__
+            return first
         return None
 
     def _make_or_rollback(self, call: Call) -> Steps[Rows]:
@@ -187,13 +194,14 @@ class Psycopg(SqlConnection):
         pipeline = self.raw.pipeline()
         self._begun.pop()
         yield self._enter(pipeline)
+        failed: BaseException | None = None
         try:
             yield self.raw.cursor().execute(_for_psycopg(guarded), call.values)
             yield self._exit(transaction)
-        except BaseException:
-            yield from self._leave(pipeline)
-            raise
-        failed = yield from self._leave(pipeline)
+        except BaseException as error:  # noqa: BLE001  as above
+            failed = error
+        left = yield from self._leave(pipeline)
+        failed = failed or left
         if failed is None:
             return True
         if not self.lost():
@@ -259,18 +267,18 @@ class Sqlalchemy(SqlConnection):
         """Begin; SQLAlchemy itself sends BEGIN with the first statement."""
         joined = self.busy()
         if joined:
-            yield from self._begin_in_sqlite()
+            yield from self._begin_in_sqlite("BEGIN")
         transaction = yield (self.raw.begin_nested() if joined else self.raw.begin())
         self._begun.append(transaction)
         try:
             if not joined:
-                yield from self._begin_in_sqlite()
+                yield from self._begin_in_sqlite("BEGIN" if call is None else "BEGIN IMMEDIATE")
             return [] if call is None else (yield from self.make(call))
         except BaseException:
             yield from self.rollback()
             raise
 
-    def _begin_in_sqlite(self) -> Steps[None]:
+    def _begin_in_sqlite(self, words: str) -> Steps[None]:
         """Have a transaction in SQLite where SQLAlchemy has one: sqlite3 begins it too late, and a savepoint that is
         alone would be committed when it is released.
         """
@@ -280,7 +288,7 @@ class Sqlalchemy(SqlConnection):
         proxied = connection.connection if not hasattr(connection, "get_raw_connection") else None
         driver = getattr(proxied, "driver_connection", None)
         if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
-            driver.execute("BEGIN IMMEDIATE")
+            driver.execute(words)
 
     def commit_with(self, call: Call | None) -> Steps[bool]:
         """Commit, or leave that to the user whose transaction it is."""

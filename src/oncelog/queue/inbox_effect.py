@@ -98,6 +98,7 @@ class Once:
         self._count = count
         self._idempotent = bool(claim.identity.key)
         self._leased = claim.lease_us is not None
+        self._stored_result: Any = None
         self._renewing: asyncio.Task[None] | None = None
         self.connection: Connection
         self.effect: Effect
@@ -179,7 +180,8 @@ class Once:
             yield from self.connection.settle(identity, stored, outcome, self._claim.retention_us)
             return None
         self.effect.done = True
-        self.effect.result = states.decode_result(stored.result, self._rules.returns)
+        self._stored_result = states.decode_result(stored.result, self._rules.returns)
+        self.effect.result = self._stored_result
         self.effect.token, self.effect.attempts = stored.token, stored.attempts
         self._count("done")
         return None
@@ -209,6 +211,7 @@ class Once:
                     yield from self._failed(error)
                 elif self.effect.done:
                     yield from self.connection.rollback()
+                    self.effect.result = self._stored_result  # whatever a handler that did not ask has made of it
                 else:
                     yield from self._finish()
         finally:

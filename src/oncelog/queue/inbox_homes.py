@@ -81,7 +81,7 @@ class Home:
         if self._give_back is not None:
             yield self._give_back(connection.raw)
             return
-        if not connection.lost():
+        if not connection.lost() and not connection.busy():
             with self._lock:
                 if not self._closed:
                     self._idle.append(connection)
@@ -131,7 +131,9 @@ def _psycopg_connect(url: str) -> Any:
     except ImportError as error:
         message = "an inbox in PostgreSQL needs psycopg 3: pip install 'oncelog[postgres]'"
         raise Unsupported(message) from error
-    return psycopg.connect(url, autocommit=True, options=_SERVER_OPTIONS)
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    options = f"{_SERVER_OPTIONS} {parts.get('options') or ''}"  # the user's come later, and count
+    return psycopg.connect(url, autocommit=True, options=options)
 
 
 def _opened(given: Any) -> Any:

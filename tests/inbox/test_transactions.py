@@ -1,0 +1,297 @@
+"""One transaction of the user's own: what the effect did, its key and its result are there together, or not at all."""
+
+# ruff: noqa: PT012  (what is raised comes out of a `with`, and its body is what leads to it)
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis.asyncio
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from oncelog import Inbox, InvalidArgument, LeaseLost, Unavailable, Unsupported
+from tests.inbox.places import INSERT, AnyPlace, Place
+
+
+def test_work_on_an_effect_that_is_done_is_taken_back(database: AnyPlace) -> None:
+    """A handler that forgets to ask whether it is done has its effect once all the same."""
+    with database.inbox() as inbox:
+        for _ in range(3):
+            with inbox.once("k") as effect:
+                database.act(effect.connection)
+    assert database.effects() == ["effect"]
+
+
+def test_the_users_own_transaction_is_joined(database: AnyPlace) -> None:
+    """Whoever has begun a transaction ends it: the effect is there if they commit, and may come again if they do not."""
+    connection = database.connect()
+    inbox = Inbox(connection)
+    for end in ("rollback", "commit", "commit"):
+        database.act(connection, "before")
+        with inbox.once("k") as effect:
+            if not effect.done:
+                database.act(connection)
+                effect.result = 5
+        assert effect.result == 5
+        getattr(connection, end)()
+    assert sorted(database.effects()) == ["before", "before", "effect"] or _commits_each(database)
+
+
+def _commits_each(database: AnyPlace) -> bool:
+    """Tell whether the connection commits every statement, so that there is no transaction to join."""
+    autocommit = database.driver in ("sqlite3", "psycopg, autocommit")
+    return autocommit and sorted(database.effects()) == ["before"] * 3 + ["effect"]
+
+
+def test_an_error_in_a_joined_effect_takes_back_its_own_part(database: AnyPlace) -> None:
+    """What the user did before in the same transaction stays, and the key can be tried again."""
+    connection = database.connect()
+    inbox = Inbox(connection)
+    database.act(connection, "before")
+    with pytest.raises(RuntimeError), inbox.once("k"):
+        database.act(connection)
+        raise RuntimeError
+    with inbox.once("k") as effect:
+        database.act(connection, "second")
+    connection.commit()
+    assert effect.attempts == 2
+    assert sorted(database.effects()) == ["before", "second"]
+
+
+def test_committing_inside_is_refused(database: AnyPlace) -> None:
+    """The transaction is the inbox's to end; whoever ends it learns so the first time."""
+    refused = pytest.raises(Exception, match=r"(?i)commit|closed transaction")
+    with database.inbox() as inbox, refused, inbox.once("k") as effect:
+        database.act(effect.connection)
+        if isinstance(effect.connection, psycopg.Connection):
+            effect.connection.execute("COMMIT")
+        else:
+            effect.connection.commit()
+
+
+def test_a_lease_is_not_taken_inside_of_a_transaction(database: AnyPlace) -> None:
+    """It would be stored with the transaction, which is too late."""
+    connection = database.connect()
+    database.act(connection)
+    if database.driver in ("sqlite3", "psycopg, autocommit"):
+        connection.execute("BEGIN")
+    with pytest.raises(InvalidArgument, match="in a transaction"), Inbox(connection, lease_s=60).once("k"):
+        pass
+    connection.rollback()
+
+
+def test_what_cannot_be_committed_is_not_there(postgres_url: str) -> None:
+    """A constraint that fails at the commit takes the key with it."""
+    place = Place("psycopg", postgres_url)
+    with place.direct() as direct:
+        direct.execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+        direct.execute("CREATE TABLE child (id INT REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+    with place.inbox() as inbox:
+        for result in (None, 7):
+            with pytest.raises(psycopg.errors.ForeignKeyViolation), inbox.once("k") as effect:
+                effect.connection.execute("INSERT INTO child VALUES (1)")
+                effect.result = result
+        known = inbox.look("k")
+        assert known is not None
+        assert (known.status, known.attempts) == ("FAILED", 2)
+        with place.direct() as direct:
+            assert direct.execute("SELECT count(*) FROM child").fetchone() == (0,)
+    place.close()
+
+
+def test_two_at_once_one_waits_for_the_other(postgres_url: str) -> None:
+    """Without a lease the transaction holds the key: the second of two gets the first one's result."""
+    place = Place("psycopg", postgres_url)
+    with place.inbox() as inbox:
+        inbox.ping()
+        waiting = threading.Event()
+        found: list[Any] = []
+
+        def second() -> None:
+            waiting.set()
+            with inbox.once("k") as effect:
+                found.append((effect.done, effect.result))
+
+        with inbox.once("k") as effect:
+            thread = threading.Thread(target=second)
+            thread.start()
+            waiting.wait()
+            place.act(effect.connection)
+            effect.result = "first"
+        thread.join()
+    assert found == [(True, "first")]
+    assert place.effects() == ["effect"]
+    place.close()
+
+
+def test_tables_are_made_once_by_many_who_come_first(postgres_url: str) -> None:
+    """Workers that start together all find, or make, the tables."""
+    place = Place("psycopg, autocommit", postgres_url)
+    gate = threading.Barrier(6)
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            with place.inbox() as inbox:
+                gate.wait()
+                with inbox.once(f"k{number % 2}") as effect:
+                    place.act(effect.connection)
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(place.effects()) == 2
+    place.close()
+
+
+def test_a_lost_connection_is_unavailable_and_nothing_is_there(postgres_url: str) -> None:
+    """The server ends the session inside an effect: nothing is stored, the next attempt gets a new connection."""
+    place = Place("psycopg, autocommit", postgres_url)
+    with place.inbox() as inbox:
+        with pytest.raises(Unavailable), inbox.once("k") as effect:
+            place.act(effect.connection)
+            with place.direct() as direct:
+                direct.execute("SELECT pg_terminate_backend(%s)", (effect.connection.info.backend_pid,))
+            place.act(effect.connection)
+        with pytest.raises(Unavailable) as unknown, inbox.once("k") as effect:
+            place.act(effect.connection)
+            with place.direct() as direct:
+                direct.execute("SELECT pg_terminate_backend(%s)", (effect.connection.info.backend_pid,))
+        assert unknown.value.outcome == "unknown"
+        assert place.effects() == []
+        with inbox.once("k") as effect:
+            place.act(effect.connection)
+    assert place.effects() == ["effect"]
+    place.close()
+
+
+def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    """Whoever catches ``Unavailable`` tries again; nothing of the driver's own comes through."""
+    for home in (f"postgresql:///postgres?host={tmp_path}", f"unix://{tmp_path}/redis", f"sqlite:////{tmp_path}/no/x"):
+        with Inbox(home) as inbox:
+            with pytest.raises(Unavailable), inbox.once("k"):
+                pass
+            with pytest.raises(Unavailable):
+                inbox.ping()
+
+
+def test_homes_that_are_none() -> None:
+    """What an inbox cannot live in is refused where it is given."""
+    for bad in (None, 7, "mysql://x", b""):
+        with pytest.raises(InvalidArgument):
+            Inbox(bad)
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.connect() as connection:
+        connection.dialect.name = "mysql"
+        with pytest.raises(Unsupported), Inbox(connection).once("k"):
+            pass
+    for bad_options in ({"expired": "later"}, {"lease_s": 0}, {"retention_s": -1}, {"tenant": "x" * 2000}):
+        with pytest.raises(InvalidArgument):
+            Inbox(sqlite3.connect(":memory:"), **bad_options)
+
+
+# Asynchronous connections.
+
+
+async def _twice(inbox: Inbox, act: Any) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(2):
+        async with inbox.once("k") as effect:
+            await act(effect.connection)
+            effect.result = 0 if not effect.done else 1
+        found.append((effect.done, effect.result))
+    with pytest.raises(RuntimeError):
+        async with inbox.once("failing") as effect:
+            await act(effect.connection)
+            raise RuntimeError
+    async with inbox.once("failing") as effect:
+        found.append(effect.last_error)
+        await act(effect.connection)
+    return found
+
+
+EXPECTED = [(False, 0), (True, 0), "RuntimeError: "]
+
+
+def test_psycopg_asynchronous(postgres_url: str) -> None:
+    """The same promises, with ``await``; and a lease that is lost is lost there too."""
+    place = Place("psycopg", postgres_url)
+
+    async def run() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            found = await _twice(Inbox(connection), lambda raw: raw.execute(INSERT.format("effect")))
+            assert found == EXPECTED
+
+        async def connect() -> Any:
+            return await psycopg.AsyncConnection.connect(postgres_url)
+
+        inbox = Inbox(connect, lease_s=60)
+        with pytest.raises(LeaseLost):
+            async with inbox.once("leased") as effect:
+                await effect.connection.execute(INSERT.format("late"))
+                place.expire()
+                async with inbox.once("leased") as second:
+                    await second.connection.execute(INSERT.format("prompt"))
+        with pytest.raises(InvalidArgument, match="asynchronous"), inbox.once("plain"):
+            pass
+        await inbox.aclose()
+
+    asyncio.run(run())
+    assert sorted(place.effects()) == ["effect", "effect", "prompt"]
+    place.close()
+
+
+def test_sqlalchemy_asynchronous(postgres_url: str) -> None:
+    """An ``AsyncEngine`` is a home."""
+    place = Place("psycopg", postgres_url)
+
+    async def run() -> None:
+        engine = create_async_engine(postgres_url.replace("postgresql://", "postgresql+psycopg://"))
+        statement = sqlalchemy.text(INSERT.format("effect"))
+        assert await _twice(Inbox(engine), lambda raw: raw.execute(statement)) == EXPECTED
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert place.effects() == ["effect", "effect"]
+    place.close()
+
+
+def test_redis_asynchronous(redis_socket: Path) -> None:
+    """An asynchronous client is a home; what it did outside is not taken back, so it is asked first."""
+
+    async def run() -> None:
+        async with redis.asyncio.Redis(unix_socket_path=str(redis_socket)) as client:
+            await client.flushall()
+
+            async def act(raw: Any) -> None:
+                await raw.incr("effects")
+
+            assert await _twice(Inbox(client), act) == EXPECTED
+            assert await client.get("effects") == b"4"  # with one that did not ask, and one that failed
+
+    asyncio.run(run())
+
+
+def test_a_plain_connection_in_an_async_handler(tmp_path: Path) -> None:
+    """SQLite is as quick as a look-up: its connection serves a coroutine as it is."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+
+    async def act(raw: Any) -> None:
+        place.act(raw)
+
+    with place.inbox() as inbox:
+        assert asyncio.run(_twice(inbox, act)) == EXPECTED
+    assert place.effects() == ["effect", "effect"]
+    place.close()
