@@ -30,7 +30,7 @@ def test_work_on_an_effect_that_is_done_is_taken_back(database: AnyPlace) -> Non
 
 
 def test_the_users_own_transaction_is_joined(database: AnyPlace) -> None:
-    """Whoever has begun a transaction ends it: the effect is there if they commit, and may come again if they do not."""
+    """Whoever has begun a transaction ends it: the effect is there if they commit, else it may come again."""
     connection = database.connect()
     inbox = Inbox(connection)
     for end in ("rollback", "commit", "commit"):
