@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket
+from benchmarks import bucket, queues
 from benchmarks.measure import Measurement
 from benchmarks.workloads import OVERLAPPED
 
@@ -60,7 +60,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
     """Return every ratio that the measurements allow."""
     table = Table(measurements)
     found: list[Reached] = []
-    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read, _bucket):
+    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read, _bucket, _queue):
         try:
             found += part(table)
         except KeyError:
@@ -149,3 +149,14 @@ def _bucket(table: Table) -> Iterator[Reached]:
     yield Reached(f"{bucket.WORKLOAD}: takeover, 100,000 keys", "under 2 s", takeover_s, "s", takeover_s < 2)
     requests = table.best(bucket.WORKLOAD, bucket.REQUESTS)
     yield Reached(f"{bucket.WORKLOAD}: requests for a million records", "reported", requests, "", None)
+
+
+def _queue(table: Table) -> Iterator[Reached]:
+    ours = table.best(queues.WORKLOAD, queues.OncelogQueue.name)
+    for row in table.rows:
+        if row.workload == queues.WORKLOAD and _is_peer(row) and row.rounds:
+            ratio = ours / row.best
+            work = f"send, deliver and acknowledge, durable, against {row.contender}"
+            yield Reached(work, "ahead (1 x)", ratio, "x", ratio > 1)
+    waited_s = table.best(queues.LATENCY, queues.OncelogQueue.name)
+    yield Reached("from send to an idle consumer, median", "reported", waited_s, "s", None)

@@ -84,7 +84,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         for _ in range(count):
             ordering = key if self.ordered else None
             for_others = others and delay_s > 0
-            self.log.append(Fresh(0, len(self.log), ordering, delay_s * SECOND_US, None, None, for_others))
+            self.log.append(Fresh(0, len(self.log), 1, ordering, delay_s * SECOND_US, None, None, for_others))
 
     @rule(limit=st.integers(1, 8), lease_s=st.integers(1, 10), chance=st.floats(0, 1, exclude_max=True))
     def claim(self, limit: int, lease_s: int, chance: float) -> None:
@@ -108,18 +108,29 @@ class DeliveryMachine(RuleBasedStateMachine):
         else:
             left = limit - sum(run.count for run in leased)
             held = {run.key for run in group.runs.values() if run.key is not None}
-            admitted = delivery.admit(self.log[group.next :], lease, left, rules, held)
+            admitted = delivery.admit(self.fresh(), lease, left, rules, held)
             group.apply(Change([], admitted.come))
-            seen = self.log[group.next : group.next + admitted.seen]
+            until = group.next if admitted.until is None else admitted.until
+            seen = self.log[group.next : until]
             self.passed_over |= {message.position for message in seen if message.for_others}
             for message in seen:
                 self.not_before_us[message.position] = self.now_us + message.delay_us
-            group.next += admitted.seen
+            group.next = until
             leased += [run for run in admitted.come if run.token == lease.token]
         assert sum(run.count for run in leased) <= limit
         for run in leased:
             for position in run.positions:
                 self.delivered(position, run, lease)
+
+    def fresh(self) -> list[Fresh]:
+        """Return what is behind the cursor, plain neighbours as one, as a broker does."""
+        found: list[Fresh] = []
+        for message in self.log[self.group.next :]:
+            if found and message == Fresh(0, message.position) and found[-1][3:] == message[3:]:
+                found[-1] = found[-1]._replace(length=found[-1].length + 1)
+            else:
+                found.append(message)
+        return found
 
     def delivered(self, position: int, run: Run, lease: Lease) -> None:
         """Check a delivery against what is known."""

@@ -130,6 +130,17 @@ class Tail(Handle):
             if entry is not None:
                 return entry
 
+    def take(self, limit: int) -> list[Entry]:
+        """Return the next entries that are there now, at most ``limit``, without waiting. ``Closed`` once closed."""
+        self._check_usable()
+        if not self._ready:
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
+            for rows in self._scan.next_rows():
+                self._ready += rows.entries()
+        ready = self._ready
+        return [ready.popleft() for _ in range(min(limit, len(ready)))]
+
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
         """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once
         closed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from oncelog.clock import Clock
@@ -16,7 +16,6 @@ from oncelog.errors import NotFound, OncelogError
 from oncelog.queue import delivery, message, state
 from oncelog.queue.database import StateDatabase, Transaction
 from oncelog.queue.delivery import Change, Condition, Fresh, Lease, Rules, Run
-from oncelog.queue.message import Envelope
 from oncelog.queue.queue_time import QueueTime
 from oncelog.queue.settings import QueueSettings
 from oncelog.queue.topic import DEAD_LETTERS, Ahead, Topic
@@ -32,15 +31,10 @@ _LOOKED_AT_MIN = 64
 
 
 class Claimed(NamedTuple):
-    """A message that is leased to a consumer."""
+    """Messages that are leased to a consumer: a run, and those of it that are still there."""
 
-    entry: Entry
-    envelope: Envelope
-    partition: int
-    attempts: int
-    last_error: str | None
-    token: int
-    until_us: int
+    run: Run
+    entries: list[Entry]
 
 
 class Step(NamedTuple):
@@ -144,7 +138,7 @@ class Broker:
 
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[Run], dict[tuple[int, int], tuple[Entry, Envelope]]]:
+    ) -> tuple[list[Run], dict[int, dict[int, Entry]]]:
         row = state.group(transaction, self._queue_id, self.name)
         assert row is not None
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
@@ -155,7 +149,7 @@ class Broker:
         delivered = delivery.deliver(self._due(transaction, now_us, limit), lease, limit, rules)
         state.apply(transaction, self.id, delivered)
         leases = [run for run in delivered.come if run.token == lease.token]
-        fresh: dict[tuple[int, int], tuple[Entry, Envelope]] = {}
+        fresh: dict[int, dict[int, Entry]] = {}
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
             leases += self._admit(transaction, lease, left, rules, fresh)
@@ -180,52 +174,67 @@ class Broker:
         lease: Lease,
         limit: int,
         rules: Rules,
-        fresh: dict[tuple[int, int], tuple[Entry, Envelope]],
+        fresh: dict[int, dict[int, Entry]],
     ) -> list[Run]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[Run] = []
         if self.ordered and state.parked(transaction, self.id) >= _PARKED_MAX:
             return leases
         cursors = state.cursors(transaction, self.id)
-        wall_us = self._clock.now_us()
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             ahead = self._ahead[partition]
             ahead.drop(cursors[partition])
             if limit <= 0 or not ahead.entries:
                 continue
-            looked_at = [self._fresh(partition, entry, rules.now_us, wall_us, fresh) for entry in ahead.entries]
+            looked_at = self._fresh(partition, ahead.entries, rules.now_us)
             held: set[str] = set()
             if self.ordered:
                 held = state.held_keys(transaction, self.id, [one.key for one in looked_at if one.key is not None])
             admitted = delivery.admit(looked_at, lease, limit, rules, held)
             state.apply(transaction, self.id, Change([], admitted.come))
-            self._cursors[partition] = looked_at[admitted.seen - 1].position + 1
-            state.move(transaction, self.id, partition, self._cursors[partition])
+            assert admitted.until is not None
+            self._cursors[partition] = admitted.until
+            state.move(transaction, self.id, partition, admitted.until)
+            fresh[partition] = {entry.position: entry for entry in ahead.entries}
             leases += [run for run in admitted.come if run.token == lease.token]
             limit -= admitted.leased
         self._turn = (self._turn + 1) % self.topic.partitions
         return leases
 
-    def _fresh(
-        self,
-        partition: int,
-        entry: Entry,
-        now_us: int,
-        wall_us: int,
-        fresh: dict[tuple[int, int], tuple[Entry, Envelope]],
-    ) -> Fresh:
+    def _fresh(self, partition: int, entries: Iterable[Entry], now_us: int) -> list[Fresh]:
+        """Return what the machine has to know of messages: of plain neighbours, where they are."""
+        wall_us = self._clock.now_us()
+        found: list[Fresh] = []
+        first = count = 0
+        for entry in entries:
+            if entry.headers is None and not self.ordered:
+                if count and entry.position == first + count:
+                    count += 1
+                    continue
+                if count:
+                    found.append(Fresh(partition, first, count))
+                first, count = entry.position, 1
+                continue
+            if count:
+                found.append(Fresh(partition, first, count))
+                count = 0
+            found.append(self._special(partition, entry, now_us, wall_us))
+        if count:
+            found.append(Fresh(partition, first, count))
+        return found
+
+    def _special(self, partition: int, entry: Entry, now_us: int, wall_us: int) -> Fresh:
+        """Return what the machine has to know of a message that is not like any other."""
         envelope = message.envelope_of(entry)
-        fresh[partition, entry.position] = entry, envelope
         key = message.order_key(entry.tenant or "", entry.stream or "") if self.ordered else None
-        if envelope is message.PLAIN:
-            return Fresh(partition, entry.position, key)
         # A span is counted from when the message was stored; a wall clock that was set back does not make it longer.
         age_us = max(0, wall_us - micros(entry.timestamp))
         deadline_us = envelope.deadline_us
         return Fresh(
             partition,
             entry.position,
+            1,
             key,
             max(0, envelope.delay_us - age_us),
             now_us + max(0, deadline_us - age_us) if deadline_us is not None else None,
@@ -233,20 +242,17 @@ class Broker:
             for_others=bool(envelope.group) and envelope.group != self.name,
         )
 
-    def _claimed(self, leases: Sequence[Run], fresh: dict[tuple[int, int], tuple[Entry, Envelope]]) -> list[Claimed]:
+    def _claimed(self, leases: Sequence[Run], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
         """Return what is in leases, reading again what was not read just now."""
         found: list[Claimed] = []
         for run in leases:
-            if (run.partition, run.first) in fresh:
-                pairs = [fresh[run.partition, position] for position in run.positions]
+            there = fresh.get(run.partition, {})
+            if run.first in there:
+                entries = [there[position] for position in run.positions]
             else:
                 entries = self.topic.read(run.partition, run.first, run.count)
-                pairs = [(entry, message.envelope_of(entry)) for entry in entries]
                 self._forget_missing(run, entries)
-            found += [
-                Claimed(entry, envelope, run.partition, run.attempts, run.last_error, run.token, run.at_us)
-                for entry, envelope in pairs
-            ]
+            found.append(Claimed(run, entries))
         return found
 
     def _forget_missing(self, run: Run, entries: Sequence[Entry]) -> None:

@@ -13,7 +13,8 @@ from oncelog.limits import QUEUE_ERROR_BYTES_MAX, QUEUE_PREFETCH_MAX
 from oncelog.log import arguments
 from oncelog.log.handle import Handle
 from oncelog.queue import message
-from oncelog.queue.broker import Broker, Claimed, Step
+from oncelog.queue.broker import Broker, Step
+from oncelog.queue.delivery import Run
 from oncelog.queue.message import Envelope
 from oncelog.types import Entry
 
@@ -27,21 +28,38 @@ class Delivery:
     delivery's to decide any more is ``LeaseLost``: the message has gone to another, whose result stands.
     """
 
-    __slots__ = ("_broker", "_entry", "_envelope", "attempts", "last_error", "partition", "token", "until_us")
+    __slots__ = ("_broker", "_entry", "_run", "until_us")
 
-    def __init__(self, broker: Broker, claimed: Claimed) -> None:
+    def __init__(self, broker: Broker, entry: Entry, run: Run) -> None:
         self._broker = broker
-        self._entry: Entry = claimed.entry
-        self._envelope: Envelope = claimed.envelope
-        self.partition: int = claimed.partition
-        self.attempts: int = claimed.attempts
-        """How often it was delivered, this time included."""
-        self.last_error: str | None = claimed.last_error
-        """Why the delivery before was not acknowledged."""
-        self.token: int = claimed.token
-        """The number of this lease: it grows from one to the next."""
-        self.until_us: int = claimed.until_us
+        self._entry = entry
+        self._run = run
+        self.until_us: int = run.at_us
         """When the lease ends, in queue time."""
+
+    @property
+    def _envelope(self) -> Envelope:
+        return message.envelope_of(self._entry)
+
+    @property
+    def partition(self) -> int:
+        """The partition it is in."""
+        return self._run.partition
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._run.attempts
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the delivery before was not acknowledged."""
+        return self._run.last_error
+
+    @property
+    def token(self) -> int:
+        """The number of this lease: it grows from one to the next."""
+        return self._run.token
 
     @property
     def value(self) -> bytes:
@@ -158,7 +176,8 @@ def settle(
     """Settle deliveries in one commit; return those that were lost to others."""
     grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
     for one in deliveries:
-        grouped.setdefault((one.token, one.partition), {})[one._entry.position] = one  # noqa: SLF001
+        run = one._run  # noqa: SLF001
+        grouped.setdefault((run.token, run.partition), {})[one._entry.position] = one  # noqa: SLF001
     steps = [
         Step(token, partition, list(held), kind, reason, again, extend_us)
         for (token, partition), held in grouped.items()
@@ -232,7 +251,8 @@ class Consumer(Handle):
 
     def _fill(self, count: int) -> None:
         self._broker.bury()
-        self._held += [Delivery(self._broker, claimed) for claimed in self._broker.claim(count, self._lease_us)]
+        for run, entries in self._broker.claim(count, self._lease_us):
+            self._held += [Delivery(self._broker, entry, run) for entry in entries]
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 

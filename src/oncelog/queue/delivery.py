@@ -79,10 +79,14 @@ class Lease(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """A message that a group has not looked at yet; times are what is left of them."""
+    """A message that a group has not looked at yet; times are what is left of them.
+
+    ``length`` neighbours of which nothing but their positions is to be known are one.
+    """
 
     partition: int
     position: int
+    length: int = 1
     key: str | None = None
     delay_us: int = 0
     deadline_us: int | None = None
@@ -204,10 +208,10 @@ def deliver(runs: Sequence[Run], lease: Lease, limit: int, rules: Rules) -> Chan
 
 
 class Admission(NamedTuple):
-    """What became of fresh messages: runs that have come to be, and how many were looked at."""
+    """What became of fresh messages: runs that have come to be, and up to where they were looked at, if any was."""
 
     come: list[Run]
-    seen: int
+    until: int | None
     leased: int
 
 
@@ -218,30 +222,30 @@ def admit(fresh: Sequence[Fresh], lease: Lease, limit: int, rules: Rules, held: 
     """
     come: list[Run] = []
     keys = set(held)
-    seen = count = 0
+    until: int | None = None
+    left = limit
     for message in fresh:
-        if count >= limit:
+        if left <= 0:
             break
-        seen += 1
+        count = min(message.length, left)
+        until = message.position + count
         if message.for_others:
             continue
-        run = _admitted(message, lease, rules, blocked=message.key in keys)
+        run = _admitted(message, count, lease, rules, blocked=message.key in keys)
         if message.key is not None:
             keys.add(message.key)
-        count += run.condition is Condition.LEASED
-        if come and _continues(come[-1], run):
-            come[-1] = msgspec.structs.replace(come[-1], count=come[-1].count + 1)
-        else:
-            come.append(run)
-    return Admission(come, seen, count)
+        if run.condition is Condition.LEASED:
+            left -= count
+        come.append(run)
+    return Admission(come, until, limit - left)
 
 
-def _admitted(message: Fresh, lease: Lease, rules: Rules, *, blocked: bool) -> Run:
+def _admitted(message: Fresh, count: int, lease: Lease, rules: Rules, *, blocked: bool) -> Run:
     late = rules.mortal and message.deadline_us is not None and message.deadline_us <= rules.now_us
     wait = Run(
         message.partition,
         message.position,
-        1,
+        count,
         Condition.WAITING,
         rules.now_us + message.delay_us,
         key=message.key,
@@ -251,15 +255,6 @@ def _admitted(message: Fresh, lease: Lease, rules: Rules, *, blocked: bool) -> R
     if late:
         return dying(wait, DEADLINE, rules.now_us)
     return wait if blocked or message.delay_us > 0 else leased(wait, lease)
-
-
-def _continues(before: Run, run: Run) -> bool:
-    return (
-        run.key is None
-        and before.partition == run.partition
-        and before.end == run.first
-        and msgspec.structs.replace(before, first=run.first, count=1) == run
-    )
 
 
 class Settlement(NamedTuple):

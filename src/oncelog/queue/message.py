@@ -37,6 +37,19 @@ class Message(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     retry: RetryPolicy | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a value and nothing else."""
+        return (
+            self.id == ""
+            and self.key == ""
+            and self.tenant == ""
+            and self.headers is None
+            and self.delay_s == 0
+            and self.deadline_s is None
+            and self.retry is None
+        )
+
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a dead letter comes from, and what became of it there."""
@@ -77,6 +90,8 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
+    if message.is_plain:
+        return message
     _check_text("id", message.id, limits.ID_BYTES_MAX)
     _check_text("key", message.key, limits.LABEL_BYTES_MAX)
     _check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)

@@ -79,17 +79,20 @@ class Sending:
 
     # From messages to records.
 
-    def outgoing(self, message: Message) -> Outgoing:
+    def outgoing(self, given: object) -> Outgoing:
         """Return a message as it goes into a log; ``InvalidArgument`` when it cannot be one."""
-        message_module.check(message)
+        message = message_module.check(given)
+        if message.is_plain:
+            return Outgoing(self._any_partition(), Record(message.value))
         identity = message_module.identity(message.tenant, message.key, message.id) if message.id else None
         return Outgoing(self.partition_of(message), message_module.record_of(message, identity))
 
     def partition_of(self, message: Message) -> int:
         """Return the partition of a message; one without key and id goes where this process writes already."""
         picked = message_module.partition_of(message.key, message.id, self._topic.partitions)
-        if picked is not None:
-            return picked
+        return picked if picked is not None else self._any_partition()
+
+    def _any_partition(self) -> int:
         if self._topic.partitions == 1:
             return 0
         among = self._turns.held() or range(self._topic.partitions)
@@ -105,8 +108,10 @@ class Sending:
             raise InvalidArgument(error)
         results: list[Sent | OncelogError] = [Unavailable("not sent")] * len(outgoing)
         deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
-        for partition in dict.fromkeys(one.partition for one in outgoing):
-            rows = [row for row, one in enumerate(outgoing) if one.partition == partition]
+        rows_of: dict[int, list[int]] = {}
+        for row, one in enumerate(outgoing):
+            rows_of.setdefault(one.partition, []).append(row)
+        for partition, rows in rows_of.items():
             records = [outgoing[row].record for row in rows]
             with self._through_gate(partition, records, on_pending) as ended:
                 answers = self._append(partition, records, deadline_us)

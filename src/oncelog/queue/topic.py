@@ -34,11 +34,7 @@ class Topic:
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
         self.name = name
         self.logs = logs
-
-    @property
-    def partitions(self) -> int:
-        """How many there are."""
-        return len(self.logs)
+        self.partitions = len(logs)
 
     def starts(self, start: str) -> list[int]:
         """Return where a group begins in each partition."""
@@ -85,12 +81,13 @@ class Ahead:
         position = self._go(position)
         assert self._tail is not None
         while len(self.entries) < count:
-            entry = self._tail.poll()
-            if entry is None:
+            found = self._tail.take(count - len(self.entries))
+            if not found:
                 break
-            self._next = entry.position + 1
-            if entry.position >= position:
-                self.entries.append(entry)
+            self._next = found[-1].position + 1
+            self.entries += (
+                found if found[0].position >= position else [entry for entry in found if entry.position >= position]
+            )
         return position
 
     def _go(self, position: int) -> int:
