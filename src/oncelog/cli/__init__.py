@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli import log, pipeline, producer, queue
+from oncelog.cli import jobs, log, pipeline, producer, queue
 from oncelog.cli.options import paragraphs, show_help
 from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -49,6 +49,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(producer.app, name="producer")
 app.add_typer(queue.app, name="queue")
+jobs.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

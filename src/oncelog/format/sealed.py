@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -20,6 +22,8 @@ from oncelog.format.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros
 
 TIMESTAMP, UPTIME, START = "timestamp", "uptime_us", "start"
+PURGED, IDENTITY, FINGERPRINT = "purged", "identity", "fingerprint"
+IDENTITY_BYTES = 16
 ROW_GROUP_ROWS = 1 << 16
 ZSTD_LEVEL = 3
 STAGED_ZSTD_LEVEL = 1
@@ -42,10 +46,47 @@ SCHEMA = pa.schema(
 whether it begins a batch."""
 
 
-class Piece:
-    """Consecutive rows of a sealed file: a payload, and each row's times (``None``: the file does not say)."""
+_PURGE_FIELDS = [
+    pa.field(PURGED, pa.int64()),
+    pa.field(IDENTITY, pa.binary(IDENTITY_BYTES)),
+    pa.field(FINGERPRINT, pa.uint64()),
+]
+"""What a row that was purged keeps, and others lack: the position of the record that stands in its stead, and its own
+identity and fingerprint. Files in which nothing was purged do not have these columns."""
 
-    __slots__ = ("first_row", "payload", "timestamps_us", "uptimes_us")
+
+def with_purged(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a file in which rows were purged."""
+    return schema if PURGED in schema.names else pa.schema([*schema, *_PURGE_FIELDS])
+
+
+class Purged(msgspec.Struct, frozen=True):
+    """Rows that were purged: their numbers, sorted, which records stand in their stead, and who they were."""
+
+    rows: NDArray[np.int64]
+    survivors: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    fingerprints: NDArray[np.uint64]
+
+    def cut(self, start: int, end: int) -> Purged | None:
+        """Return those from row ``start`` to ``end``, numbered from there; ``None`` if there are none."""
+        low, high = np.searchsorted(self.rows, (start, end))
+        if low == high:
+            return None
+        return Purged(
+            self.rows[low:high] - start,
+            self.survivors[low:high],
+            self.keys[low:high],
+            self.fingerprints[low:high],
+        )
+
+
+class Piece:
+    """Consecutive rows of a sealed file: a payload, each row's times (``None``: the file does not say), and which of
+    them were purged.
+    """
+
+    __slots__ = ("first_row", "payload", "purged", "timestamps_us", "uptimes_us")
 
     def __init__(
         self,
@@ -53,24 +94,98 @@ class Piece:
         payload: pa.RecordBatch,
         timestamps_us: NDArray[np.int64] | None,
         uptimes_us: NDArray[np.int64] | None,
+        purged: Purged | None = None,
     ) -> None:
         self.first_row = first_row
         self.payload = payload
         self.timestamps_us = timestamps_us
         self.uptimes_us = uptimes_us
+        self.purged = purged
 
 
 def to_table(
-    payload: pa.RecordBatch, timestamps_us: NDArray[np.int64], uptimes_us: NDArray[np.int64]
+    payload: pa.RecordBatch,
+    timestamps_us: NDArray[np.int64],
+    uptimes_us: NDArray[np.int64],
+    purged: Purged | None = None,
+    schema: pa.Schema | None = None,
 ) -> pa.RecordBatch:
-    """Return a payload in the columns of a sealed file."""
+    """Return a payload in the columns of a sealed file, with those of purged rows where ``schema`` has them."""
     count = payload.num_rows
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
     arrays = [pa.array(timestamps_us, pa.int64()).view(SCHEMA.field(0).type)]
     arrays += [present.get(field.name, pa.nulls(count, field.type)) for field in _PAYLOAD]
     arrays.append(pa.array(uptimes_us, pa.int64()))
     arrays.append(present.get(START, pa.repeat(pa.scalar(value=True), count)))
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    if schema is None or PURGED not in schema.names:
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([*arrays, *purge_columns(purged, count)], schema=schema)
+
+
+def purge_columns(purged: Purged | None, count: int) -> list[pa.Array]:
+    """Return the columns that purged rows have, for so many rows."""
+    if purged is None:
+        return [pa.nulls(count, field.type) for field in _PURGE_FIELDS]
+    at = np.full(count, -1, np.int64)
+    at[purged.rows] = np.arange(len(purged.rows))
+    places = pa.array(at, mask=at < 0)
+    keys = pa.py_buffer(np.ascontiguousarray(purged.keys, "<u8").tobytes())
+    return [
+        pa.array(purged.survivors).take(places),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(IDENTITY_BYTES), len(purged.rows), [None, keys]).take(places),
+        pa.array(purged.fingerprints, pa.uint64()).take(places),
+    ]
+
+
+def emptied(table: pa.Table, purged: Purged) -> pa.Table:
+    """Return the rows of a whole file with some of them emptied and marked; those purged before stay so."""
+    before = _purged(table)
+    if before is not None:
+        purged = _joined(before, purged)
+    gone = np.zeros(table.num_rows, np.bool_)
+    gone[purged.rows] = True
+    kept = pa.array(~gone)
+    columns = {}
+    for field in table.schema:
+        if field.name == "value":
+            empty = pa.scalar(b"", field.type)
+            columns[field.name] = pc.if_else(kept, table.column(field.name), empty)
+        elif field.name in (TIMESTAMP, UPTIME, START, "producer", "sequence"):  # how far a producer is, is folded
+            columns[field.name] = table.column(field.name)
+        elif field.name not in (PURGED, IDENTITY, FINGERPRINT):
+            chosen = pa.array(np.arange(table.num_rows), mask=gone)
+            columns[field.name] = table.column(field.name).take(chosen)
+    schema = with_purged(pa.schema([table.schema.field(name) for name in columns]))
+    return pa.table([*columns.values(), *purge_columns(purged, table.num_rows)], schema=schema)
+
+
+def _joined(first: Purged, second: Purged) -> Purged:
+    rows = np.concatenate([first.rows, second.rows])
+    order = np.unique(rows, return_index=True)[1]  # one that was purged before stays as it was purged then
+    return Purged(
+        rows[order],
+        np.concatenate([first.survivors, second.survivors])[order],
+        np.concatenate([first.keys, second.keys])[order],
+        np.concatenate([first.fingerprints, second.fingerprints])[order],
+    )
+
+
+def _purged(table: pa.Table) -> Purged | None:
+    """Return which rows of a table were purged; ``None`` if none were."""
+    if PURGED not in table.schema.names:
+        return None
+    marks = _one(table.column(PURGED))
+    rows = np.flatnonzero(marks.is_valid().to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return None
+    chosen = pa.array(rows)
+    keys = b"".join(_one(table.column(IDENTITY)).take(chosen).to_pylist())
+    return Purged(
+        rows,
+        marks.take(chosen).to_numpy(),
+        np.frombuffer(keys, "<u8").reshape(-1, 2).astype(np.uint64),
+        _one(table.column(FINGERPRINT)).take(chosen).to_numpy(),
+    )
 
 
 STAGED_SCHEMA = pa.schema(_PAYLOAD)
@@ -142,6 +257,19 @@ class SealedFile:
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
     @property
+    def has_purged(self) -> bool:
+        """Whether rows of the file were purged."""
+        return PURGED in self._file.schema_arrow.names
+
+    def table(self) -> pa.Table:
+        """Return the whole file as it is."""
+        try:
+            return self._file.read().combine_chunks()
+        except (pa.ArrowException, OSError) as error:
+            message = f"{self._what} cannot be read: {error}"
+            raise CorruptionError(message) from error
+
+    @property
     def rows(self) -> int:
         """How many rows the file has."""
         return int(self._starts[-1])
@@ -175,7 +303,7 @@ class SealedFile:
         return micros(statistics.max)
 
     def _read(self, row_group: int, names: Sequence[str] | None) -> pa.Table:
-        wanted = None if names is None else [TIMESTAMP, UPTIME, START, "value", *names]
+        wanted = None if names is None else [TIMESTAMP, UPTIME, START, PURGED, IDENTITY, FINGERPRINT, "value", *names]
         present = self._file.schema_arrow.names
         try:
             return self._file.read_row_group(
@@ -186,6 +314,7 @@ class SealedFile:
             raise CorruptionError(message) from error
 
     def _piece(self, table: pa.Table, first_row: int) -> Piece:
+        purged = _purged(table)
         columns = {name: _one(table.column(name)) for name in table.schema.names}
         timestamps, uptimes = columns.pop(TIMESTAMP, None), columns.pop(UPTIME, None)
         mask = 0
@@ -197,7 +326,7 @@ class SealedFile:
             arrays.append(column if column.type == field.type else column.cast(field.type))
             mask |= BITS[field.name]
         payload = pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask))
-        return Piece(first_row, payload, _micros(timestamps), _micros(uptimes))
+        return Piece(first_row, payload, _micros(timestamps), _micros(uptimes), purged)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

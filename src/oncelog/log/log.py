@@ -23,8 +23,10 @@ from oncelog.log import (
     adoption,
     arguments,
     asking,
+    auditing,
     bases,
     fencing,
+    rebuilding,
     recovery,
     retention,
     sealing,
@@ -33,6 +35,7 @@ from oncelog.log import (
 )
 from oncelog.log.admission import Seen
 from oncelog.log.adoption import Adopted, Staged
+from oncelog.log.auditing import Audit, By
 from oncelog.log.conflicts import ConflictManifests
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
@@ -41,6 +44,7 @@ from oncelog.log.manifests import Known, Manifests
 from oncelog.log.names import CONFLICTS
 from oncelog.log.policies import Policies
 from oncelog.log.reader import Reader, Tail, check_columns
+from oncelog.log.rebuilding import Rebuilt
 from oncelog.log.retention import Truncation
 from oncelog.log.run import Run
 from oncelog.log.scan import Scan, Start
@@ -465,6 +469,24 @@ class Log(Handle):
         ``progress`` is called with the number of positions done and in all.
         """
         return verifying.verify(self._home, self._manifests, self._refresh(), progress)
+
+    def audit(self, by: By = "producer", progress: Callable[[int, int], None] | None = None) -> Audit:
+        """Count the records of all closed segments, by a column and by time, and find the ids that are there again.
+
+        Those came in when the window had forgotten the first: ``purge`` removes them.
+        """
+        self._known, found = self._manifests.look(
+            self._refresh(), lambda manifest: auditing.audit(self._home, self._manifests, manifest, by, progress)
+        )
+        return found
+
+    def rebuild(self, progress: Callable[[int, int], None] | None = None) -> Rebuilt:
+        """Make a dedup snapshot anew from the closed segments, whatever snapshots there are; return what it holds."""
+        self._known, done = self._manifests.look(
+            self._refresh(),
+            lambda manifest: rebuilding.rebuild(self._home, self._manifests, manifest, self._clock, progress),
+        )
+        return done
 
     def info(self) -> LogInfo:
         """Return what there is to know about the log now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -46,6 +46,33 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
 
 Event = Started | Batch | Ended
+
+
+class Events(Protocol):
+    """Where events are kept."""
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        ...
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, oldest first."""
+        ...
+
+
+class Passing:
+    """Events that are kept as long as the process: for a job whose log is all that the next one needs."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        self._events.append(event)
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, oldest first."""
+        return iter(self._events)
 
 
 class History:

@@ -21,7 +21,7 @@ from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.spark import checking, frames, history, session, spec
-from oncelog.spark.history import Batch, Ended, History, Leg, Started
+from oncelog.spark.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.spec import FILE_FORMATS, Spec
 from oncelog.types import micros
 
@@ -53,9 +53,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Pipeline:
     """A spec that is being run."""
 
-    def __init__(self, given: Spec, folder: Path, clock: Clock) -> None:
+    def __init__(self, given: Spec, folder: Path, clock: Clock, kept: Events | None = None) -> None:
         self.spec = given
-        self.history: History = history.of(given, folder)
+        self.history: Events = kept if kept is not None else history.of(given, folder)
         self._clock = clock
         self._db = oncelog.connect(given.log.url)
         self._log: Log = self._db.log(given.log.name, _creating(self._db, given), create=True)

@@ -1,0 +1,92 @@
+"""Rebuilding a dedup snapshot from the log alone: the fold is the truth, and snapshots only cache it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+
+from oncelog.clock import Clock
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
+from oncelog.errors import InvalidArgument
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.log import admission, bases, recovery, snapshots
+from oncelog.log.files import Files, rows_of
+from oncelog.log.manifests import Manifests
+from oncelog.log.rows import Rows
+from oncelog.storage.base import LogHome
+
+AHEAD = 3
+"""How many segments are read while one is folded."""
+
+Progress = Callable[[int, int], None]
+
+
+class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot that was rebuilt: its key, how many ids are in it, up to which position, from how many records."""
+
+    snapshot: str
+    ids: int
+    position: int
+    records: int
+
+
+def rebuild(
+    home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock, progress: Progress | None = None
+) -> Rebuilt:
+    """Fold what the window can need of the closed segments into a snapshot, and store it.
+
+    Anybody may do this, also beside the writer. ``InvalidArgument`` for a log that keeps no ids.
+    """
+    settings = manifest.settings
+    if settings.idempotence == "off":
+        message = f"log {manifest.name!r} keeps no ids (its idempotence is off), so there is no window to rebuild"
+        raise InvalidArgument(message)
+    kept = settings.window
+    window = Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+    hasher = Hasher(manifest.secret)
+    needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
+    segments = [segment for segment in needed if segment.identities is None]
+    total = sum(segment.entries for segment in segments)
+    done = 0
+    for segment, rows in _ahead(home, segments, manifest.first_position):
+        recovery.fold(window, iter(rows), hasher)
+        done += segment.entries
+        if progress is not None:
+            progress(done, total)
+    window.evict(manifest.uptime_us)
+    last = next(manifests.closed_back(manifest), None)
+    taken = admission.snapshot_of(
+        window,
+        settings=settings,
+        log_id=manifest.log_id,
+        now_us=clock.now_us(),
+        uptime_us=manifest.uptime_us,
+        watermark=manifest.next_position,
+        pending_until=0,
+        segments=[(last.number, last.entries - 1)] if last is not None else [],
+        producers=bases.remembered(bases.recover_producers(home, manifests, manifest, None).marks(), manifest),
+    )
+    key = snapshots.save(home, manifest.log_id, taken, clock)
+    return Rebuilt(snapshot=key, ids=len(taken.positions), position=manifest.next_position, records=total)
+
+
+def _ahead(home: LogHome, segments: list[Segment], start: int) -> Iterator[tuple[Segment, list[Rows]]]:
+    """Yield segments with their records, in order, while the next ones are being read."""
+    waiting: deque[tuple[Segment, Future[list[Rows]]]] = deque()
+
+    def read(segment: Segment) -> list[Rows]:
+        return list(rows_of(home, Files(home), segment, start))
+
+    with ThreadPoolExecutor(AHEAD) as pool:
+        for segment in segments:
+            waiting.append((segment, pool.submit(read, segment)))
+            if len(waiting) > AHEAD:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
