@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.dataset as ds
 import pytest
 
-from oncelog.spark import analysing, checking, history, report
+from oncelog.errors import InvalidArgument
+from oncelog.spark import analysing, checking, history, jobs, report
 from oncelog.spark.history import History
 from tests.pipeline.shop import Shop, orders
 
@@ -203,3 +205,36 @@ def test_right_spec_has_no_mistakes_for_spark(shop: Shop, spark: SparkSession) -
     given, _ = checking.check(shop.spec)
     assert given is not None
     assert analysing.check(shop.spec, given, spark) == ("struct<order_id:string,amount:bigint>", [])
+
+
+# Jobs of one line.
+
+
+def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
+    """Files in, once, however often; the log out, as often as wanted, into a folder that is free."""
+    shop.send(*orders(0, 5), ("o1", 10))
+    url, out = (shop.folder / "data").as_uri(), shop.folder / "exported"
+    incoming = jobs.Files(str(shop.folder / "incoming"))
+    first = jobs.ingest(incoming, url, "orders", id="order_id", create=True, spark=spark)
+    assert (first.rows, first.stored, first.conflicts) == (6, 5, 1)  # another attempt is other content
+    shop.send(*orders(3, 8))
+    again = jobs.ingest(incoming, url, "orders", id="order_id", spark=spark)
+    assert (again.rows, again.stored) == (11, 3)
+    (out / "_temporary").mkdir(parents=True)  # as an export leaves it that was killed
+    files = jobs.Files(str(out), "parquet")
+    assert jobs.export(url, "orders", files, schema="order_id STRING, amount LONG", spark=spark) == 8
+    rows = ds.dataset(str(out), format="parquet").to_table().to_pylist()
+    assert sorted((row["position"], row["order_id"]) for row in rows) == sorted(
+        (number, id) for number, (id, _) in enumerate(shop.stored())
+    )
+    with pytest.raises(InvalidArgument, match="is there already"):
+        jobs.export(url, "orders", files, spark=spark)
+    assert jobs.export(url, "orders", jobs.Files(str(out), "json"), overwrite=True, spark=spark) == 8
+
+
+def test_ingest_without_ids_goes_by_content(shop: Shop, spark: SparkSession) -> None:
+    """Equal rows are one; the log is made for that."""
+    (shop.folder / "day.csv").write_text("a,b\n1,2\n1,2\n3,4\n")
+    url = (shop.folder / "data").as_uri()
+    done = jobs.ingest(jobs.Files(str(shop.folder / "day.csv")), url, "plain", id=None, create=True, spark=spark)
+    assert (done.rows, done.stored) == (3, 2)

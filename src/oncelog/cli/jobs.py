@@ -29,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
     """Make the commands known."""
     for command, examples in (
         (ingest, ("ingest orders incoming/ --id order_id", "ingest orders day.parquet --id order_id --create")),
-        (export, ("export orders out/", "export orders out/ --schema 'order_id STRING, amount LONG' --format csv")),
+        (export, ("export orders out/", "export orders out/ --schema 'id STRING, amount LONG'")),
         (audit, ("audit orders", "audit orders --by type --report audit.html", "audit orders --json | jq .duplicates")),
         (rebuild, ("rebuild orders",)),
     ):

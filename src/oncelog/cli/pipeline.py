@@ -197,7 +197,7 @@ def _tell_check(
         say((str(file), "cyan"), " can be ", ("run", "bold green"))
 
 
-@_command("init orders.toml", "init clicks.toml --input clicks/ --id click_id --log-url file:///var/lib/shop")
+@_command("init orders.toml", "init clicks.toml --input clicks/ --id click_id")
 def init(
     spec: SpecFile,
     *,
