@@ -448,14 +448,14 @@ def test_two_sealers_of_one_group(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     log = filled(shop, 5, 5)
     before = entries(log)
     other = shop.log()
-    real = sealing._point_to
+    real = sealing.point_to
     interfere = once(other.seal)
 
     def point_to(*arguments: Any) -> Any:
         interfere()
         return real(*arguments)
 
-    monkeypatch.setattr(sealing, "_point_to", point_to)
+    monkeypatch.setattr(sealing, "point_to", point_to)
     assert log.seal().files == 0
     assert entries(log) == before
     assert len(shop.home.list(sealing.PREFIX)) == len(log.files()) == 1
@@ -467,14 +467,14 @@ def test_a_sealer_whose_segments_are_truncated_meanwhile(shop: Shop, monkeypatch
     for first in (0, 5):
         fill(log, [Record(b"%d" % n) for n in range(first, first + 5)])
     other = shop.log()
-    real = sealing._point_to
+    real = sealing.point_to
     interfere = once(lambda: other.truncate(7))
 
     def point_to(*arguments: Any) -> Any:
         interfere()
         return real(*arguments)
 
-    monkeypatch.setattr(sealing, "_point_to", point_to)
+    monkeypatch.setattr(sealing, "point_to", point_to)
     log.seal()
     assert [entry.position for entry in entries(log)] == [7, 8, 9]
     assert orphans(log) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from oncelog.spark.pipeline import Outcome, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+BEGAN_S = 1_700_000_000
 
 SPEC = """\
 name = "orders"
@@ -55,7 +58,9 @@ class Shop:
             msgspec.json.encode({"order_id": id, "amount": amount, "attempt": n})
             for n, (id, amount) in enumerate(orders)
         ]
-        (self.folder / "incoming" / f"{self._files:04d}.json").write_bytes(b"\n".join(lines) + b"\n")
+        path = self.folder / "incoming" / f"{self._files:04d}.json"
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        os.utime(path, (BEGAN_S + self._files,) * 2)  # Spark reads files in the order of their times
         self._files += 1
 
     def change(self, *changes: tuple[str, str]) -> None:

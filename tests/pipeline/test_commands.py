@@ -95,6 +95,10 @@ def test_audit_and_rebuild_from_a_shell(call: Call, url: str, tmp_path: Path) ->
     assert call("audit", "orders", "--by", "colour").code == 2
     assert call("rebuild", "orders", "--json").json["ids"] == 2
     assert call("rebuild", "nothing").code == 2
+    assert call("purge", "orders", "--json").json["duplicates"] == 1
+    assert call("purge", "orders", "--remove").code == 2  # nobody is there to be asked
+    assert call("purge", "orders", "--remove", "--yes", "--json").json["purged"] == 1
+    assert call("audit", "orders").code == 0
 
 
 @pytest.mark.parametrize(

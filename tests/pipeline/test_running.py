@@ -15,6 +15,8 @@ from tests.pipeline.shop import Shop, orders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.xdist_group("pipeline")
+
 
 def test_each_record_goes_through_once(shop: Shop, spark: SparkSession) -> None:
     """Retries within a file and across files and runs are recognised; what is new goes through; the figures say so."""

@@ -1,4 +1,4 @@
-"""``oncelog ingest``, ``export``, ``audit``, ``rebuild``: whole logs at a time."""
+"""``oncelog ingest``, ``export``, ``audit``, ``rebuild``, ``purge``: whole logs at a time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import msgspec
 import typer
 from rich.text import Text
 
+from oncelog.cli import asking
 from oncelog.cli.log import opened
-from oncelog.cli.options import Json, Name, Url, paragraphs
+from oncelog.cli.options import Json, Name, Url, Yes, paragraphs
 from oncelog.cli.outcome import ExitCode
 from oncelog.cli.output import meter, plural, print_facts, print_json, print_table, say
 from oncelog.cli.quantities import show_bytes, show_count
@@ -32,6 +33,7 @@ def add_to(app: typer.Typer) -> None:
         (export, ("export orders out/", "export orders out/ --schema 'id STRING, amount LONG'")),
         (audit, ("audit orders", "audit orders --by type --report audit.html", "audit orders --json | jq .duplicates")),
         (rebuild, ("rebuild orders",)),
+        (purge, ("purge orders", "purge orders --remove --yes", "purge orders --json | jq .duplicates")),
     ):
         lines = "\n".join(f"  [cyan]oncelog {example}[/]" for example in examples)
         text = f"Examples, with ONCELOG_URL set:\n\n{lines}"
@@ -176,3 +178,35 @@ def rebuild(name: Name, url: Url, *, json: Json = False) -> None:
         print_json({"log": name, **msgspec.to_builtins(done)})
     else:
         say((name, "cyan"), ": ", plural(done.ids, "id"), f" up to position {done.position:,}, {done.snapshot}")
+
+
+def purge(
+    name: Name,
+    url: Url,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", metavar="", help="Purge what is found.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Find duplicates that came in when the window had forgotten the first, and with --remove purge them.
+
+    A purged record leaves its place behind, emptied: no position moves, readers skip it, and a retry still meets it.
+    The original file is kept until the new one is in place. Records with the same id and other content are left alone.
+    """
+    with opened(url, name) as log, meter("looking", hidden=json) as bar:
+        found = log.purge(progress=lambda done, total: bar.to(done, done, total))
+    if remove and found.duplicates:
+        if not yes:
+            asking.confirm(f"Purge {show_count(found.duplicates, 'duplicate')} from {name}?")
+        with opened(url, name) as log:
+            log.seal()
+            found = log.purge(remove=True)
+    if json:
+        print_json({"log": name, **msgspec.to_builtins(found)})
+        return
+    what = f", {found.purged:,} purged" if remove else ""
+    left = f", {found.unsealed:,} in the open segment" if found.unsealed else ""
+    aside = f"; {show_count(found.conflicts, 'conflict')} left alone" if found.conflicts else ""
+    say(
+        (name, "cyan"), ": ", plural(found.duplicates, "duplicate"), f" in {found.records:,} records{what}{left}{aside}"
+    )

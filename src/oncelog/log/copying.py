@@ -153,7 +153,8 @@ class Copy:
         labels = {segment.number: 0}
         if key is None:
             key = f"{sealing.PREFIX}{self._clock.now_us():020d}-{token}.parquet"
-            data = sealed.encode(sealing.tables(self._source, [segment], labels))
+            schema = sealing.schema_of(self._source, [segment])
+            data = sealed.encode(sealing.tables(self._source, [segment], labels, schema), schema)
             self._target.create(key, [data])
             self._stored += data.size
         else:

@@ -67,6 +67,7 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
         entry,
         segment.first_timestamp_us if piece.timestamps_us is None else piece.timestamps_us,
         segment.last_uptime_us if piece.uptimes_us is None else piece.uptimes_us,
+        piece.purged,
     )
 
 

@@ -8,15 +8,14 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
-from oncelog.format import arrays
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
+from oncelog.log import naming
 from oncelog.log.adoption import Adopted
 from oncelog.log.recovery import fold
 from oncelog.log.rows import Rows
@@ -56,16 +55,15 @@ class Repeats:
 
     def add(self, rows: Rows) -> list[str]:
         """Add records that were committed together; return what is wrong with them."""
-        if not self._judged or "id" not in rows.payload.schema.names or rows.first_position < self._since:
+        if not self._judged or not _has_identities(rows) or rows.first_position < self._since:
             return []
         assert isinstance(rows.uptime_us, int)
-        payload, positions = _named(rows)
-        keys = self._hasher.identities(None, payload.column("id"))
+        who = naming.named(self._hasher, [rows])
+        keys, positions = who.keys, who.rows + rows.first_position
         numbers = np.arange(self._count, self._count + len(keys))
         self._count += len(keys)
         self._window.evict(rows.uptime_us)
-        starts = _starts(payload)
-        batch_numbers = numbers[np.maximum.accumulate(np.where(starts, np.arange(len(numbers)), 0))]
+        batch_numbers = numbers[np.maximum.accumulate(np.where(who.starts, np.arange(len(numbers)), 0))]
         previous = _previous(keys)
         wrong = self._adopted_before(keys, positions, rows.uptime_us)
         wrong += self._within_commit(previous, numbers - batch_numbers[previous], positions)
@@ -141,9 +139,10 @@ class SnapshotCheck:
     def add(self, rows: Rows) -> None:
         """Add records; those behind the watermark, and behind what was on its way then, are left out."""
         rows = rows.cut(0, max(self._taken.watermark, self._taken.pending_until) - rows.first_position)
-        if not rows.count or "id" not in rows.payload.schema.names:
+        if not rows.count or not _has_identities(rows):
             return
-        payload, positions = _named(rows)
+        who = naming.named(self._hasher, [rows])
+        positions = who.rows + rows.first_position
         if not len(positions):
             return
         fold(self._window, iter([rows]), self._hasher)
@@ -154,8 +153,7 @@ class SnapshotCheck:
         if not inside.any():
             return
         entries = self._order[places[inside]]
-        keys = self._hasher.identities(None, payload.column("id"))[inside]
-        prints = self._hasher.fingerprints(payload)[inside]
+        keys, prints = who.keys[inside], who.fingerprints()[inside]
         same = (self._taken.identities[entries] == keys).all(axis=1) & (self._taken.fingerprints[entries] == prints)
         self._matched[entries[same]] = True
 
@@ -192,17 +190,5 @@ def _previous(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     return previous
 
 
-def _named(rows: Rows) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """Return the rows that carry an id, and their positions."""
-    positions = np.arange(rows.first_position, rows.next_position)
-    ids = rows.payload.column("id")
-    if not ids.null_count:
-        return rows.payload, positions
-    present = ids.is_valid()
-    return rows.payload.filter(present), positions[arrays.present(ids)]
-
-
-def _starts(payload: pa.RecordBatch) -> NDArray[np.bool_]:
-    if "start" not in payload.schema.names:
-        return np.ones(payload.num_rows, np.bool_)
-    return arrays.flags(payload.column("start"))
+def _has_identities(rows: Rows) -> bool:
+    return "id" in rows.payload.schema.names or rows.purged is not None

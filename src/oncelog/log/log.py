@@ -26,6 +26,7 @@ from oncelog.log import (
     auditing,
     bases,
     fencing,
+    purging,
     rebuilding,
     recovery,
     retention,
@@ -43,6 +44,7 @@ from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.names import CONFLICTS
 from oncelog.log.policies import Policies
+from oncelog.log.purging import Purge
 from oncelog.log.reader import Reader, Tail, check_columns
 from oncelog.log.rebuilding import Rebuilt
 from oncelog.log.retention import Truncation
@@ -479,6 +481,16 @@ class Log(Handle):
             self._refresh(), lambda manifest: auditing.audit(self._home, self._manifests, manifest, by, progress)
         )
         return found
+
+    def purge(self, *, remove: bool = False, progress: Callable[[int, int], None] | None = None) -> Purge:
+        """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them.
+
+        A purged record leaves its place behind: no position moves, readers skip it, and a retry still meets it. Only
+        sealed files are written anew: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
+        """
+        return purging.purge(
+            self._home, self._manifests, self._refresh(), self._clock, remove=remove, progress=progress
+        )
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None) -> Rebuilt:
         """Make a dedup snapshot anew from the closed segments, whatever snapshots there are; return what it holds."""

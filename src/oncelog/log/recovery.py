@@ -10,18 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window, WindowState
 from oncelog.errors import CorruptionError, NotFound
-from oncelog.format import arrays, columns
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import PRODUCERS, Manifest, Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import bases, snapshots
-from oncelog.log.adoption import Adopted, identities_of, read_identities
+from oncelog.log import bases, naming, snapshots
+from oncelog.log.adoption import Adopted, read_identities
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows, each
@@ -88,7 +86,7 @@ def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -
     try:
         return read_identities(home, segment.identities)
     except (CorruptionError, NotFound):
-        return identities_of(hasher, ((rows.payload, rows.first_entry) for rows in files.rows(segment, 0)))
+        return naming.identities_of(hasher, files.rows(segment, 0))
 
 
 def covers(taken: Snapshot, settings: LogSettings) -> bool:
@@ -134,7 +132,7 @@ def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
     gathered: list[Rows] = []
     count = 0
     for rows in parts:
-        if "id" not in rows.payload.schema.names:
+        if "id" not in rows.payload.schema.names and rows.purged is None:
             continue
         gathered.append(rows)
         count += rows.count
@@ -147,18 +145,11 @@ def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
 
 def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
-    payload = columns.concat([rows.payload for rows in parts])
-    ids = payload.column(payload.schema.get_field_index("id"))
-    positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])
-    ticks = np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])
-    times = np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])
-    if ids.null_count:
-        present = ids.is_valid()
-        chosen = arrays.present(ids)
-        positions, ticks, times = positions[chosen], ticks[chosen], times[chosen]
-        payload = payload.filter(present)
-        ids = payload.column(payload.schema.get_field_index("id"))
-    keys = hasher.identities(None, ids)
+    known_as = naming.named(hasher, parts)
+    keys = known_as.keys
+    positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])[known_as.rows]
+    ticks = np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])[known_as.rows]
+    times = np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])[known_as.rows]
     window.evict(parts[0].first_uptime_us)
     handles = window.find(keys)
     known = handles >= 0
@@ -176,13 +167,6 @@ def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
     if known.any():
         # It was stored, so its writer had forgotten it, and everything before it.
         window.evict_through(int(handles.max()))
-    window.add(keys, positions, hasher.fingerprints(payload), _starts(payload))
+    window.add(keys, positions, known_as.fingerprints(), known_as.starts)
     window.commit_each(ticks, times)
     window.evict(int(each(parts[-1].uptime_us, 1)[-1]))
-
-
-def _starts(payload: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    at = payload.schema.get_field_index("start")
-    if at < 0:
-        return np.ones(payload.num_rows, np.bool_)
-    return arrays.flags(payload.column(at))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from oncelog.format import columns
 from oncelog.format.block import Block
 from oncelog.format.gather import Gathered
+from oncelog.format.sealed import Purged
 from oncelog.types import Entry
 
 Micros = int | NDArray[np.int64]
@@ -20,7 +21,10 @@ Micros = int | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A run of records of one segment, with the place and the times of each."""
+    """A run of records of one segment, with the place and the times of each.
+
+    Those that were ``purged`` have their place, and nothing else: readers do not see them.
+    """
 
     payload: pa.RecordBatch
     segment: int
@@ -28,6 +32,7 @@ class Rows:
     first_entry: int
     timestamp_us: Micros
     uptime_us: Micros
+    purged: Purged | None = None
 
     @classmethod
     def of_block(cls, found: Block) -> Rows:
@@ -76,6 +81,7 @@ class Rows:
             self.first_entry + start,
             self.timestamp_us if isinstance(self.timestamp_us, int) else self.timestamp_us[start:end],
             self.uptime_us if isinstance(self.uptime_us, int) else self.uptime_us[start:end],
+            None if self.purged is None else self.purged.cut(start, end),
         )
 
     def commits(self) -> list[Rows]:
@@ -96,11 +102,24 @@ class Rows:
 
     def entries(self) -> list[Entry]:
         """Return the records one by one."""
-        return columns.entries(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us)
+        found = columns.entries(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us)
+        if self.purged is None:
+            return found
+        gone = set(self.purged.rows.tolist())
+        return [entry for row, entry in enumerate(found) if row not in gone]
 
     def view(self, names: Sequence[str] | None) -> pa.RecordBatch:
         """Return the records in the columns of a reader, all or those named, without copying them."""
-        return columns.view(self.payload, self.first_position, self.segment, self.first_entry, self.timestamp_us, names)
+        place = (self.first_position, self.segment, self.first_entry)
+        found = columns.view(self.payload, *place, self.timestamp_us, names)
+        return found if self.purged is None else found.filter(pa.array(self.present()))
+
+    def present(self) -> NDArray[np.bool_]:
+        """Return which of the records are there, and were not purged."""
+        kept = np.ones(self.count, np.bool_)
+        if self.purged is not None:
+            kept[self.purged.rows] = False
+        return kept
 
 
 def _first(micros: Micros) -> int:

@@ -104,7 +104,8 @@ def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
 def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
     """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
     labels = dict.fromkeys((segment.number for segment in group), 0)
-    data = sealed.encode(tables(home, group, labels))
+    schema = schema_of(home, group)
+    data = sealed.encode(tables(home, group, labels, schema), schema)
     known = manifests.newest()
     assert known is not None
     key = new_key(clock, known.manifest.staging_floor_us)
@@ -117,7 +118,7 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
             segment, file=file, end=0, size_bytes=0, labels=labels[segment.number]
         )
         row += segment.entries
-    after = manifests.update(lambda manifest: _point_to(manifests, manifest, group, changes), known).manifest
+    after = manifests.update(lambda manifest: point_to(manifests, manifest, group, changes), known).manifest
     position = max(after.first_position, group[-1].first_position)
     now = next(manifests.closed_from(after, position), None)
     if now is None or now.file is None or now.file.key != key:
@@ -140,7 +141,16 @@ def created_us(key: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def tables(home: LogHome, group: Sequence[Segment], labels: dict[int, int]) -> Iterator[pa.RecordBatch]:
+def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:
+    """Return the columns of the file that segments become: with those of purged rows, if there are any."""
+    files = Files(home)
+    purged = any(segment.file is not None and files.open(segment.file).has_purged for segment in group)
+    return sealed.with_purged(sealed.SCHEMA) if purged else sealed.SCHEMA
+
+
+def tables(
+    home: LogHome, group: Sequence[Segment], labels: dict[int, int], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of segments in the columns of a sealed file, checking that none is missing, and note their
     labels.
     """
@@ -153,13 +163,14 @@ def tables(home: LogHome, group: Sequence[Segment], labels: dict[int, int]) -> I
                 raise CorruptionError(message)
             position = rows.next_position
             labels[segment.number] |= labels_of(rows.payload)
-            yield sealed.to_table(rows.payload, each(rows.timestamp_us, rows.count), each(rows.uptime_us, rows.count))
+            times = each(rows.timestamp_us, rows.count), each(rows.uptime_us, rows.count)
+            yield sealed.to_table(rows.payload, *times, rows.purged, schema)
         if position != segment.next_position:
             message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
             raise CorruptionError(message)
 
 
-def _point_to(
+def point_to(
     manifests: Manifests, manifest: Manifest, group: Sequence[Segment], changes: dict[int, Segment]
 ) -> Manifest:
     """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any

@@ -13,8 +13,8 @@ from oncelog.format import block, snapshot
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import sealing, snapshots
-from oncelog.log.adoption import identities_of, read_identities
+from oncelog.log import naming, sealing, snapshots
+from oncelog.log.adoption import read_identities
 from oncelog.log.files import READ_BYTES, Files
 from oncelog.log.judging import Finding, Repeats, Severity, SnapshotCheck
 from oncelog.log.manifests import Known, Manifests
@@ -244,9 +244,7 @@ class _Verifier:
     def _check_identities(self, segment: Segment, key: str) -> None:
         """Hold an adopted file's identities against its records, and look for them in the window."""
         try:
-            told = identities_of(
-                self._hasher, ((rows.payload, rows.first_entry) for rows in self._files.rows(segment, 0))
-            )
+            told = naming.identities_of(self._hasher, self._files.rows(segment, 0))
         except OncelogError:
             return  # that it cannot be read has been noted
         try:
