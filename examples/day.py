@@ -64,10 +64,11 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 class Story:
     """One run of the whole, in a folder of its own."""
 
-    def __init__(self, folder: Path, given: Path | None, id: str, orders: int = ORDERS) -> None:
+    def __init__(self, folder: Path, given: Path | None, id: str, *, orders: int = ORDERS, kills: int = 1) -> None:
         self.folder = folder
         self.id = id
         self.orders = orders
+        self.kills = kills
         self.own = given is not None
         self.input = given or folder / "incoming"
         self.name = "records" if given else "orders"
@@ -123,6 +124,10 @@ class Story:
             return len(ends - {-1})
 
         return seen
+
+    def written_files(self) -> int:
+        """Return how many files of the output have been begun."""
+        return sum(path.is_file() for path in (self.folder / "out").rglob("*"))
 
     def appended_batches(self) -> int:
         """Return how many batches the control has appended: files of one batch share a part of their names."""
@@ -194,6 +199,7 @@ def main() -> None:
     parser.add_argument("--input", type=Path)
     parser.add_argument("--id")
     parser.add_argument("--orders", type=int, default=ORDERS)
+    parser.add_argument("--kills", type=int, choices=(1, 2), default=1)
     given = parser.parse_args()
     if given.input is not None and not given.input.is_dir():
         sys.exit(f"{given.input}: not a folder; INPUT is a folder of JSON, CSV or Parquet files")
@@ -201,7 +207,11 @@ def main() -> None:
         sys.exit("INPUT, a folder, and ID, the column that tells records apart, go together")
     begin = time.monotonic()
     story = Story(
-        given.folder.absolute(), given.input.absolute() if given.input else None, given.id or "order_id", given.orders
+        given.folder.absolute(),
+        given.input.absolute() if given.input else None,
+        given.id or "order_id",
+        orders=given.orders,
+        kills=given.kills,
     )
     ours, control = perform(story)
     tell(ours, control)
@@ -218,6 +228,9 @@ def perform(story: Story) -> tuple[Counted, Counted]:
     log = story.folder / "run.log"
     with step(f"pipeline into the log, killed with SIGKILL when the log has batch {half} of {story.batches}"):
         kill_at(story.pipeline(), log, story.stored_batches(), half)
+    if story.kills > 1:
+        with step("pipeline started again, and killed when the first rows are on their way into Parquet"):
+            kill_at(story.pipeline(), log, story.written_files, 1)
     with step("pipeline started again: into the log, and on into Parquet"):
         run(story.pipeline(), log)
     with step(f"control: plain Spark append, killed with SIGKILL when batch {half} is there"):
