@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 import oncelog
 from examples import counting, orders
@@ -48,24 +48,28 @@ def test_nothing_is_lost_or_doubled_by_two_kills(tmp_path: Path) -> None:
 
 
 def look_at(page: Path, figures: tuple[int, ...]) -> None:
-    """Open a report in Chromium, light and dark, wide and narrow: it says the figures, needs nothing else, and fits."""
+    """Open a report in Chromium, light and wide, dark and narrow: it says the figures, needs nothing else, and fits."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        for scheme, width in (("light", 1000), ("dark", 380)):
-            tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-            asked: list[str] = []
-            wrong: list[str] = []
-            tab.on("request", lambda request, asked=asked: asked.append(request.url))  # type: ignore[misc]
-            tab.on("console", lambda message, wrong=wrong: wrong.append(message.text))  # type: ignore[misc]
-            tab.goto(page.as_uri())
-            tiles = tab.locator(".figures").inner_text()
-            assert all(f"{figure:,}" in tiles for figure in figures)
-            assert re.search(r"\b0\s+lost\b", tiles)
-            assert tab.locator("svg[role=img]").count() >= 5
-            assert tab.locator("svg").first.is_visible()
-            assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-            assert (asked, wrong) == ([page.as_uri()], [])
+        look(browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme="light"), page, figures)
+        look(browser.new_page(viewport={"width": 380, "height": 800}, color_scheme="dark"), page, figures)
         browser.close()
+
+
+def look(tab: Page, page: Path, figures: tuple[int, ...]) -> None:
+    """Look at the report in one tab."""
+    asked: list[str] = []
+    said: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: said.append(message.text))
+    tab.goto(page.as_uri())
+    tiles = tab.locator(".figures").inner_text()
+    assert all(f"{figure:,}" in tiles for figure in figures)
+    assert re.search(r"\b0\s+lost\b", tiles)
+    assert tab.locator("svg[role=img]").count() >= 5
+    assert tab.locator("svg").first.is_visible()
+    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert (asked, said) == ([page.as_uri()], [])
 
 
 def test_a_day_is_the_same_again(tmp_path: Path) -> None:
