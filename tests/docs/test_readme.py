@@ -18,8 +18,14 @@ SOURCES = ROOT / "src" / "oncelog"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKS = {"spark.md": [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]}
+"""What starts a Spark runs where the other tests do that, and PySpark warns of itself."""
 SNIPPETS = [
-    pytest.param(match["content"], id=f"{document.name}:{document.read_text().count(chr(10), 0, match.start()) + 1}")
+    pytest.param(
+        match["content"],
+        id=f"{document.name}:{document.read_text().count(chr(10), 0, match.start()) + 1}",
+        marks=MARKS.get(document.name, []),
+    )
     for document in DOCUMENTS
     for match in FENCE.finditer(document.read_text())
     if match["language"] == "python"
