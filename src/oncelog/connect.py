@@ -14,7 +14,7 @@ from oncelog.log import names
 from oncelog.log.copying import Copied, Copy, Progress
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log, open_log
-from oncelog.log.manifests import Manifests
+from oncelog.log.manifests import Manifests, version_key
 from oncelog.log.policies import Policies
 from oncelog.queue import states
 from oncelog.queue.database import StateDatabase
@@ -71,13 +71,15 @@ class Database(Handle):
         return log
 
     def logs(self) -> list[str]:
-        """Return the names of the logs there are, sorted."""
+        """Return the names of the logs there are, sorted; also of those that are damaged, or of a newer version."""
         self._check_usable()
         found = []
         for key in self._storage.homes():
-            known = Manifests(self._storage.home(key), self._clock).newest()
-            if known is not None:
-                found.append(known.manifest.name)
+            home = self._storage.home(key)
+            if home.exists(version_key(1)):
+                name = names.of_key(key)
+                known = Manifests(home, self._clock).newest() if name is None else None
+                found.append(known.manifest.name if known is not None else name or key)
         return sorted(found)
 
     def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:

@@ -30,9 +30,9 @@ from oncelog.cli.options import (
     show_help,
 )
 from oncelog.cli.outcome import ExitCode
-from oncelog.cli.output import meter, plural, print_json, say
+from oncelog.cli.output import meter, note, plural, print_json, say
 from oncelog.cli.quantities import show_bytes, show_count, start
-from oncelog.errors import NotFound
+from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.settings import LogSettings, Window
 
 if TYPE_CHECKING:
@@ -79,11 +79,19 @@ def list_logs(url: Url, *, json: Json = False) -> None:
     The size is that of closed segments and sealed files. With --json: one object a line, with the keys of info.
     """
     with oncelog.connect(url) as db:
-        infos = [db.log(name).info() for name in db.logs()]
+        infos, failed = [], None
+        for name in db.logs():
+            try:
+                infos.append(db.log(name).info())
+            except (CorruptionError, Unsupported) as error:  # one bad log does not hide the others
+                note((name, "cyan"), f": {error}")
+                failed = error
         if not json:
             describing.print_list(url, infos)
         for info in infos if json else ():
             print_json(describing.as_json(info))
+        if failed is not None:
+            raise failed
 
 
 @_command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from urllib.parse import unquote
 
 from oncelog.errors import InvalidArgument
 from oncelog.limits import NAME_BYTES_MAX
@@ -53,3 +54,12 @@ def home_key(name: str) -> str:
         return encoded
     digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     return f"{encoded[: _KEY_BYTES_MAX - 40]}~{digest}"
+
+
+def of_key(key: str) -> str | None:
+    """Return the name whose home has a key; ``None`` when it was too long to be told from it.
+
+    >>> of_key(home_key("shop/ä"))
+    'shop/ä'
+    """
+    return None if "~" in key else unquote(key)

@@ -155,10 +155,11 @@ class Objects:
             raise explain(error, folder) from error
 
     def delete(self, path: Path) -> None:
-        """Remove a file's name, if it is there. After a power cut it may be back."""
+        """Remove a file's name, if it is there, durably: what the manifest has forgotten must not come back."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(path)
+                self._disk.sync_directory(path.parent)
         except OSError as error:
             raise explain(error, path) from error
 

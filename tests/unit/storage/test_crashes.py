@@ -246,3 +246,20 @@ def test_recovery_writes_the_last_block_again() -> None:
     home = open_home(disk)
     home.claim(0, force=False)
     assert home.fence(0, 2) == tail
+
+
+def test_what_was_deleted_stays_deleted() -> None:
+    """The manifest forgets what was deleted, so that nobody would ever find it if a power cut brought it back."""
+    disk = SimulatedDisk()
+    home = open_home(disk)
+    home.create("doomed", [b"x"])
+    claim = home.claim(0, force=False)
+    writer = home.start_segment(0, 1)
+    writer.append(0, BlockChain(0).block(b"v"))
+    writer.close()
+    home.delete("doomed")
+    home.remove_segment(0)
+    claim.release()
+    disk.power_cut("none")
+    assert not open_home(disk).exists("doomed")
+    assert open_home(disk).blocks(0, 0, None, 1 << 20) == ([], 0)
