@@ -107,7 +107,7 @@ def _check_table(path: lines.Path, given: Mapping[str, object], shape: type[msgs
         if key not in fields:
             yield _unknown(path, key, fields, shape)
             continue
-        inner = _table_type(fields[key].type)
+        inner = table_type(fields[key].type)
         if inner is not None and isinstance(value, dict):
             yield from _check_table((*path, key), value, inner)
         else:
@@ -118,12 +118,12 @@ def _check_table(path: lines.Path, given: Mapping[str, object], shape: type[msgs
             yield _missing(path, name, field.type)
 
 
-def _table_type(kind: Any) -> type[msgspec.Struct] | None:
+def table_type(kind: Any) -> type[msgspec.Struct] | None:
     """Return the table that a field is, if it is one."""
     kind = _plain(kind)
     if get_origin(kind) is UnionType or str(get_origin(kind)) == "typing.Union":
         kinds = [part for part in get_args(kind) if part is not NoneType]
-        return _table_type(kinds[0]) if len(kinds) == 1 else None
+        return table_type(kinds[0]) if len(kinds) == 1 else None
     return kind if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
 
 
@@ -182,14 +182,14 @@ def _home_of(key: str) -> lines.Path | None:
     if key in Spec.__struct_fields__:
         return ()
     for field in msgspec.structs.fields(Spec):
-        table = _table_type(field.type)
+        table = table_type(field.type)
         if table is not None and key in table.__struct_fields__:
             return (field.name,)
     return None
 
 
 def _missing(path: lines.Path, name: str, kind: Any) -> Mistake:
-    inner = _table_type(kind)
+    inner = table_type(kind)
     if inner is not None:
         return Mistake(name, f"there is no [{name}]", f"add [{name}]: {_first_sentence(inner)}")
     hint = f'add {name} = "…"{_description(kind)}'
