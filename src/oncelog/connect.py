@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog.clock import SYSTEM, Clock
+from oncelog.dedup import kernels
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unsupported
 from oncelog.log import names
 from oncelog.log.copying import Copied, Copy, Progress
@@ -24,6 +26,8 @@ from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
+
+kernels.choose(os.environ.get("ONCELOG_FAST"))
 
 _BUCKETS = {"s3", "gs", "az"}
 _LATER = {"quorum", "oncelog"}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup import columns
 from oncelog.dedup.columns import Column
+from oncelog.dedup.kernels import kernels
 from oncelog.dedup.linear import Family, Multilinear
 from oncelog.types import Record
 
@@ -63,6 +64,11 @@ class Fingerprints:
     def many(self, payload: pa.RecordBatch) -> NDArray[np.uint64]:
         """Return the fingerprint of each row."""
         parts = self._parts(payload)
+        compiled = kernels(payload.num_rows)
+        if compiled is not None:
+            words = np.zeros((payload.num_rows, FINGERPRINT_FAMILY.rows), np.uint32)
+            if all(hasher.add(compiled.hash_two, column, words) for hasher, column in parts):
+                return words.view(np.uint64).reshape(-1)
         fingerprints = np.empty(payload.num_rows, dtype=np.uint64)
         for low in range(0, payload.num_rows, _CHUNK_ROWS):
             high = min(low + _CHUNK_ROWS, payload.num_rows)

@@ -10,6 +10,7 @@ from oncelog.dedup import columns
 from oncelog.dedup.columns import Column
 from oncelog.dedup.content import content_id, content_ids
 from oncelog.dedup.fingerprint import Fingerprints
+from oncelog.dedup.kernels import kernels
 from oncelog.dedup.linear import Family, Multilinear
 from oncelog.errors import InvalidArgument
 from oncelog.types import Record
@@ -42,6 +43,12 @@ class Pairs:
     def many(self, first: Column | None, second: Column) -> NDArray[np.uint64]:
         """Return the hash of each pair as (high, low); without ``first``, it is empty everywhere."""
         count = len(second.offsets) - 1
+        compiled = kernels(count)
+        if compiled is not None:
+            words = np.zeros((count, PAIR_FAMILY.rows), np.uint32)
+            done = self._second.add(compiled.hash_four, second, words)
+            if done and (first is None or self._first.add(compiled.hash_four, first, words)):
+                return words.view(np.uint64)
         words = np.empty((count, PAIR_FAMILY.rows), dtype="<u4")
         for low in range(0, count, _CHUNK_ROWS):
             high = min(low + _CHUNK_ROWS, count)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from operator import mul
 from typing import Any
@@ -35,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.columns import Bytes, Column, Offsets
+from oncelog.dedup.kernels import fixed
 
 Sums = NDArray[np.float64]
 
@@ -45,6 +47,7 @@ _WIDTH_STEP_BYTES = 4
 _GEMV_ROWS_MAX = 2
 _U2 = np.dtype("<u2")
 _PACKED_LIMBS = 8
+_ALL_VALID = np.zeros(0, np.bool_)
 _LIMBS = [struct.Struct(f"<{(size + 1) // 2}H") for size in range(2 * _PACKED_LIMBS + 1)]
 
 
@@ -98,9 +101,21 @@ class Multilinear:
         )
         self._integers = np.ascontiguousarray(integers[1:].T)
         self._fronts: dict[int, NDArray[np.uint64]] = {}
+        self._bytewise: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
         self._stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
         self._widths: dict[int, NDArray[np.float64]] = {}
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
+
+    def add(self, hash_rows: Callable[..., bool], column: Column, out: NDArray[np.uint32]) -> bool:
+        """Add the hash of every row to residues, by a compiled loop; ``False`` when one is too long for that."""
+        if self._bytewise is None:
+            # The second byte of a limb counts 256 times: with coefficients of their own, bytes need not be paired.
+            pairs = np.stack((self._integers, self._integers * np.uint64(256) % np.uint64(self._family.prime)), axis=2)
+            coefficients = pairs.reshape(self._family.rows, -1).astype(np.uint32)
+            self._bytewise = coefficients, self._mark[0].astype(np.uint64)
+        valid = _ALL_VALID if column.valid is None else column.valid
+        offsets = column.offsets.astype(np.int64)
+        return hash_rows(fixed(column.data), offsets, fixed(valid), *self._bytewise, self._presence, out)
 
     def sums(self, column: Column) -> Sums:
         """Return the hash of every row, shape (rows of the column, rows of the family), reduced."""

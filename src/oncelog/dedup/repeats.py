@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.kernels import fixed, kernels
 from oncelog.dedup.ring import Keys
 
 
 def distinct(keys: Keys) -> bool:
     """Say whether no key repeats."""
+    compiled = kernels(len(keys))
+    if compiled is not None:
+        table = np.zeros(2 << (2 * len(keys)).bit_length(), np.int32)
+        return bool(compiled.distinct(fixed(np.ascontiguousarray(keys)), table))
     highs = np.sort(keys[:, 0])
     if not (highs[1:] == highs[:-1]).any():
         return True

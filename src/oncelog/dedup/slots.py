@@ -17,6 +17,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.dedup.kernels import fixed, kernels
 from oncelog.dedup.ring import Handles, Keys, Ring
 
 BUCKET_SLOTS = 8
@@ -82,8 +83,13 @@ class Slots:
     def find(self, keys: Keys, tail: int) -> Handles:
         """Return the handle of each key, -1 for one that is not in."""
         handles = np.full(len(keys), -1, dtype=np.int64)
-        for low in range(0, len(keys), _CHUNK_KEYS):
-            self._find_chunk(keys[low : low + _CHUNK_KEYS], tail, handles[low : low + _CHUNK_KEYS])
+        compiled = kernels(len(keys))
+        if compiled is not None:
+            table = self._tags, self._numbers, self._ring.keys, self._buckets
+            compiled.find(fixed(keys), *table, self._base, self._ring.origin, tail, handles)
+        else:
+            for low in range(0, len(keys), _CHUNK_KEYS):
+                self._find_chunk(keys[low : low + _CHUNK_KEYS], tail, handles[low : low + _CHUNK_KEYS])
         if self._spill:
             self._find_spilled(keys, handles, tail)
         return handles
@@ -180,6 +186,16 @@ class Slots:
 
     def insert(self, keys: Keys, handles: Handles, tail: int) -> None:
         """Put keys in, with these handles."""
+        compiled = kernels(len(keys))
+        if compiled is not None:
+            numbers = (handles - self._base).astype(np.uint32)
+            crowded = np.empty(len(keys), np.int64)
+            table = self._tags, self._numbers, self._cursors, self._buckets
+            count = compiled.insert(fixed(keys), numbers, tail - self._base, *table, crowded)
+            for row in crowded[:count].tolist():
+                high, low = keys[row].tolist()
+                self.insert_one(high, low, int(handles[row]), tail)
+            return
         for low in range(0, len(keys), _CHUNK_KEYS):
             self._insert_chunk(keys[low : low + _CHUNK_KEYS], handles[low : low + _CHUNK_KEYS], tail)
 

@@ -1,0 +1,185 @@
+"""The loops of this room for numba to compile: the same results as numpy's, without its temporaries.
+
+``oncelog[fast]`` brings numba. Every function here is plain Python as well, and is tested as that, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.ring import Handles, Keys
+
+PRIME_OF_FOUR = np.uint64(2**32 - 5)
+PRIME_OF_TWO = np.uint64(2**31 - 1)
+"""The primes of the two families. A compiler divides by what it knows at a fraction of the cost."""
+
+_HALF = np.uint64(32)
+_TAG = np.uint64(0xFFFF)
+
+
+class Kernels(NamedTuple):
+    """The compiled functions. They let other threads go on while they work."""
+
+    hash_four: Any
+    hash_two: Any
+    find: Any
+    insert: Any
+    distinct: Any
+
+
+def compile_all(numba: Any) -> Kernels:
+    """Return the functions compiled, from numba's cache where it has them; ``RuntimeError`` if it can keep none."""
+    functions = hash_four, hash_two, find, insert, distinct
+    return Kernels(*(numba.njit(cache=True, nogil=True)(function) for function in functions))
+
+
+def hash_four(  # noqa: PLR0917
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    valid: NDArray[np.bool_],
+    coefficients: NDArray[np.uint32],
+    marks: NDArray[np.uint64],
+    presence: int,
+    out: NDArray[np.uint32],
+) -> bool:
+    """Add the hash of each string to ``out``, four residues a row; ``False`` when one is longer than there are
+    coefficients, which have a line for each residue.
+    """
+    one, two, three, four = coefficients[0], coefficients[1], coefficients[2], coefficients[3]
+    for row in range(len(out)):
+        if len(valid) and not valid[row]:
+            continue
+        start, length = offsets[row], offsets[row + 1] - offsets[row]
+        if length > len(one):
+            return False
+        text = data[start : start + length]
+        mark = np.uint64(length + presence)
+        a = mark * marks[0] + np.uint64(out[row, 0])
+        b = mark * marks[1] + np.uint64(out[row, 1])
+        c = mark * marks[2] + np.uint64(out[row, 2])
+        d = mark * marks[3] + np.uint64(out[row, 3])
+        for at in range(length):
+            byte = np.uint64(text[at])
+            a += byte * np.uint64(one[at])
+            b += byte * np.uint64(two[at])
+            c += byte * np.uint64(three[at])
+            d += byte * np.uint64(four[at])
+        out[row, 0] = a % PRIME_OF_FOUR
+        out[row, 1] = b % PRIME_OF_FOUR
+        out[row, 2] = c % PRIME_OF_FOUR
+        out[row, 3] = d % PRIME_OF_FOUR
+    return True
+
+
+def hash_two(  # noqa: PLR0917
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    valid: NDArray[np.bool_],
+    coefficients: NDArray[np.uint32],
+    marks: NDArray[np.uint64],
+    presence: int,
+    out: NDArray[np.uint32],
+) -> bool:
+    """Do the same with two residues a row."""
+    one, two = coefficients[0], coefficients[1]
+    for row in range(len(out)):
+        if len(valid) and not valid[row]:
+            continue
+        start, length = offsets[row], offsets[row + 1] - offsets[row]
+        if length > len(one):
+            return False
+        text = data[start : start + length]
+        mark = np.uint64(length + presence)
+        a = mark * marks[0] + np.uint64(out[row, 0])
+        b = mark * marks[1] + np.uint64(out[row, 1])
+        for at in range(length):
+            byte = np.uint64(text[at])
+            a += byte * np.uint64(one[at])
+            b += byte * np.uint64(two[at])
+        out[row, 0] = a % PRIME_OF_TWO
+        out[row, 1] = b % PRIME_OF_TWO
+    return True
+
+
+def find(  # noqa: PLR0917
+    keys: Keys,
+    tags: NDArray[np.uint16],
+    numbers: NDArray[np.uint32],
+    stored: Keys,
+    buckets: int,
+    base: int,
+    origin: int,
+    tail: int,
+    handles: Handles,
+) -> None:
+    """Set the handle of each key, -1 for one that is in none of its slots."""
+    capacity = len(stored)
+    scale = np.uint64(buckets)
+    for row in range(len(keys)):
+        high, low = keys[row, 0], keys[row, 1]
+        tag = np.uint16(high & _TAG)
+        found = np.int64(-1)
+        for side in range(2):
+            half = (high if side == 0 else low) >> _HALF
+            first = np.int64(half * scale >> _HALF) * 8
+            for slot in range(first, first + 8):
+                if tags[slot] != tag:
+                    continue
+                handle = np.int64(numbers[slot]) + base
+                if handle < tail:
+                    continue
+                place = (handle - origin) % capacity
+                if stored[place, 0] == high and stored[place, 1] == low:
+                    found = handle
+                    break
+            if found >= 0:
+                break
+        handles[row] = found
+
+
+def insert(  # noqa: PLR0917
+    keys: Keys,
+    added: NDArray[np.uint32],
+    limit: int,
+    tags: NDArray[np.uint16],
+    numbers: NDArray[np.uint32],
+    cursors: NDArray[np.uint8],
+    buckets: int,
+    crowded: NDArray[np.int64],
+) -> int:
+    """Put keys in under the numbers ``added``; return how many found no slot: their rows are in ``crowded``."""
+    count = 0
+    scale = np.uint64(buckets)
+    for row in range(len(keys)):
+        chosen = np.int64((keys[row, 0] >> _HALF) * scale >> _HALF)
+        other = np.int64((keys[row, 1] >> _HALF) * scale >> _HALF)
+        cursor, second = np.int64(cursors[chosen]), np.int64(cursors[other])
+        if numbers[other * 8 + ((second + 1) & 7)] < numbers[chosen * 8 + ((cursor + 1) & 7)]:
+            chosen, cursor = other, second
+        slot = chosen * 8 + cursor
+        if np.int64(numbers[slot]) >= limit:
+            crowded[count] = row
+            count += 1
+            continue
+        numbers[slot] = added[row]
+        tags[slot] = np.uint16(keys[row, 0] & _TAG)
+        cursors[chosen] = (cursor + 1) & 7
+    return count
+
+
+def distinct(keys: Keys, table: NDArray[np.int32]) -> bool:
+    """Say whether no key repeats. ``table`` is zero, and a power of two long, at least twice the keys."""
+    mask = np.uint64(len(table) - 1)
+    for row in range(len(keys)):
+        high, low = keys[row, 0], keys[row, 1]
+        at = np.int64((high ^ low >> _HALF) & mask)
+        while table[at] != 0:
+            seen = table[at] - 1
+            if keys[seen, 0] == high and keys[seen, 1] == low:
+                return False
+            at = np.int64(np.uint64(at + 1) & mask)
+        table[at] = row + 1
+    return True

@@ -1,0 +1,144 @@
+"""The compiled loops of ``oncelog[fast]`` compute what numpy computes, key for key: stored logs depend on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oncelog.dedup import kernels
+from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
+from oncelog.dedup.identity import PAIR_FAMILY, Hasher
+from oncelog.dedup.repeats import distinct
+from oncelog.dedup.window import Window
+from oncelog.format import columns
+from oncelog.types import Record
+
+numba = pytest.importorskip("numba")
+
+HASHER = Hasher(bytes(range(32)))
+KEY = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+LABEL = st.none() | st.text(max_size=30)
+RECORD = st.builds(
+    Record,
+    value=st.binary(max_size=140) | st.integers(4150, 4170).map(bytes),
+    id=st.text(min_size=1, max_size=80) | st.integers(980, 1000).map("x".__mul__),
+    stream=LABEL,
+    headers=st.none() | st.dictionaries(st.text(max_size=5), st.binary(max_size=5), max_size=3),
+    sequence=st.none() | st.integers(-(2**63), 2**63 - 1),
+)
+
+
+class Chosen:
+    """Lets a test say who computes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        monkeypatch.setattr(kernels, "COUNT_MIN", 1)
+        monkeypatch.setattr(kernels._Choice, "looked", False)
+        monkeypatch.setattr(kernels._Choice, "kernels", None)
+
+    def by(self, who: str) -> None:
+        """Compute by ``numba`` or by ``numpy`` from here on."""
+        for name, value in (("allowed", who == "numba"), ("left", 0)):
+            self._patch.setattr(kernels._Choice, name, value)
+        assert (kernels.kernels(1) is not None) == (who == "numba")
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Iterator[Chosen]:
+    """Return the choice; it is undone at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield Chosen(patch)
+
+
+def test_the_compiled_primes_are_those_of_the_families() -> None:
+    """They are spelt out a second time where a compiler can see them."""
+    from oncelog.dedup import compiled
+
+    assert (int(compiled.PRIME_OF_FOUR), 4) == (PAIR_FAMILY.prime, PAIR_FAMILY.rows)
+    assert (int(compiled.PRIME_OF_TWO), 2) == (FINGERPRINT_FAMILY.prime, FINGERPRINT_FAMILY.rows)
+
+
+@given(records=st.lists(RECORD, min_size=1, max_size=20), skip=st.integers(0, 3), scoped=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_hashes_are_the_same(chosen: Chosen, records: list[Record], skip: int, *, scoped: bool) -> None:
+    """Strings of any length, nulls, headers, numbers, and slices of tables."""
+    payload = columns.from_records(records).slice(min(skip, len(records) - 1))
+    ids = payload.column("id")
+    found = []
+    for who in ("numpy", "numba"):
+        chosen.by(who)
+        found.append((HASHER.identities(ids if scoped else None, ids), HASHER.fingerprints(payload)))
+    assert (found[0][0] == found[1][0]).all()
+    assert (found[0][1] == found[1][1]).all()
+    assert HASHER.fingerprint(records[-1]) == int(found[1][1][-1])
+
+
+def test_large_strings_are_the_same(chosen: Chosen) -> None:
+    """Wide offsets are read as narrow ones are."""
+    ids = pa.array(["a", "", "b" * 300, "é"], pa.large_string())
+    found = []
+    for who in ("numpy", "numba"):
+        chosen.by(who)
+        found.append(HASHER.identities(None, ids))
+    assert (found[0] == found[1]).all()
+
+
+@given(keys=st.lists(KEY | st.sampled_from([(1, 2), (2, 1), (1, 1 << 33)]), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_repeats_are_found_alike(chosen: Chosen, keys: list[tuple[int, int]]) -> None:
+    """A repeated key that is overlooked would be stored twice."""
+    chosen.by("numba")
+    assert distinct(np.array(keys, np.uint64)) is (len(set(keys)) == len(keys))
+
+
+@given(data=st.data(), crowd=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_windows_answer_alike(chosen: Chosen, data: st.DataObject, *, crowd: bool) -> None:
+    """What was added is found under the same handle, what was evicted is not, also where all keys share buckets."""
+    half = st.integers(0, 3) if crowd else st.integers(0, 2**32 - 1)
+    key = st.tuples(half, st.integers(0, 50)).map(lambda pair: (pair[0] << 32 | pair[1], pair[0] << 32 | pair[1] * 7))
+    windows = {who: Window(100, 60) for who in ("numpy", "numba")}
+    known: dict[tuple[int, int], int] = {}
+    position = now = 0
+    for _ in range(data.draw(st.integers(1, 8))):
+        batch = list(dict.fromkeys(data.draw(st.lists(key, min_size=1, max_size=40))))
+        now += data.draw(st.integers(0, 60))
+        keys = np.array(batch, np.uint64)
+        answers = []
+        for who, window in windows.items():
+            chosen.by(who)
+            window.evict(now)
+            handles = window.find(keys)
+            fresh = handles < 0
+            positions = np.arange(position, position + np.count_nonzero(fresh))
+            window.add(keys[fresh], positions, keys[fresh, 0])
+            window.commit(int(position + len(positions)), now, now)
+            answers.append((handles.tolist(), window.find(keys).tolist(), window.count))
+        assert answers[0] == answers[1]
+        position += len(batch)
+        known |= dict.fromkeys(batch, position)
+
+
+@pytest.mark.parametrize(("wish", "loaded"), [("0", False), ("1", True), (None, False)])
+def test_who_says_so_gets_numba_at_once_or_never(wish: str | None, *, loaded: bool) -> None:
+    """Half a second is not spent on those who append a few thousand rows, nor on those who forbid it."""
+    program = """
+import sys, oncelog, pyarrow as pa
+with oncelog.connect("memory://") as db, db.log("a", create=True).writer() as w:
+    w.append_arrow(pa.table({"value": [b"v"] * 2000, "id": [str(n) for n in range(2000)]}))
+print("numba" in sys.modules)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "ONCELOG_FAST"}
+    if wish is not None:
+        environment["ONCELOG_FAST"] = wish
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
+    assert ran.stdout == f"{loaded}\n"
