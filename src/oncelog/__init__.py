@@ -38,11 +38,15 @@ if _typing.TYPE_CHECKING:
     from oncelog.queue.retry import RetryPolicy
     from oncelog.queue.settings import QueueSettings
     from oncelog.settings import LogSettings, ProducerPolicy, Window
+    from oncelog.streams.events import CaughtUp, EventAck, StreamEvent, StreamInfo
+    from oncelog.streams.streams import Streams
+    from oncelog.streams.subscription import Subscription
     from oncelog.types import Ack, ColumnAcks, Entry, Record
 
 __all__ = [
     "Ack",
     "AppendErrors",
+    "CaughtUp",
     "Closed",
     "ColumnAcks",
     "CorruptionError",
@@ -51,6 +55,7 @@ __all__ = [
     "Effect",
     "EffectFailed",
     "Entry",
+    "EventAck",
     "IdConflict",
     "Inbox",
     "InvalidArgument",
@@ -66,6 +71,10 @@ __all__ = [
     "QueueSettings",
     "Record",
     "RetryPolicy",
+    "StreamEvent",
+    "StreamInfo",
+    "Streams",
+    "Subscription",
     "TooSlow",
     "Unavailable",
     "Unsupported",
@@ -77,11 +86,13 @@ __all__ = [
 
 _LATER = {
     "Ack": "types",
+    "CaughtUp": "streams.events",
     "ColumnAcks": "types",
     "Database": "connect",
     "Delivery": "queue.consumer",
     "Effect": "queue.inbox_effect",
     "Entry": "types",
+    "EventAck": "streams.events",
     "Inbox": "queue.inbox",
     "LogSettings": "settings",
     "Message": "queue.message",
@@ -90,6 +101,10 @@ _LATER = {
     "QueueSettings": "queue.settings",
     "Record": "types",
     "RetryPolicy": "queue.retry",
+    "StreamEvent": "streams.events",
+    "StreamInfo": "streams.events",
+    "Streams": "streams.streams",
+    "Subscription": "streams.subscription",
     "Window": "settings",
     "connect": "connect",
 }

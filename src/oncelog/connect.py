@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import msgspec
+
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unsupported
@@ -26,6 +28,7 @@ from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
+from oncelog.streams.streams import Streams, default_settings
 
 kernels.choose(os.environ.get("ONCELOG_FAST"))
 
@@ -57,6 +60,7 @@ class Database(Handle):
         self._queues_lock = threading.RLock()  # a queue opens the queue of its dead letters
         self._states: dict[str | None, StateDatabase] = {}
         self._policies = Policies(storage)
+        self._streams: dict[str, Streams] = {}
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
@@ -150,6 +154,28 @@ class Database(Handle):
             self._states[url] = states.open_state(url, self._storage, self._clock)
         return self._states[url]
 
+    def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
+        """Open the event-store face of a log; create the log only when asked to.
+
+        A new log gets ``settings``, or remembers as many event ids as ``ONCELOG_DEDUP_CAPACITY`` says (65,536), and in
+        any case takes an id for one of its stream. Raises ``NotFound`` when it is not there, ``InvalidArgument`` for a
+        log whose ids are of the whole log, and for settings that differ from the stored ones. The same streams are the
+        same object as long as they are not closed.
+        """
+        self._check_usable()
+        wanted = None if settings is None else msgspec.structs.replace(settings, id_scope="stream")
+        try:
+            log = self.log(name, wanted)
+        except NotFound:
+            if not create:
+                raise
+            log = self.log(name, wanted or default_settings(), create=True)
+        with self._lock:
+            streams = self._streams.get(name)
+            if streams is None or streams.closed or not streams.is_of(log):
+                streams = self._streams[name] = Streams(log, self._clock)
+        return streams
+
     def producer_policy(self, namespace: str | None = None) -> ProducerPolicy:
         """Return what the database, or a namespace (the part of a log's name before ``/``), says of producers.
 
@@ -200,6 +226,8 @@ class Database(Handle):
                     ending.callback(log.close)
                 for queue in list(self._queues.values()):
                     ending.callback(queue.close)
+                for streams in list(self._streams.values()):
+                    ending.callback(streams.close)
 
 
 def connect(url: str, *, options: Mapping[str, str] | None = None) -> Database:

@@ -10,6 +10,7 @@ from oncelog import limits
 from oncelog.errors import InvalidArgument
 
 Idempotence = Literal["explicit", "content", "off"]
+IdScope = Literal["log", "stream"]
 OnConflict = Literal["error", "original"]
 Seal = Literal["auto", "off"]
 
@@ -43,7 +44,8 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a log promises and how it is kept.
 
     ``idempotence``: ``"explicit"`` deduplicates records that carry an id, ``"content"`` gives the others a
-    hash of their content as id, ``"off"`` refuses ids and keeps no window. ``producers``: this log's part of the
+    hash of their content as id, ``"off"`` refuses ids and keeps no window. ``id_scope``: whether
+    an id is one of the whole log or of its record's stream; it never changes. ``producers``: this log's part of the
     policies for sequences. ``on_conflict``: what the same id with other content gets: ``IdConflict``, or the original's
     ack marked ``conflict``. ``seal``: whether the writer turns closed segments into Parquet files by itself, once there
     is enough for a file. ``commit_interval_s``: how long a block that is not full waits after the one before (``None``:
@@ -66,6 +68,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes: int = 64 * limits.MIB
     pending_records: int = 1_000_000
     producers: ProducerPolicy = ProducerPolicy()
+    id_scope: IdScope = "log"
 
 
 PRODUCERS = ProducerPolicy(enabled=True, inactive_s=7 * 86_400.0, max_producers=10_000)

@@ -68,6 +68,7 @@ def test_help_is_shown_when_nothing_is_asked(call: Call) -> None:
 
 OTHER: dict[str, tuple[str, object]] = {
     "idempotence": ("content", "content"),
+    "id_scope": ("stream", "stream"),
     "on_conflict": ("original", "original"),
     "segment_bytes": ("1MiB", 1 << 20),
     "segment_age_s": ("1h", 3600.0),

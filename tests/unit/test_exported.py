@@ -12,11 +12,11 @@ import oncelog
 from oncelog import errors
 
 EXPORTED = {
-    "Ack", "AppendErrors", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
-    "EffectFailed", "Entry", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy", "LogSettings",
-    "Message", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue", "QueueSettings", "Record",
-    "RetryPolicy", "TooSlow", "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion",
-    "connect",
+    "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
+    "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
+    "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue",
+    "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "TooSlow",
+    "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion", "connect",
 }  # fmt: skip
 
 PARENTS = {

@@ -123,6 +123,7 @@ def create(
     producers: given.ProducersOption = None,
     producer_inactivity: given.ProducerInactivity = None,
     max_producers: given.MaxProducers = None,
+    id_scope: given.IdScopeOption = DEFAULTS.id_scope,
     json: Json = False,
 ) -> None:
     """Create a log.
@@ -147,6 +148,7 @@ def create(
         pending_bytes=pending_size,
         pending_records=pending_records,
         producers=given.policy(producers, producer_inactivity, max_producers),
+        id_scope=id_scope,
     )
     with oncelog.connect(url) as db:
         there = _is_there(db, name)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oncelog.cli.quantities import duration_s, show_bytes, show_duration, size_bytes
-from oncelog.settings import Idempotence, LogSettings, OnConflict, ProducerPolicy, Seal
+from oncelog.settings import Idempotence, IdScope, LogSettings, OnConflict, ProducerPolicy, Seal
 
 DEFAULTS = LogSettings()
 _AS_ABOVE = "as its namespace or the database says"
@@ -84,6 +84,14 @@ RetentionSize = Annotated[
 ]
 PendingSize = Annotated[int, _bytes("--pending-size", DEFAULTS.pending_bytes, "How much may wait to be stored.", _LOAD)]
 PendingRecords = Annotated[int, _count("--pending-records", DEFAULTS.pending_records, "Or so many records.", _LOAD)]
+IdScopeOption = Annotated[
+    IdScope,
+    typer.Option(
+        "--id-scope",
+        help="Whether an id is one of the whole log, or of its record's stream (as oncelog stream needs it).",
+        rich_help_panel=_IDS,
+    ),
+]
 ProducersOption = Annotated[
     Literal["on", "off"] | None,
     typer.Option(

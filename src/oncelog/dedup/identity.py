@@ -76,11 +76,15 @@ class Hasher:
     values: they never change. Safe to share between threads.
     """
 
-    def __init__(self, secret: bytes) -> None:
-        """Take the log's secret, 32 random bytes. Raises ``InvalidArgument`` for any other length."""
+    def __init__(self, secret: bytes, *, by_stream: bool = False) -> None:
+        """Take the log's secret, 32 random bytes. Raises ``InvalidArgument`` for any other length.
+
+        ``by_stream``: whether an id is one of its stream, not of the whole log.
+        """
         if len(secret) != SECRET_BYTES:
             message = f"a log's secret has {SECRET_BYTES} bytes, this one {len(secret)}"
             raise InvalidArgument(message)
+        self.by_stream = by_stream
         self._identities = Pairs(secret, "scope", "id", presence=0)
         self._fingerprints = Fingerprints(secret, Pairs(secret, "header name", "header value", presence=1))
 
@@ -91,6 +95,14 @@ class Hasher:
         """
         scoped = None if scopes is None else columns.from_strings(scopes)
         return self._identities.many(scoped, columns.from_strings(ids))
+
+    def keys(self, payload: pa.RecordBatch) -> NDArray[np.uint64]:
+        """Return the identity of each row of a payload, all of which carry an id."""
+        at = payload.schema.get_field_index("stream") if self.by_stream else -1
+        scopes = None if at < 0 else payload.column(at)
+        if scopes is not None and scopes.null_count:
+            scopes = scopes.fill_null("")
+        return self.identities(scopes, payload.column(payload.schema.get_field_index("id")))
 
     def identity(self, scope: str, id: str) -> tuple[int, int]:
         """Return the identity of one (scope, id), the same as ``identities`` does."""

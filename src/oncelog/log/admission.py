@@ -256,11 +256,11 @@ def keys_of(payload: pa.RecordBatch, hasher: Hasher, window: Window | None) -> K
         return None
     ids = payload.column(at)
     if ids.null_count == 0:
-        return Keys(None, hasher.identities(None, ids), hasher.fingerprints(payload))
+        return Keys(None, hasher.keys(payload), hasher.fingerprints(payload))
     present = ids.is_valid()
     rows = np.flatnonzero(arrays.present(ids))
     named = payload.filter(present)
-    return Keys(rows, hasher.identities(None, named.column(at)), hasher.fingerprints(named))
+    return Keys(rows, hasher.keys(named), hasher.fingerprints(named))
 
 
 def decide(

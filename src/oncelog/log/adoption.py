@@ -113,8 +113,8 @@ def _named(hasher: Hasher, payload: pa.RecordBatch, fingerprints: NDArray[np.uin
     ids = payload.column(at)
     rows = np.flatnonzero(arrays.present(ids))
     if len(rows) < len(ids):
-        ids, fingerprints = ids.drop_null(), fingerprints[rows]
-    return _Named(hasher.identities(None, ids), fingerprints, (rows + first_row).astype(np.uint32))
+        payload, fingerprints = payload.filter(ids.is_valid()), fingerprints[rows]
+    return _Named(hasher.keys(payload), fingerprints, (rows + first_row).astype(np.uint32))
 
 
 def _sorted(parts: Sequence[_Named]) -> Identities:

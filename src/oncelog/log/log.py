@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import (
@@ -26,6 +26,7 @@ from oncelog.log import (
     auditing,
     bases,
     fencing,
+    naming,
     purging,
     rebuilding,
     recovery,
@@ -192,7 +193,7 @@ class Log(Handle):
         known, _ = fencing.take(self._home, self._manifests, identity)
         manifest = known.manifest
         settings = manifest.settings
-        hasher = Hasher(manifest.secret)
+        hasher = naming.hasher_of(manifest)
         self._manifests.sweep(known)
         snapshots.discard(self._home, manifest.log_id, manifest.next_position)
         seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
@@ -236,7 +237,7 @@ class Log(Handle):
         With ``lease_s`` nothing that is yet to be read is truncated while the reader goes on, and for that long after
         it has stopped without being closed.
         """
-        return self._opened(Reader(self._scan(), start, lease=self._lease(lease_s), limit=limit))
+        return self._opened(Reader(self.scan(), start, lease=self._lease(lease_s), limit=limit))
 
     def read_arrow(
         self,
@@ -249,13 +250,24 @@ class Log(Handle):
         """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
         check_columns(columns)
         lease = self._lease(lease_s)
-        return self._opened(Reader(self._scan(columns), start, lease=lease, limit=limit, columns=columns)).batches()
+        return self._opened(Reader(self.scan(columns), start, lease=lease, limit=limit, columns=columns)).batches()
 
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
         """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""
-        return self._opened(Tail(self._home, self._scan(), start, lease=self._lease(lease_s), clock=self._clock))
+        return self._opened(Tail(self._home, self.scan(), start, lease=self._lease(lease_s), clock=self._clock))
 
-    def _scan(self, columns: Sequence[str] | None = None) -> Scan:
+    def base(self) -> Base:
+        """Return what is remembered of the records that were truncated away."""
+        self._known, found = self._manifests.look(self._refresh(), lambda manifest: bases.load(self._home, manifest))
+        return found
+
+    @property
+    def home(self) -> LogHome:
+        """Where the log lives, for what is kept beside it and can be told by it."""
+        return self._home
+
+    def scan(self, columns: Sequence[str] | None = None) -> Scan:
+        """Return a place in the log that moves forward, by runs of records: what reading is made of."""
         self._check_usable()
         return Scan(self._home, self._manifests, self.name, columns)
 
@@ -281,9 +293,7 @@ class Log(Handle):
         self._check_usable()
         checked = settings_module.check(settings)
         self._known = self._manifests.update(
-            lambda manifest: (
-                manifest if manifest.settings == checked else msgspec.structs.replace(manifest, settings=checked)
-            ),
+            lambda manifest: _configured(manifest, checked),
             self._known,
         )
         self.follow_policy()
@@ -301,7 +311,7 @@ class Log(Handle):
         if writer is not None and not writer.closed:
             return writer.producers()
         known, producers = self._manifests.look(self._refresh(), self._recover_producers)
-        scan = self._scan()
+        scan = self.scan()
         scan.begin(known.manifest.next_position)
         while found := scan.next_rows():
             for rows in found:
@@ -359,7 +369,7 @@ class Log(Handle):
         """
         manifest = self._manifest()
         payloads = (admission.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
-        hasher = Hasher(manifest.secret)
+        hasher = naming.hasher_of(manifest)
         return adoption.stage(self._home, hasher, self._clock, payloads, manifest.staging_floor_us)
 
     @property
@@ -373,12 +383,12 @@ class Log(Handle):
 
     def end_position(self) -> int:
         """Return the position behind the last record that can be read now."""
-        return self._scan().end()
+        return self.scan().end()
 
     def position_at(self, start: Start) -> int:
         """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
         if not isinstance(start, datetime):
-            scan = self._scan()
+            scan = self.scan()
             scan.begin(start)
             return scan.position
         found = next(self.read_arrow(start, limit=1, columns=["position"]), None)
@@ -439,7 +449,7 @@ class Log(Handle):
         """
         known = self._refresh()
         before = arguments.count("before", before)
-        end = self._scan().end()
+        end = self.scan().end()
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
             raise NotFound(message, first=known.manifest.first_position)
@@ -535,7 +545,7 @@ class Log(Handle):
 
     def _last_position(self) -> int:
         """Return the position of the last visible record, or the one before the first there will be."""
-        return self._scan().end() - 1
+        return self.scan().end() - 1
 
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""
@@ -605,6 +615,16 @@ def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> 
         )
         raise InvalidArgument(message) if create else NotFound(message)
     return Log(name, home, manifests, known, clock)
+
+
+def _configured(manifest: Manifest, settings: LogSettings) -> Manifest:
+    """Return the manifest with other settings, or raise ``InvalidArgument`` for what cannot be changed."""
+    if manifest.settings.id_scope != settings.id_scope:
+        message = (
+            f"id_scope of log {manifest.name!r} is {manifest.settings.id_scope!r}, and never changes: copy the log"
+        )
+        raise InvalidArgument(message)
+    return manifest if manifest.settings == settings else msgspec.structs.replace(manifest, settings=settings)
 
 
 def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> None:

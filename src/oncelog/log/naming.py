@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from oncelog.dedup.identity import Hasher
 from oncelog.format import arrays, columns
 from oncelog.format.identities import Identities
+from oncelog.format.manifest import Manifest
 from oncelog.log.rows import Rows
+
+
+def hasher_of(manifest: Manifest) -> Hasher:
+    """Return the keyed hashes of a log."""
+    return Hasher(manifest.secret, by_stream=manifest.settings.id_scope == "stream")
 
 
 class Named:
@@ -23,8 +29,7 @@ class Named:
         self.rows: NDArray[np.int64] = np.arange(payload.num_rows) if rows is None else rows
         self.starts = _starts(self._payload)
         at = payload.schema.get_field_index("id")
-        ids = self._payload.column(at) if at >= 0 else pa.array([], pa.string())
-        self.keys: NDArray[np.uint64] = hasher.identities(None, ids)
+        self.keys: NDArray[np.uint64] = hasher.keys(self._payload) if at >= 0 else np.empty((0, 2), np.uint64)
 
     def fingerprints(self) -> NDArray[np.uint64]:
         """Return the fingerprints of the rows that have an identity."""

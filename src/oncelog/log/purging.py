@@ -126,7 +126,7 @@ def encode(table: pa.Table) -> pa.Buffer:
 
 def _marks(home: LogHome, manifest: Manifest, unit: Sequence[Segment], chosen: Repeats) -> Purged:
     """Return the rows of a file that are to be purged, with who they are."""
-    hasher = Hasher(manifest.secret)
+    hasher = naming.hasher_of(manifest)
     found = []
     for segment in unit:
         for rows in Files(home).rows(segment, 0):

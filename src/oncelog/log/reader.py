@@ -145,21 +145,35 @@ class Tail(Handle):
         """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once
         closed.
         """
+        self._check_usable()
+        if not self._ready:
+            for rows in self.poll_rows(timeout_s):
+                self._ready += rows.entries()
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def position(self) -> int:
+        """The position of the next record that is to be read from the log."""
+        return self._scan.position
+
+    def end(self) -> int:
+        """Return the position behind the last record that is visible now."""
+        return self._scan.end()
+
+    def poll_rows(self, timeout_s: float = 0.0) -> list[Rows]:
+        """Return the next records in columns, waiting for some up to ``timeout_s``; none when none came."""
         deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
         while True:
             self._check_usable()
-            if self._ready:
-                return self._ready.popleft()
             if self._lease is not None:
                 self._lease.hold(self._scan.position)
             place = self._scan.place
-            for rows in self._scan.next_rows():
-                self._ready += rows.entries()
-            if self._ready:
-                continue
+            found = self._scan.next_rows()
+            if found:
+                return found
             left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
             if left_s <= 0:
-                return None
+                return []
             if place == self._scan.place:
                 self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
 

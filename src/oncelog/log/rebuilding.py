@@ -9,11 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log import admission, bases, recovery, snapshots
+from oncelog.log import admission, bases, naming, recovery, snapshots
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows
@@ -47,7 +46,7 @@ def rebuild(
         raise InvalidArgument(message)
     kept = settings.window
     window = Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
-    hasher = Hasher(manifest.secret)
+    hasher = naming.hasher_of(manifest)
     needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     segments = [segment for segment in needed if segment.identities is None]
     total = sum(segment.entries for segment in segments)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.identity import Hasher
 from oncelog.format import arrays
 from oncelog.format.manifest import Manifest, Segment
+from oncelog.log import naming
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows
@@ -47,7 +48,7 @@ class Walk:
     def __init__(self, home: LogHome, manifests: Manifests, manifest: Manifest) -> None:
         self._home = home
         self._first_position = manifest.first_position
-        self.hasher = Hasher(manifest.secret)
+        self.hasher = naming.hasher_of(manifest)
         self.segments = list(manifests.closed_from(manifest, manifest.first_position))
         self._threads = min(8, os.cpu_count() or 1)
 
@@ -114,11 +115,11 @@ def identities(hasher: Hasher, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[
     positions = np.arange(rows.first_position, rows.next_position)
     if "id" not in names:
         return np.empty((0, 2), np.uint64), positions[:0]
-    ids = rows.payload.column("id")
+    payload, ids = rows.payload, rows.payload.column("id")
     if ids.null_count:
         positions = positions[arrays.present(ids)]
-        ids = ids.drop_null()
-    return hasher.identities(None, ids), positions
+        payload = payload.filter(ids.is_valid())
+    return hasher.keys(payload), positions
 
 
 def repeated(keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

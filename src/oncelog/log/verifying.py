@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from oncelog.dedup.identity import Hasher
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import block, snapshot
 from oncelog.format.identities import Identities
@@ -58,7 +57,7 @@ class _Verifier:
         self._known = known
         self._progress = progress
         self._files = Files(home)
-        self._hasher = Hasher(known.manifest.secret)
+        self._hasher = naming.hasher_of(known.manifest)
         self._findings: list[Finding] = []
         self._records = self._bytes = self._segments = 0
         self._first = self._position = known.manifest.first_position

@@ -246,7 +246,7 @@ class Writer(Producing):
             if met is not None:
                 return met
         elif self._window is not None and record.id is not None:
-            high, low = self._hasher.identity("", record.id)
+            high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
             fingerprint = self._hasher.fingerprint(record)
             self._seen.evict(self._uptime.now_us())
             handle = self._window.find_one(high, low)
@@ -341,12 +341,19 @@ class Writer(Producing):
             return None
         return admission.check_columns(payload, self._settings, self._log_id)
 
-    def append_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
+    def append_batch(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout_s: float | None = TIMEOUT_S,
+        judge: Callable[[Admitted], None] | None = None,
+    ) -> list[Ack]:
         """Append records all or none; return their acks in order.
 
         Exactly a stored batch, in its order, gets the original acks. All new: written, as one block. Anything else is
         ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``; a
-        stored batch with other content is ``IdConflict``. Nothing is written then.
+        stored batch with other content is ``IdConflict``. Nothing is written then. ``judge`` sees what was decided
+        before anything is done, with nobody else deciding meanwhile, and may refuse it by raising.
         """
         checked = [self._checked(record) for record in arguments.listed(records)]
         if not checked:
@@ -355,7 +362,7 @@ class Writer(Producing):
         deadline_us = self._deadline(timeout_s)
         keys = admission.keys_of(payload, self._hasher, self._window)
         with self._committer.changed:
-            admitted = self._admit_batch(payload, keys, deadline_us)
+            admitted = self._admit_batch(payload, keys, deadline_us, judge)
             self._wait_for(admitted, deadline_us)
         results = self._results(admitted)
         for result in results:
@@ -427,7 +434,13 @@ class Writer(Producing):
         self._refresh(admitted)
         return admitted
 
-    def _admit_batch(self, payload: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
+    def _admit_batch(
+        self,
+        payload: pa.RecordBatch,
+        keys: admission.Keys | None,
+        deadline_us: int | None,
+        judge: Callable[[Admitted], None] | None,
+    ) -> Admitted:
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._make_room(size_bytes, payload.num_rows, deadline_us)
         self._counters.attempts += payload.num_rows
@@ -438,6 +451,8 @@ class Writer(Producing):
         admitted = admission.decide_batch(
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
         )
+        if judge is not None:
+            judge(admitted)
         self._store(admitted, payload, keys, size_bytes)
         self._refresh(admitted)
         return admitted

@@ -51,6 +51,7 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
         }.items()
         for value in values
     ],
+    (LogSettings(id_scope="tenant"), "id_scope"),  # type: ignore[arg-type]
     (LogSettings(producers=None), "producers"),  # type: ignore[arg-type]
     (LogSettings(producers={"enabled": True}), "producers"),  # type: ignore[arg-type]
     *[

@@ -1,0 +1,108 @@
+"""What goes into a stream, what comes out of it, and the answer to an append."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.errors import InvalidArgument
+from oncelog.log.rows import Rows, each
+from oncelog.types import moment
+
+Expected = int | Literal["any", "no stream", "exists"]
+"""What a stream must be for an append: anything, not there, there, or exactly at a version."""
+
+NO_VERSION = -1
+"""The version of a stream without events; its first event has version 0."""
+
+
+class StreamEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event of a stream: ``version`` counts from 0 in its stream, ``position`` over the whole log."""
+
+    stream: str
+    version: int
+    position: int
+    timestamp: datetime
+    id: str | None
+    type: str | None
+    value: bytes
+    headers: Mapping[str, bytes] | None = None
+
+
+class EventAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The answer for one appended event: it is durable, at this version and position."""
+
+    version: int
+    position: int
+    timestamp: datetime | None
+    duplicate: bool = False
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """A subscription has come to the end of what there was: what follows is live. ``position`` is the next one."""
+
+    position: int
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream: the version of its last event, how many it has had, and where the last one stands (``None``: it was
+    truncated away).
+    """
+
+    stream: str
+    version: int
+    count: int
+    last_position: int | None
+
+
+def check_stream(stream: object) -> None:
+    """Raise ``InvalidArgument`` for what cannot be the name of a stream."""
+    if not isinstance(stream, str) or not stream:
+        message = f"stream {stream!r}: must be a str that is not empty"
+        raise InvalidArgument(message)
+
+
+def check_expected(expected: object) -> Expected:
+    """Return what is expected of a stream, or raise ``InvalidArgument``."""
+    if isinstance(expected, str) and expected in ("any", "no stream", "exists"):
+        return expected  # type: ignore[return-value]
+    if isinstance(expected, int | np.integer) and not isinstance(expected, bool) and int(expected) >= NO_VERSION:
+        return int(expected)
+    message = f"expected {expected!r}: must be 'any', 'no stream', 'exists', or a version, 0 or more"
+    raise InvalidArgument(message)
+
+
+def events_of(rows: Rows, chosen: NDArray[np.int64], versions: NDArray[np.int32]) -> list[StreamEvent]:
+    """Return chosen rows, all of them of streams, as events."""
+    if not len(chosen):
+        return []
+    payload = rows.payload if len(chosen) == rows.count else rows.payload.take(pa.array(chosen))
+    times = each(rows.timestamp_us, rows.count)[chosen].tolist()
+    positions = (chosen + rows.first_position).tolist()
+    columns = zip(*(_column(payload, name) for name in ("stream", "id", "type", "value", "headers")), strict=True)
+    return [
+        StreamEvent(
+            stream=stream,
+            version=version,
+            position=position,
+            timestamp=moment(time_us),
+            id=id,
+            type=type,
+            value=value,
+            headers=None if headers is None else dict(headers),
+        )
+        for (stream, id, type, value, headers), version, position, time_us in zip(
+            columns, versions.tolist(), positions, times, strict=True
+        )
+    ]
+
+
+def _column(payload: pa.RecordBatch, name: str) -> list[Any]:
+    at = payload.schema.get_field_index(name)
+    return payload.column(at).to_pylist() if at >= 0 else [None] * payload.num_rows

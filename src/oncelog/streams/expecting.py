@@ -1,0 +1,91 @@
+"""Expected versions: what is told when a stream is not as expected, and whether it is so because this came before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncelog.errors import IdConflict, OncelogError, PartialOverlap, WrongExpectedVersion
+from oncelog.format import arrays
+from oncelog.log.log import Log
+from oncelog.log.rows import Rows
+from oncelog.streams.events import NO_VERSION, EventAck, Expected
+from oncelog.streams.index import Index
+from oncelog.types import Entry, Record
+
+
+class Earlier(OncelogError):
+    """A stream is past the version that was expected: this may be a retry of what came then. Never leaves this room."""
+
+    def __init__(self, stream: str, expected: Expected, exact: int, current: int) -> None:
+        super().__init__(stream)
+        self.stream = stream
+        self.expected = expected
+        self.exact = exact
+        self.current = current
+
+
+def wrong_version(stream: str, expected: Expected, current: int) -> WrongExpectedVersion:
+    """Return the error for a stream that is not as expected."""
+    actual = None if current == NO_VERSION else current
+    what = "is not there" if actual is None else f"is at version {actual}"
+    message = f"stream {stream!r} {what}, expected was {expected!r}: nothing was written; read it, and decide again"
+    return WrongExpectedVersion(message, expected=expected, actual=actual)
+
+
+def stored_already(index: Index, log: Log, records: Sequence[Record], earlier: Earlier) -> list[EventAck]:
+    """Return the acks of a batch that stands in the stream exactly where it is expected; else raise what is wrong.
+
+    Looked up in the stream itself, so it does not depend on any window. What stands there is durable.
+    """
+    index.catch_up()
+    found = _entries(index, log, earlier, len(records))
+    wanted, there = [record.id for record in records], [entry.id for entry, _ in found]
+    if None in wanted or not any(id in there for id in wanted):
+        raise wrong_version(earlier.stream, earlier.expected, earlier.current)
+    if wanted != there or not _is_batch(log, found):
+        known = [id for id in wanted if id in there and id is not None]
+        new = [id for id in wanted if id not in there and id is not None]
+        message = f"{len(known)} of {len(wanted)} ids are stored, but not as exactly this batch: nothing was written"
+        raise PartialOverlap(message, known=known, new=new)
+    for record, (entry, _) in zip(records, found, strict=True):
+        if _content(record) != _content(entry):
+            message = f"id {record.id!r} is taken by other content, stored at position {entry.position}"
+            raise IdConflict(message, position=entry.position)
+    return [
+        EventAck(version=version, position=entry.position, timestamp=entry.timestamp, duplicate=True)
+        for entry, version in found
+    ]
+
+
+def _entries(index: Index, log: Log, earlier: Earlier, count: int) -> list[tuple[Entry, int]]:
+    """Return the events that stand at the versions which are asked for, as far as they were not truncated away."""
+    found: list[tuple[Entry, int]] = []
+    for positions, versions in index.find(earlier.stream, earlier.exact + 1, backward=False):
+        for position, version in zip(positions.tolist(), versions.tolist(), strict=True):
+            if version > earlier.exact + count:
+                return found
+            found += [(entry, version) for entry in log.read(position, limit=1)]
+    return found
+
+
+def _is_batch(log: Log, found: Sequence[tuple[Entry, int]]) -> bool:
+    """Tell whether records are exactly one batch, as it was stored."""
+    first, last = found[0][0].position, found[-1][0].position
+    if last - first != len(found) - 1:
+        return False
+    scan = log.scan()
+    scan.begin(first)
+    starts: list[bool] = []
+    while len(starts) < len(found) + 1 and (rows := scan.next_rows(last + 2)):
+        starts += [start for part in rows for start in _starts(part)]
+    return starts[0] and not any(starts[1 : len(found)]) and all(starts[len(found) :])
+
+
+def _starts(rows: Rows) -> list[bool]:
+    at = rows.payload.schema.get_field_index("start")
+    return arrays.flags(rows.payload.column(at)).tolist() if at >= 0 else [True] * rows.count
+
+
+def _content(of: Record | Entry) -> tuple[object, ...]:
+    headers = None if of.headers is None else {name: bytes(value) for name, value in of.headers.items()}
+    return bytes(of.value), of.type, headers, of.tenant

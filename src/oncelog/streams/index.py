@@ -1,0 +1,271 @@
+"""The index of a log's streams: a fold of what is durable, kept in pages, and stored so that opening reads little.
+
+Deleting everything that is stored here loses time, never correctness: it is folded again from the base and the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
+from oncelog.format import streams as stored
+from oncelog.format.streams import PAGE_ROWS, Page
+from oncelog.log.log import Log
+from oncelog.log.rows import Rows
+from oncelog.log.scan import Scan
+from oncelog.storage.base import LogHome
+from oncelog.streams.directory import Directory
+
+PAGES_PREFIX, DIRECTORIES_PREFIX = "streams/pages/", "streams/directories/"
+PAGES_KEPT = 64
+"""So many full pages stay in memory: 32 MiB."""
+
+DIRECTORIES_KEPT = 2
+
+
+class Index:
+    """Which stream every durable record is of, and at which version. Safe to share between threads.
+
+    ``position`` is that of the next record to be folded. ``_lock`` guards what is known, ``_reading`` who reads on.
+    """
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self._log = log
+        self._home: LogHome = log.home
+        self._clock = clock
+        self._log_id = log.log_id
+        self._seed = int(self._log_id[:16], 16)
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._scan: Scan | None = None
+        self._begin(Directory(self._seed), 0)
+
+    def _begin(self, directory: Directory, position: int, page: Page | None = None) -> None:
+        self.directory = directory
+        self.position = position
+        self._numbers = np.full(PAGE_ROWS, -1, np.int32)
+        self._versions = np.full(PAGE_ROWS, -1, np.int32)
+        self._page_first = position - position % PAGE_ROWS
+        self._full: OrderedDict[int, Page] = OrderedDict()
+        self._unsaved: dict[int, Page] = {}
+        self._kept = 0  # so many of those could not be saved
+        if page is not None:
+            self._numbers[: len(page.numbers)] = page.numbers
+            self._versions[: len(page.versions)] = page.versions
+        self._scan = None
+
+    # Opening and storing.
+
+    def open(self) -> None:
+        """Begin with the newest directory that can be believed, or with the base; then fold what came after."""
+        with self._reading:
+            found = self._newest()
+            if found is None:
+                self._begin_at_base()
+            else:
+                with self._lock:
+                    self._begin(Directory.load(self._seed, found), found.position, found.page)
+        self.catch_up()
+
+    def _newest(self) -> stored.Directory | None:
+        """Return the stored directory with the highest position, unless the log begins behind it or ends before it."""
+        first, end = self._log.first_position(), self._log.scan().end()
+        for key in reversed(self._home.list(DIRECTORIES_PREFIX)):
+            try:
+                found = stored.decode_directory(self._home.read(key), key)
+            except (CorruptionError, NotFound, Unsupported):
+                continue
+            if found.log_id == self._log_id and first <= found.position <= end:
+                return found
+        return None
+
+    def rebuild(self) -> None:
+        """Forget all that is stored, and fold the log from its base on."""
+        for key in [*self._home.list(DIRECTORIES_PREFIX), *self._home.list(PAGES_PREFIX)]:
+            self._home.delete(key)
+        self.open()
+
+    def store(self) -> None:
+        """Store the directory as it is now, and delete what is no longer needed."""
+        with self._lock:
+            count = self.position - self._page_first
+            page = Page(self._log_id, self._page_first, self._numbers[:count].copy(), self._versions[:count].copy())
+            taken = self.directory.dump(self._log_id, self.position, page)
+        key = f"{DIRECTORIES_PREFIX}{taken.position:020d}-{self._clock.token(4).hex()}"
+        self._home.create(key, [stored.encode_directory(taken)])
+        for stale in self._home.list(DIRECTORIES_PREFIX)[:-DIRECTORIES_KEPT]:
+            self._home.delete(stale)
+        first = self._log.first_position()
+        for old in self._home.list(PAGES_PREFIX):
+            if int(old.removeprefix(PAGES_PREFIX)) + PAGE_ROWS <= first:
+                self._home.delete(old)
+
+    # Folding.
+
+    def catch_up(self) -> int:
+        """Fold all that is durable by now; return the position behind it."""
+        with self._reading:
+            while True:
+                try:
+                    if self._scan is None:
+                        self._scan = self._log.scan(["stream"])
+                        self._scan.begin(max(self.position, self._log.first_position()))
+                    while found := self._scan.next_rows():
+                        for rows in found:
+                            self.fold(rows)
+                except NotFound:
+                    if self._log.first_position() <= self.position:
+                        raise
+                    self._begin_at_base()  # what was to be folded next was truncated away
+                else:
+                    return self.position
+
+    def _begin_at_base(self) -> None:
+        base = self._log.base()
+        with self._lock:
+            self._begin(Directory.of_base(self._seed, base.streams), base.position)
+
+    def fold(self, rows: Rows) -> None:
+        """Take in consecutive records, which follow those before (or the base)."""
+        with self._lock:
+            numbers = self._numbers_of(rows.payload)
+            versions = self.directory.count_in(numbers, rows.first_position)
+            self._turn_to(rows.first_position)
+            done = 0
+            while done < rows.count:
+                at = rows.first_position + done - self._page_first
+                count = min(PAGE_ROWS - at, rows.count - done)
+                self._numbers[at : at + count] = numbers[done : done + count]
+                self._versions[at : at + count] = versions[done : done + count]
+                done += count
+                self.position = rows.first_position + done
+                self._turn_to(rows.first_position + done)
+            filled = list(self._unsaved.values()) if len(self._unsaved) > self._kept else []
+        for page in filled:
+            self._save(page)
+
+    def _numbers_of(self, payload: pa.RecordBatch) -> NDArray[np.int64]:
+        at = payload.schema.get_field_index("stream")
+        if at < 0:
+            return np.full(payload.num_rows, -1, np.int64)
+        encoded = payload.column(at).dictionary_encode()
+        known = np.array([self.directory.add(name.encode()) for name in encoded.dictionary.to_pylist()], np.int64)
+        numbers: NDArray[np.int64] = np.append(known, -1)[np.asarray(encoded.indices.fill_null(len(known)))]
+        return numbers
+
+    def _turn_to(self, position: int) -> None:
+        """Go on at a position; a page that is full now is put away."""
+        if position >= self._page_first + PAGE_ROWS:
+            if self.position > self._page_first:
+                page = Page(self._log_id, self._page_first, self._numbers, self._versions)
+                self._unsaved[page.first_position] = page
+            self._page_first = position - position % PAGE_ROWS
+            self._numbers = np.full(PAGE_ROWS, -1, np.int32)
+            self._versions = np.full(PAGE_ROWS, -1, np.int32)
+        self.position = position
+
+    def _save(self, page: Page) -> None:
+        """Store a full page; one that cannot be stored stays in memory, until the next is full."""
+        try:
+            self._home.create(_page_key(page.first_position), [stored.encode_page(page)])
+        except OncelogError:
+            self._kept = len(self._unsaved)
+            return
+        with self._lock:
+            self._unsaved.pop(page.first_position, None)
+            self._kept = len(self._unsaved)
+            self._remember(page)
+
+    def _remember(self, page: Page) -> None:
+        self._full[page.first_position] = page
+        while len(self._full) > PAGES_KEPT:
+            self._full.popitem(last=False)
+
+    # Asking.
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept in memory."""
+        pages = len(self._full) + len(self._unsaved) + 1
+        return self.directory.nbytes + pages * 8 * PAGE_ROWS
+
+    def version(self, stream: str) -> int:
+        """Return the version of a stream's last durable event, -1 when it has none."""
+        with self._lock:
+            number = self.directory.find(stream.encode())
+            return int(self.directory.counts[number]) - 1 if number >= 0 else -1
+
+    def versions_at(self, first_position: int, count: int) -> NDArray[np.int32]:
+        """Return the versions of consecutive records, in their streams (-1: of none)."""
+        parts = []
+        position, end = first_position, first_position + count
+        while position < end:
+            page = self._page(position)
+            at = position - page.first_position
+            parts.append(page.versions[at : at + end - position])
+            position += len(parts[-1])
+        return np.concatenate(parts) if parts else np.empty(0, np.int32)
+
+    def find(self, stream: str, start: int, *, backward: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Yield the positions and versions of a stream's events from version ``start`` on, or back, a page at a time.
+
+        ``NotFound`` when there is no such stream.
+        """
+        with self._lock:
+            number = self.directory.find(stream.encode())
+            if number < 0:
+                message = f"there is no stream {stream!r} in log {self._log.name!r}"
+                raise NotFound(message)
+            first, last = int(self.directory.firsts[number]), int(self.directory.lasts[number])
+        if last < 0:
+            return
+        first = max(first, self._log.first_position())
+        starts = range(first - first % PAGE_ROWS, last + 1, PAGE_ROWS)
+        for page_first in reversed(starts) if backward else starts:
+            page = self._page(page_first)
+            rows = np.flatnonzero(page.numbers == number)
+            versions = page.versions[rows]
+            wanted = (versions <= start) if backward else (versions >= start)
+            rows, versions = (
+                rows[wanted & (rows + page_first >= first)],
+                versions[wanted & (rows + page_first >= first)],
+            )
+            if len(rows):
+                positions = rows.astype(np.int64) + page_first
+                yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
+
+    def _page(self, position: int) -> Page:
+        first = position - position % PAGE_ROWS
+        with self._lock:
+            if first == self._page_first:
+                return Page(self._log_id, first, self._numbers, self._versions)
+            page = self._full.get(first) or self._unsaved.get(first)
+        if page is None:
+            key = _page_key(first)
+            page = stored.decode_page(self._home.read(key), key)
+            if page.log_id != self._log_id or page.first_position != first:
+                message = f"{key} is the page of log {page.log_id} from position {page.first_position}"
+                raise CorruptionError(message)
+            with self._lock:
+                self._remember(page)
+        return page
+
+    def streams(self, prefix: str = "") -> list[tuple[str, int, int]]:
+        """Return name, number of events and last position of the streams that begin so, by their first events."""
+        with self._lock:
+            size = self.directory.size
+            counts, lasts = self.directory.counts[:size].tolist(), self.directory.lasts[:size].tolist()
+            names = list(self.directory.names())
+        found = zip(names, counts, lasts, strict=True)
+        return [one for one in found if one[0].startswith(prefix)]
+
+
+def _page_key(first_position: int) -> str:
+    return f"{PAGES_PREFIX}{first_position:020d}"

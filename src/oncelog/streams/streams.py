@@ -1,0 +1,439 @@
+"""Streams: what ``Database.streams`` hands out by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, IdConflict, InvalidArgument, NotFound, OncelogError, WriterFenced
+from oncelog.limits import WINDOW_DURATION_S_MAX
+from oncelog.log import arguments
+from oncelog.log.admission import Admitted
+from oncelog.log.handle import Handle
+from oncelog.log.housekeeping import Housekeeper
+from oncelog.log.log import Log
+from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.settings import LogSettings, Window
+from oncelog.streams import reading
+from oncelog.streams.events import (
+    NO_VERSION,
+    EventAck,
+    Expected,
+    StreamEvent,
+    StreamInfo,
+    check_expected,
+    check_stream,
+)
+from oncelog.streams.expecting import Earlier, stored_already, wrong_version
+from oncelog.streams.index import Index
+from oncelog.streams.reading import Filter
+from oncelog.streams.subscription import BEHIND_MAX, Live, Past, Subscription
+from oncelog.types import Ack, Record
+
+CAPACITY = 65_536
+CAPACITY_VARIABLE = "ONCELOG_DEDUP_CAPACITY"
+"""How many event ids a new log of streams remembers, if the environment does not say otherwise under this name."""
+
+STORE_EVENTS = 250_000
+"""After so many events, or as many as there are streams, the index is stored."""
+
+AHEAD_MAX = 4096
+"""So many streams may be ahead of the index before it is brought up to date."""
+
+Direction = Literal["forward", "backward"]
+
+
+def default_settings() -> LogSettings:
+    """Return the settings of a new log of streams: ids are of their stream, bounded by number and not by time."""
+    text = os.environ.get(CAPACITY_VARIABLE, str(CAPACITY))
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        message = f"{CAPACITY_VARIABLE}={text}: must be a whole number, 1 or more"
+        raise InvalidArgument(message)
+    window = Window(duration_s=WINDOW_DURATION_S_MAX, max_keys=int(text))
+    return LogSettings(id_scope="stream", window=window)
+
+
+class Streams(Handle):
+    """The event-store face of one log. Made by ``Database.streams``; safe to share between threads.
+
+    The first append claims the log, as ``Log.writer`` does; closing lets it go.
+    """
+
+    _what = "event store"
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        super().__init__()
+        if log.settings.id_scope != "stream":
+            message = f"log {log.name!r} has ids of the whole log (id_scope='log'): it cannot hold streams"
+            raise InvalidArgument(message)
+        self.name = log.name
+        self._log = log
+        self._clock = clock
+        self._index = Index(log, clock)
+        self._opened = False
+        self._opening = threading.Lock()
+        self._writer: Writer | None = None
+        self._noting = threading.Lock()
+        self._ahead: dict[str, tuple[int, int]] = {}  # version and last position of what the index may not have yet
+        self._stored = 0
+        self._housekeeper = Housekeeper()
+        self._live = Live(log, self._index, clock)
+        self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+
+    def is_of(self, log: Log) -> bool:
+        """Tell whether this is the face of that very handle of a log."""
+        return self._log is log
+
+    # Appending.
+
+    def append(
+        self,
+        stream: str,
+        events: Record | Iterable[Record],
+        *,
+        expected: Expected = "any",
+        wait_s: float = 5.0,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> list[EventAck]:
+        """Append events to a stream, all or none; return where they are, or where they were when they came before.
+
+        ``expected``: ``"any"``, ``"no stream"``, ``"exists"``, or the version of the stream's last event. Raises
+        ``WrongExpectedVersion``; ``IdConflict`` when an id is taken by other content, or stands at another version
+        than an exact one asks for; ``PartialOverlap`` for a batch that is neither new nor exactly one that is stored.
+        Nothing is written then. A retry under an exact version (or ``"no stream"``) is recognised by the stream itself,
+        however long ago; else by the ids that the window remembers.
+        """
+        self._check_usable()
+        records = self._records(stream, events)
+        expected = check_expected(expected)
+        if not records:
+            return []
+        writer = self._open_writer(wait_s)
+        first = NO_VERSION
+
+        def judge(admitted: Admitted) -> None:
+            nonlocal first
+            if not admitted.duplicates.any():
+                with self._noting:
+                    current = self._version(stream)
+                    self._check_version(stream, expected, current)
+                    first = current + 1
+                    self._ahead[stream] = (current + len(records), int(admitted.positions[-1]))
+
+        try:
+            acks = writer.append_batch(records, timeout_s=timeout_s, judge=judge)
+        except Earlier as error:
+            return stored_already(self._index, self._log, records, error)
+        except WriterFenced:
+            self._leave()
+            raise
+        self._look_after(len(records))
+        if not acks[0].duplicate:
+            return _acks(acks, range(first, first + len(acks)))
+        return self._original(stream, acks, records, expected)
+
+    def _records(self, stream: str, events: Record | Iterable[Record]) -> list[Record]:
+        """Return the events as records of their stream."""
+        check_stream(stream)
+        records = arguments.listed([events] if isinstance(events, Record) else events)
+        for record in records:
+            if record.stream not in (None, stream) or record.producer is not None or record.sequence is not None:
+                message = f"an event of stream {stream!r} may say no other stream, and no producer"
+                raise InvalidArgument(message)
+        return [msgspec.structs.replace(record, stream=stream) for record in records]
+
+    def _check_version(self, stream: str, expected: Expected, current: int) -> None:
+        """Raise unless the stream is as expected; ``Earlier`` when it was so once."""
+        exact = NO_VERSION if expected == "no stream" else expected
+        if isinstance(exact, int):
+            if current > exact:
+                raise Earlier(stream, expected, exact, current)
+            if current < exact:
+                raise wrong_version(stream, expected, current)
+        elif exact == "exists" and current == NO_VERSION:
+            raise wrong_version(stream, expected, current)
+
+    def _version(self, stream: str) -> int:
+        """Return the version of a stream, with what is on its way. Called with nobody else deciding."""
+        ahead = self._ahead.get(stream)
+        return ahead[0] if ahead is not None else self._index.version(stream)
+
+    def _original(
+        self, stream: str, acks: Sequence[Ack], records: Sequence[Record], expected: Expected
+    ) -> list[EventAck]:
+        """Return the acks of events that came before, at the versions they have."""
+        self._index.catch_up()
+        positions = [_position(ack) for ack in acks]
+        versions = self._index.versions_at(positions[0], len(positions)).tolist()
+        exact = NO_VERSION if expected == "no stream" else expected
+        if isinstance(exact, int) and versions[0] != exact + 1:
+            message = (
+                f"id {records[0].id!r} is at version {versions[0]} of stream {stream!r}, "
+                f"and would be at {exact + 1}: give this event an id of its own"
+            )
+            raise IdConflict(message, position=positions[0])
+        return _acks(acks, versions)
+
+    # Being the writer.
+
+    def _open_writer(self, wait_s: float) -> Writer:
+        with self._opening:
+            self._check_usable()
+            if self._writer is None or self._writer.closed:
+                writer = self._log.writer(wait_s=wait_s)
+                try:
+                    self._open_index()
+                    end = self._index.catch_up()
+                    assert end == writer.last_position + 1, "the index knows all that is durable"
+                except BaseException:
+                    writer.close()
+                    raise
+                self._ahead.clear()
+                self._writer, self._stored = writer, end
+            return self._writer
+
+    def _open_index(self) -> None:
+        if not self._opened:
+            self._index.open()
+            self._opened = True
+
+    def _look_after(self, count: int) -> None:
+        """Bring the index up to date when much is ahead of it, and have it stored now and then."""
+        if len(self._ahead) > AHEAD_MAX or (count and self._index.position + AHEAD_MAX < self._last_position()):
+            end = self._index.catch_up()
+            with self._noting:
+                self._ahead = {stream: noted for stream, noted in self._ahead.items() if noted[1] >= end}
+        if self._index.position - self._stored >= max(STORE_EVENTS, self._index.directory.size):
+            self._stored = self._index.position
+            self._housekeeper.ask("store", self._index.store)
+
+    def _last_position(self) -> int:
+        return self._writer.last_position if self._writer is not None else -1
+
+    def _leave(self) -> None:
+        """Let the log go: this writer lost it."""
+        with self._opening:
+            writer, self._writer = self._writer, None
+            self._ahead.clear()
+        if writer is not None:
+            with contextlib.suppress(OncelogError):
+                writer.close()
+
+    # Reading.
+
+    def read(
+        self, stream: str, start: int | None = None, *, limit: int | None = None, direction: Direction = "forward"
+    ) -> Iterator[StreamEvent]:
+        """Yield a stream's events from version ``start`` on (its first, or backward its last, without one).
+
+        Raises ``NotFound`` when there is no such stream. What was truncated away is passed over.
+        """
+        backward = _is_backward(direction)
+        self._caught_up()
+        begin = arguments.count("start", start) if start is not None else (1 << 31) - 1 if backward else 0
+        found = self._found(stream, begin, backward=backward)
+        return _limited(found, limit)
+
+    def _found(self, stream: str, start: int, *, backward: bool) -> Iterator[StreamEvent]:
+        pages = self._pages(stream, start, backward=backward)
+        scan = self._log.scan()
+        for positions, versions in pages:
+            order = slice(None, None, -1) if backward else slice(None)
+            for events in _turned(reading.pick(scan, positions[order], versions[order]), backward=backward):
+                self._check_usable()
+                yield from reversed(events) if backward else events
+
+    def _pages(
+        self, stream: str, start: int, *, backward: bool
+    ) -> list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int32]]]]:
+        """Return where a stream's events are; if the index is damaged, it is made anew."""
+        try:
+            return list(self._index.find(stream, start, backward=backward))
+        except (CorruptionError, NotFound):
+            if self._index.version(stream) == NO_VERSION:
+                raise
+        self._index.rebuild()
+        return list(self._index.find(stream, start, backward=backward))
+
+    def read_all(
+        self,
+        start: int | None = None,
+        *,
+        limit: int | None = None,
+        direction: Direction = "forward",
+        prefix: str = "",
+        types: Iterable[str] | None = None,
+    ) -> Iterator[StreamEvent]:
+        """Yield the events of all streams in the order of the log, from position ``start`` on, or back from it.
+
+        ``prefix`` is what the stream's name must begin with, ``types`` are the types that are wanted.
+        """
+        backward = _is_backward(direction)
+        end = self._caught_up()
+        wanted = _filter(prefix, types)
+        if backward:
+            before = end if start is None else min(arguments.count("start", start) + 1, end)
+            return _limited(reading.backward(self._index, self._log, before, wanted), limit)
+        begin: object = "earliest" if start is None else arguments.count("start", start)
+        return _limited(reading.forward(self._index, self._log.scan(), begin, end, wanted), limit)
+
+    def list(self, prefix: str = "") -> list[StreamInfo]:
+        """Return the streams there are whose names begin so, in the order of their first events."""
+        self._caught_up()
+        return [
+            StreamInfo(stream=name, version=count - 1, count=count, last_position=None if last < 0 else last)
+            for name, count, last in self._index.streams(prefix)
+        ]
+
+    def version(self, stream: str) -> int | None:
+        """Return the version of a stream's last durable event; ``None`` when there is no such stream."""
+        self._caught_up()
+        found = self._index.version(stream)
+        return None if found == NO_VERSION else found
+
+    def _caught_up(self) -> int:
+        """Bring the index up to date; return the position behind what it has."""
+        self._check_usable()
+        with self._opening:
+            self._open_index()
+        return self._index.catch_up()
+
+    # Subscribing.
+
+    def subscribe(
+        self, stream: str, start: int | Literal["latest"] = 0, *, max_behind: int = BEHIND_MAX
+    ) -> Subscription:
+        """Follow a stream from version ``start`` on, whether it is there already or not.
+
+        Yields its events, ``CaughtUp`` once, and then events as they become durable.
+        """
+        end = self._caught_up()
+        version = (1 << 31) - 1 if start == "latest" else arguments.count("start", start)
+        wanted = Filter(stream=stream)
+
+        def past(position: int | None) -> tuple[Iterator[StreamEvent], int, int]:
+            if position is None:
+                known = self._index.version(stream) != NO_VERSION
+                events = self._found(stream, version, backward=False) if known else iter(())
+                return (event for event in events if event.position < end), end, end
+            return self._past(position, wanted)
+
+        later = Filter(stream=stream) if start == "latest" else _From(stream, version)
+        return self._subscribed(past, later, max_behind)
+
+    def subscribe_all(
+        self,
+        start: int | Literal["earliest", "latest"] = "earliest",
+        *,
+        prefix: str = "",
+        types: Iterable[str] | None = None,
+        max_behind: int = BEHIND_MAX,
+    ) -> Subscription:
+        """Follow all streams from a position on; ``prefix`` and ``types`` are as in ``read_all``."""
+        end = self._caught_up()
+        wanted = _filter(prefix, types)
+        if start == "latest":
+            begin = end
+        elif start == "earliest":
+            begin = self._log.first_position()
+        else:
+            begin = arguments.count("start", start)
+            self._log.scan().begin(begin)  # NotFound, if it was truncated away or is not there yet
+
+        def past(position: int | None) -> tuple[Iterator[StreamEvent], int, int]:
+            return self._past(begin if position is None else position, wanted)
+
+        return self._subscribed(past, wanted, max_behind)
+
+    def _past(self, position: int, wanted: Filter) -> tuple[Iterator[StreamEvent], int, int]:
+        """Return the events from a position on, the position behind them, and the first."""
+        end = self._caught_up()
+        if end <= position:
+            return iter(()), position, position
+        return reading.forward(self._index, self._log.scan(), position, end, wanted), end, position
+
+    def _subscribed(self, past: Past, wanted: Filter, max_behind: int) -> Subscription:
+        subscription = Subscription(self._live, past, wanted, self._clock, max_behind)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    # Leaving.
+
+    def close(self) -> None:
+        """End the subscriptions, store the index and let the log go. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._of_this_process:
+            return
+        with contextlib.ExitStack() as ending:
+            writer = self._writer
+            if writer is not None:
+                ending.callback(writer.close)
+            ending.callback(self._live.close)
+            for subscription in list(self._subscriptions):
+                ending.callback(subscription.close)
+            self._housekeeper.stop()
+            if writer is not None and not writer.closed:
+                with contextlib.suppress(OncelogError):
+                    self._store_last()
+
+    def _store_last(self) -> None:
+        if self._index.catch_up() > self._stored:
+            self._index.store()
+
+
+class _From(Filter):
+    """The events of a stream from a version on."""
+
+    def __init__(self, stream: str, version: int) -> None:
+        super().__init__(stream=stream)
+        self._version = version
+
+    def wants(self, event: StreamEvent) -> bool:
+        """Tell whether an event is wanted."""
+        return event.stream == self.stream and event.version >= self._version
+
+
+def _filter(prefix: str, types: Iterable[str] | None) -> Filter:
+    if isinstance(types, str):
+        message = f"types: is {types!r}, must be a list of types"
+        raise InvalidArgument(message)
+    return Filter(prefix, None if types is None else frozenset(types))
+
+
+def _is_backward(direction: object) -> bool:
+    if direction not in ("forward", "backward"):
+        message = f"direction {direction!r}: must be 'forward' or 'backward'"
+        raise InvalidArgument(message)
+    return direction == "backward"
+
+
+def _turned(parts: Iterator[list[StreamEvent]], *, backward: bool) -> Iterable[list[StreamEvent]]:
+    return reversed(list(parts)) if backward else parts
+
+
+def _limited(events: Iterator[StreamEvent], limit: int | None) -> Iterator[StreamEvent]:
+    if limit is None:
+        return events
+    return (event for event, _ in zip(events, range(arguments.count("limit", limit)), strict=False))
+
+
+def _position(ack: Ack) -> int:
+    assert ack.position is not None, "only a sequence is known without its position"
+    return ack.position
+
+
+def _acks(acks: Sequence[Ack], versions: Iterable[int]) -> list[EventAck]:
+    return [
+        EventAck(version=version, position=_position(ack), timestamp=ack.timestamp, duplicate=ack.duplicate)
+        for ack, version in zip(acks, versions, strict=True)
+    ]
