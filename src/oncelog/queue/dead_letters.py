@@ -26,6 +26,8 @@ GROUP = "redrive"
 _AT_ONCE = 100
 _REST_US = 1_000_000
 _TIMEOUT_S = 30.0
+_BURIAL_S = 5.0
+"""Consumers wait for a burial no longer than this."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ class Undertaker:
             entries = self._broker.topic.read(run.partition, run.first, run.count)
             records += [self._letter(run, entry) for entry in entries]
         if records:
-            self._letters().send([Outgoing(0, record) for record in records], _TIMEOUT_S, "join")
+            self._letters().send([Outgoing(0, record) for record in records], _BURIAL_S, "join")
         self._broker.buried(runs)
 
     def _letter(self, run: Run, entry: Entry) -> Record:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from oncelog.errors import InvalidArgument, Unavailable, Unsupported
+from oncelog.log.handle import Handle
 from oncelog.queue.database import GATE_TABLES, LOCK, STATE_TABLES, Row
 
 try:
@@ -74,13 +75,15 @@ class _Server:
             self._connection = None
 
 
-class PostgresqlDatabase:
+class PostgresqlDatabase(Handle):
     """A state database in PostgreSQL, in the schema that is first in the search path."""
 
+    _what = "queue's state"
     one_machine = False
 
     def __init__(self, url: str) -> None:
         """Connect, and make the tables that are missing. Raises ``Unavailable`` when the server does not answer."""
+        super().__init__()
         self._durable = _Server(url, "on")
         self._loose = _Server(url, "off")
         try:
@@ -95,16 +98,20 @@ class PostgresqlDatabase:
 
     def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
         """Begin a transaction; rows that it reads to change are its own until it ends."""
+        self._check_usable()
         return (self._durable if durable else self._loose).writing()
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
         """Begin to read."""
+        self._check_usable()
         return (self._durable if durable else self._loose).reading()
 
     def close(self) -> None:
         """Let the connections go."""
-        self._durable.close()
-        self._loose.close()
+        super().close()
+        if self._of_this_process:
+            self._durable.close()
+            self._loose.close()
 
 
 @contextlib.contextmanager

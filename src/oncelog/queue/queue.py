@@ -12,6 +12,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.limits import QUEUE_PARTITIONS_MAX
 from oncelog.log import arguments, names
 from oncelog.log.handle import Handle
 from oncelog.queue import inspecting, message, settings, state
@@ -316,6 +317,8 @@ def open_queue(
 ) -> Queue:
     """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs."""
     names.check(name)
+    longest = name if name.startswith(DEAD_LETTERS) else DEAD_LETTERS + name
+    names.check(log_name(longest, QUEUE_PARTITIONS_MAX))
     wanted = settings.check(given) if given is not None else None
     if partitions is not None:
         settings.check_partitions(partitions)

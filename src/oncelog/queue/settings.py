@@ -42,6 +42,9 @@ def check(settings: object) -> QueueSettings:
             f"settings: log.idempotence is {settings.log.idempotence!r}, must be 'explicit': messages bring their ids"
         )
         raise InvalidArgument(message)
+    if settings.log.retention_s is not None or settings.log.retention_bytes is not None:
+        message = "settings: log.retention_s and log.retention_bytes would remove what was never delivered: use trim()"
+        raise InvalidArgument(message)
     return settings
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError, Unavailable
+from oncelog.log.handle import Handle
 from oncelog.queue.database import GATE_TABLES, LOCK, STATE_TABLES, Row
 
 _BUSY_S = 30.0
@@ -89,13 +90,15 @@ class _File:
             self._connection.close()
 
 
-class SqliteDatabase:
+class SqliteDatabase(Handle):
     """A state database in a folder: one file that is synced with every commit, one that need not be."""
 
+    _what = "queue's state"
     one_machine = True
 
     def __init__(self, folder: Path | None, clock: Clock) -> None:
         """Open both, and make what is missing; ``None`` is memory."""
+        super().__init__()
         self._state = _File(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
         try:
             self._gate = _File(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
@@ -105,16 +108,20 @@ class SqliteDatabase:
 
     def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
         """Begin a transaction that nobody else can be in."""
+        self._check_usable()
         return (self._state if durable else self._gate).writing()
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
         """Begin to read."""
+        self._check_usable()
         return (self._state if durable else self._gate).reading()
 
     def close(self) -> None:
         """Close the files."""
-        self._state.close()
-        self._gate.close()
+        super().close()
+        if self._of_this_process:
+            self._state.close()
+            self._gate.close()
 
 
 @contextlib.contextmanager

@@ -340,8 +340,8 @@ def gate_end(
 
 
 def gate_forget(transaction: Transaction, topic: str, before_us: int) -> None:
-    """Forget what ended before a moment."""
-    transaction.all("DELETE FROM oncelog_gate WHERE queue = ? AND at_us < ? AND status <> 'PENDING'", topic, before_us)
+    """Forget what ended before a moment, and what was begun before it by somebody who never told the end."""
+    transaction.all("DELETE FROM oncelog_gate WHERE queue = ? AND at_us < ?", topic, before_us)
 
 
 def want(transaction: Transaction, topic: str, partition: int, session: str, until_us: int) -> None:

@@ -1,0 +1,121 @@
+"""What a queue does when what it stands on is damaged, away, forked, or named strangely."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import oncelog
+from oncelog import Closed, CorruptionError, InvalidArgument, LogSettings, Message, QueueSettings, Unavailable
+from tests.queue.conftest import World
+
+
+def test_a_damaged_state_is_told_and_the_messages_are_in_the_logs(tmp_path: Path) -> None:
+    """Garbage where the state was is no empty state; nobody is delivered everything again."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.queue("work", create=True).send(b"a")
+    for left in (tmp_path / "queues").glob("state.sqlite*"):
+        left.write_bytes(b"this is no database" * 1_000)
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        with pytest.raises(CorruptionError, match="damaged"):
+            db.queue("work")
+        assert [entry.value for entry in db.log("queue/work/0").read()] == [b"a"]
+
+
+def test_a_state_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    """A file where the folder of states should be."""
+    (tmp_path / "queues").write_text("in the way")
+    with oncelog.connect(tmp_path.as_uri()) as db, pytest.raises(Unavailable):
+        db.queue("work", create=True)
+
+
+def test_postgresql_that_lost_a_connection_is_asked_again(tmp_path: Path, postgres_state: str) -> None:
+    """The call in hand fails as unavailable, the next one goes through, and nothing is lost or done twice."""
+    with oncelog.connect(tmp_path.as_uri()) as db, psycopg.connect(postgres_state, autocommit=True) as admin:
+        queue = db.queue("work", create=True, state=postgres_state)
+        queue.send_many([Message(b"a", id="a"), Message(b"b", id="b")])
+        consumer = queue.consume("g")
+        [first] = consumer.receive()
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state IS NOT NULL"
+        )
+        with pytest.raises(Unavailable):
+            first.ack()
+        first.ack()
+        [second] = consumer.receive()
+        second.ack()
+        assert (second.value, queue.lag("g")) == (b"b", 0)
+
+
+def test_postgresql_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    """A wrong URL is told, and what is wrong with it."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        with pytest.raises(Unavailable):
+            db.queue("work", create=True, state=f"postgresql://nobody@/none?host={tmp_path}")
+        with pytest.raises(InvalidArgument):
+            db.queue("work", create=True, state="mysql://here")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "a\nb", "\ud800", "n" * 241])
+def test_strange_names_are_refused(name: str) -> None:
+    """Before anything is made."""
+    with oncelog.connect("memory://") as db:
+        with pytest.raises(InvalidArgument):
+            db.queue(name, create=True)
+        assert db.queues() == []
+        assert db.logs() == []
+
+
+@pytest.mark.parametrize("name", ["ünï/cödé", "n" * 240, "a b", ".hidden", "dlq.x"])
+def test_other_names_work_to_the_dead_letters(world: World, name: str) -> None:
+    """Whatever is allowed can be sent to, consumed and, but for dead letters themselves, buried."""
+    queue = world.open().queue(name, create=True, state=world.state)
+    queue.send(b"a")
+    with queue.consume("grüppe/1") as consumer:
+        consumer.receive()[0].nack("no", retry=False)
+    if not name.startswith("dlq."):
+        assert [letter.value for letter in queue.dead_letters.list()] == [b"a"]
+        return
+    assert queue.lag("grüppe/1") == 1
+    with pytest.raises(InvalidArgument):
+        _ = queue.dead_letters
+
+
+def test_retention_would_lose_messages() -> None:
+    """A log's own retention does not ask whether a message was delivered."""
+    with oncelog.connect("memory://") as db, pytest.raises(InvalidArgument, match="trim"):
+        db.queue("work", QueueSettings(log=LogSettings(retention_s=60)), create=True)
+
+
+def is_closed(use: Callable[[], object]) -> bool:
+    """Tell whether a call says that its handle is closed."""
+    try:
+        use()
+    except Closed:
+        return True
+    return False
+
+
+def test_handles_do_not_survive_a_fork(tmp_path: Path) -> None:
+    """A child that uses its parent's queue is told; the parent goes on."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        queue = db.queue("work", create=True)
+        queue.send(b"a")
+        consumer = queue.consume("g")
+        [delivery] = consumer.receive()
+        letters = queue.dead_letters
+        uses = (lambda: queue.send(b"b"), consumer.receive, delivery.ack, queue.stats, letters.list)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os._exit(sum(is_closed(use) for use in uses))
+            finally:
+                os._exit(100)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 5
+        delivery.ack()
+        assert queue.lag("g") == 0
