@@ -33,6 +33,7 @@ if _typing.TYPE_CHECKING:
     from oncelog.queue.consumer import Delivery
     from oncelog.queue.inbox import Inbox
     from oncelog.queue.inbox_effect import Effect
+    from oncelog.queue.inbox_worker import Worker, worker
     from oncelog.queue.message import Message
     from oncelog.queue.queue import Queue
     from oncelog.queue.retry import RetryPolicy
@@ -79,9 +80,11 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "Window",
+    "Worker",
     "WriterFenced",
     "WrongExpectedVersion",
     "connect",
+    "worker",
 ]
 
 _LATER = {
@@ -106,7 +109,9 @@ _LATER = {
     "Streams": "streams.streams",
     "Subscription": "streams.subscription",
     "Window": "settings",
+    "Worker": "queue.inbox_worker",
     "connect": "connect",
+    "worker": "queue.inbox_worker",
 }
 """In which module a name is that is loaded on its first use."""
 

@@ -16,7 +16,7 @@ EXPORTED = {
     "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
     "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "TooSlow",
-    "Unavailable", "Unsupported", "Window", "WriterFenced", "WrongExpectedVersion", "connect",
+    "Unavailable", "Unsupported", "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
 }  # fmt: skip
 
 PARENTS = {

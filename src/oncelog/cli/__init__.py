@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli import jobs, log, pipeline, producer, queue
+from oncelog.cli import inbox, jobs, log, pipeline, producer, queue, worker
 from oncelog.cli.options import paragraphs, show_help
 from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -50,6 +50,8 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(producer.app, name="producer")
 app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
+app.add_typer(inbox.app, name="inbox")
+worker.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

@@ -8,8 +8,8 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
@@ -26,7 +26,6 @@ from oncelog.queue.inbox_states import Event, Expired, Identity, Status, Stored
 from oncelog.queue.inbox_steps import Steps, run, run_async
 from oncelog.queue.inbox_store import Claim, Connection, Outcome, Row
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Decision = Literal["committed", "failed", "again"]
 
@@ -171,9 +170,22 @@ class Inbox(Handle):
         with self._lock:
             self._counts[what] += 1
 
+    @overload
+    def effect(self, function: Callable[..., R]) -> Callable[..., R]: ...
+
+    @overload
     def effect(
         self,
-        function: Callable[P, R] | None = None,
+        *,
+        key: str | Callable[..., str] | None = None,
+        payload: str | Callable[..., object] | None = None,
+        topic: str | None = None,
+        returns: Any = Any,
+    ) -> Callable[[Callable[..., R]], Callable[..., R]]: ...
+
+    def effect(
+        self,
+        function: Callable[..., R] | None = None,
         *,
         key: str | Callable[..., str] | None = None,
         payload: str | Callable[..., object] | None = None,
@@ -188,19 +200,19 @@ class Inbox(Handle):
         the inbox has one.
         """
 
-        def decorate(decorated: Callable[P, R]) -> Callable[P, R]:
+        def decorate(decorated: Callable[..., R]) -> Callable[..., R]:
             return self._decorated(decorated, key, payload, topic, returns)
 
         return decorate if function is None else decorate(function)
 
     def _decorated(
         self,
-        function: Callable[P, R],
+        function: Callable[..., R],
         key: str | Callable[..., str] | None,
         payload: str | Callable[..., object] | None,
         topic: str | None,
         returns: Any,
-    ) -> Callable[P, R]:
+    ) -> Callable[..., R]:
         signature = inspect.signature(function)
         wants_effect = "effect" in signature.parameters
 
@@ -277,18 +289,18 @@ class Inbox(Handle):
         stored = self._there(identity)
         self._change(identity, lambda connection: connection.erase(identity, stored))
 
-    def prune(self, *, refused: Callable[[Collection[bytes]], Collection[bytes]] | None = None) -> int:
+    def prune(self, *, refused: Callable[[Sequence[Row]], Collection[bytes]] | None = None) -> int:
         """Remove the keys whose retention is over; return how many. A key keeps the retention it was stored with.
 
-        ``refused`` is asked, for digests of keys that could go, which of them may still come: those stay. See
-        ``Worker``, which asks its queue.
+        ``refused`` is asked which of the keys that could go may still come, and returns their digests: those stay. A
+        worker asks its queue so.
         """
         count, after = 0, b""
         while rows := self._asked(functools.partial(_expired, after=after)):
             after = rows[-1].digest
             digests = {row.digest for row in rows}
             if refused is not None:
-                digests -= set(refused(digests))
+                digests -= set(refused(rows))
             count += self._asked(functools.partial(_forget, digests=sorted(digests)))
         return count
 
@@ -321,6 +333,16 @@ class Inbox(Handle):
         if self._of_this_process and self._keeper is not None:
             self._keeper.close()
         return self._of_this_process
+
+    @property
+    def final(self) -> tuple[type[BaseException], ...]:
+        """The errors of a handler after which it is not tried again."""
+        return self._rules.final
+
+    @property
+    def single(self) -> bool:
+        """Whether all effects share one connection, and so cannot be at work at once."""
+        return not self._home.several
 
     @property
     def retention_s(self) -> float | None:

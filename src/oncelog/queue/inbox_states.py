@@ -99,6 +99,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
 
 
+class Undecided(Unavailable):
+    """A lease ran out, and somebody has to say what became of its effect."""
+
+
 class Verdict(Enum):
     """What may be done with a key that is there."""
 
@@ -131,7 +135,7 @@ def judge(identity: Identity, stored: Stored, payload: bytes | None, expired: Ex
             f"{identity}: the lease of {stored.owner} ran out, and whether its effect happened is not known: look, and "
             "say so with Inbox.resolve"
         )
-        raise Unavailable(message, outcome="unknown")
+        raise Undecided(message, outcome="unknown")
     return Verdict.FAIL if expired == "fail" else Verdict.AGAIN
 
 

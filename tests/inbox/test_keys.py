@@ -1,0 +1,141 @@
+"""From messages of all kinds to keys, and the decorator that takes them from arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+import oncelog
+from oncelog import Effect, IdConflict, Inbox, InvalidArgument
+from oncelog.queue.inbox_keys import known
+
+
+class Confluent:
+    """A message as confluent-kafka has it: all are methods."""
+
+    def __init__(self, topic: str, partition: int, offset: int, value: bytes) -> None:
+        self._parts = topic, partition, offset, value
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._parts[0]
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return self._parts[1]
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return self._parts[2]
+
+    def value(self) -> bytes:
+        """Return the value."""
+        return self._parts[3]
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    """Return an inbox in memory."""
+    connection = sqlite3.connect(":memory:")
+    with Inbox(connection) as opened:
+        yield opened
+    connection.close()
+
+
+def test_messages_of_others_are_known() -> None:
+    """A Kafka record by where it stands, an HTTP request by its header, an entry of a log by its id or position."""
+    records = [
+        Confluent("orders", 3, 17, b"v"),
+        SimpleNamespace(topic="orders", partition=3, offset=17, value=b"v"),
+    ]
+    for record in records:
+        assert known(record)[:2] + known(record)[4:] == ("@3:17", "orders", b"v")
+    request = SimpleNamespace(
+        method="POST", headers={"Idempotency-Key": '"k-1"'}, url=SimpleNamespace(path="/orders"), body=b"{}"
+    )
+    assert known(request)[:2] == ("k-1", "POST /orders")
+    with pytest.raises(InvalidArgument, match="Idempotency-Key"):
+        known(SimpleNamespace(method="POST", headers={}, path="/orders"))
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        with log.writer() as writer:
+            writer.append(b"a", id="order-1")
+            writer.append(b"b")
+        assert [known(entry).key for entry in log.read()] == ["order-1", "@1"]
+    with pytest.raises(InvalidArgument, match="nothing to be known by"):
+        known(7)
+
+
+class Order(msgspec.Struct):
+    """Something with an id."""
+
+    id: str
+    total: int
+
+
+def test_keys_come_from_arguments_and_functions(inbox: Inbox) -> None:
+    """By name, by a path into an argument, by a function, or from the first argument itself."""
+    calls: list[str] = []
+
+    @inbox.effect(key="order_id")
+    def by_name(customer: str, order_id: str = "o-0") -> str:
+        calls.append("by_name")
+        return f"{customer}/{order_id}"
+
+    @inbox.effect(key="order.id", payload="order", returns=Order)
+    def by_path(order: Order) -> Order:
+        calls.append("by_path")
+        return Order(order.id, order.total + 1)
+
+    @inbox.effect(key=lambda a, b: f"{a}-{b}")
+    def by_function(a: int, b: int) -> int:
+        calls.append("by_function")
+        return a * b
+
+    @inbox.effect
+    def by_message(key: str, effect: Effect) -> str:
+        calls.append("by_message")
+        return effect.id
+
+    for _ in range(2):
+        assert by_name("anna", order_id="o-1") == "anna/o-1"
+        assert by_path(Order("o-1", 5)) == Order("o-1", 6)
+        assert by_function(0, 7) == 0
+    first = by_message("m")
+    assert by_message("m") == first
+    assert calls == ["by_name", "by_path", "by_function", "by_message"]
+    with pytest.raises(IdConflict):
+        by_path(Order("o-1", 99))
+    with pytest.raises(InvalidArgument, match="order_id"):
+        by_name("anna")
+
+
+def test_async_functions_are_decorated_too(inbox: Inbox) -> None:
+    """The coroutine runs once, and its result comes each time."""
+    calls: list[int] = []
+
+    @inbox.effect(key="number")
+    async def double(number: int) -> int:
+        calls.append(number)
+        await asyncio.sleep(0)
+        return 2 * number
+
+    async def run() -> list[int]:
+        return [await double(number) for number in (0, 1, 0, 1)]
+
+    assert asyncio.run(run()) == [0, 2, 0, 2]
+    assert calls == [0, 1]
+
+
+def test_an_effect_needs_a_message_or_a_key(inbox: Inbox) -> None:
+    """Nothing is guessed."""
+    odd: Any = 7
+    for bad in (inbox.once, inbox.look, lambda: inbox.look("k", color="red"), lambda: inbox.once("k", tenant=odd)):
+        with pytest.raises(InvalidArgument):
+            bad()

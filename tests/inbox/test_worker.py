@@ -1,0 +1,358 @@
+"""Workers: messages come again and again, databases go and come back, processes are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+import redis
+
+import oncelog
+from oncelog import Database, Delivery, Effect, EffectFailed, Inbox, InvalidArgument, Queue, QueueSettings, RetryPolicy
+from oncelog.queue import inbox_retention
+from oncelog.queue.inbox_worker import Worker
+from tests.inbox.places import AnyPlace, Place
+
+ROOT = Path(__file__).parents[2]
+PROMPT = QueueSettings(retry=RetryPolicy(max_attempts=3, backoff_s=0.0, max_backoff_s=0.0, jitter=0.0))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """Return a database on a disk."""
+    with oncelog.connect(f"file://{tmp_path}/db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(db: Database) -> Queue:
+    """Return a queue that retries at once."""
+    return db.queue("emails", PROMPT, create=True)
+
+
+class Until:
+    """Waits for what a worker reports."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.told: list[tuple[str, str]] = []
+
+    def __call__(self, word: str, about: str) -> None:
+        """Note it."""
+        with self._changed:
+            self.told.append((word, about))
+            self._changed.notify_all()
+
+    def wait(self, word: str, count: int = 1) -> None:
+        """Wait until a word was told so often."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: [told for told, _ in self.told].count(word) >= count, 30), self.told
+
+
+def work(queue: Queue, handler: Callable[..., Any], until: Until, **options: Any) -> Worker:
+    """Return a worker that reports."""
+    return oncelog.worker(queue, "mailer", handler, report=until, **options)
+
+
+def test_messages_are_handled_and_their_results_kept(kind: AnyPlace, queue: Queue) -> None:
+    """Each message has its effect once, by several handlers at once."""
+
+    def handler(delivery: Delivery, effect: Effect) -> int:
+        kind.act(effect.connection, delivery.value.decode())
+        return len(delivery.value)
+
+    names = [f"message-{number}" for number in range(20)]
+    for name in names:
+        queue.send(name.encode(), id=name)
+    until = Until()
+    with kind.inbox() as inbox:
+        inbox.ping()
+        with work(queue, handler, until, inbox=inbox, concurrency=4) as worker:
+            until.wait("done", 20)
+        [known] = inbox.show("0:0:message-7")
+    assert sorted(kind.effects()) == sorted(names)
+    assert worker.counts() == {"done": 20}
+    assert queue.lag("mailer") == 0
+    assert (known.topic, known.group, known.result) == ("emails", "mailer", len("message-7"))
+
+
+def test_a_message_whose_effect_is_there_is_skipped_and_acknowledged(kind: AnyPlace, queue: Queue) -> None:
+    """A worker that died between its effect and its ack leaves a message that comes again, and does nothing."""
+    queue.send(b"welcome", id="user-7")
+    until = Until()
+    with kind.inbox() as inbox:
+        with queue.consume("mailer") as deliveries:
+            [delivery] = deliveries.receive()
+            with inbox.once(delivery) as effect:
+                kind.act(effect.connection)
+        delivery.nack("the worker died")
+        with work(queue, lambda _: pytest.fail("it ran again"), until, inbox=inbox) as worker:
+            until.wait("skipped")
+    assert kind.effects() == ["effect"]
+    assert worker.counts() == {"skipped": 1}
+    assert queue.lag("mailer") == 0
+
+
+def test_a_dead_letter_whose_effect_had_committed_is_not_run_again(queue: Queue, tmp_path: Path) -> None:
+    """Redriven, it comes under another place in the log and its original key."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"welcome", id="user-7")
+    until = Until()
+    with place.inbox() as inbox:
+        with queue.consume("mailer") as deliveries:
+            [delivery] = deliveries.receive()
+            with inbox.once(delivery) as effect:
+                place.act(effect.connection)
+            delivery.nack("the answer was lost", retry=False)
+        assert queue.dead_letters.redrive() == 1
+        with work(queue, lambda _: pytest.fail("it ran again"), until, inbox=inbox):
+            until.wait("skipped")
+    assert place.effects() == ["effect"]
+    place.close()
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_failures_come_again_or_end_among_the_dead_letters(queue: Queue, tmp_path: Path, final: bool) -> None:  # noqa: FBT001
+    """A final failure is not tried again; others are, as often as the policy says. Either way nothing is left of it."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"welcome", id="user-7")
+    until, calls = Until(), []
+
+    def handler(delivery: Delivery, effect: Effect) -> None:
+        calls.append((delivery.attempts, effect.last_error))
+        place.act(effect.connection)
+        if final:
+            message = "no such user"
+            raise EffectFailed(message)
+        raise RuntimeError(delivery.attempts)
+
+    with place.inbox() as inbox, work(queue, handler, until, inbox=inbox):
+        until.wait("dead" if final else "failed", 1 if final else 3)
+    [letter] = queue.dead_letters.list()
+    if final:
+        assert (calls, letter.last_error) == ([(1, None)], "no such user")
+    else:
+        assert calls == [(1, None), (2, "RuntimeError: 1"), (3, "RuntimeError: 2")]
+        assert letter.last_error == "RuntimeError: 3"
+    assert place.effects() == []
+    place.close()
+
+
+def test_async_handlers(queue: Queue, postgres_url: str) -> None:
+    """A coroutine has its effect in the transaction of an asynchronous connection; several run at once."""
+    place = Place("psycopg", postgres_url)
+    together = 0
+    gate = asyncio.Event()
+
+    async def connect() -> Any:
+        return await psycopg.AsyncConnection.connect(postgres_url)
+
+    async def handler(delivery: Delivery, effect: Effect) -> str:
+        nonlocal together
+        together += 1
+        if together == 2:
+            gate.set()
+        await gate.wait()
+        await effect.connection.execute("INSERT INTO effects VALUES (%s)", (delivery.id,))
+        return delivery.id
+
+    with place.inbox() as inbox:
+        inbox.ping()
+    for id in ("a", "b"):
+        queue.send(b"", id=id)
+    until = Until()
+    inbox = Inbox(connect)
+    with work(queue, handler, until, inbox=inbox, concurrency=2):
+        until.wait("done", 2)
+    assert sorted(place.effects()) == ["a", "b"]
+    for connection in inbox._home._idle:
+        connection.raw.pgconn.finish()
+    place.close()
+
+
+def test_without_an_inbox_it_is_at_least_once(queue: Queue) -> None:
+    """A worker needs no inbox; then a message that comes twice is handled twice."""
+    queue.send(b"a", id="a")
+    seen: list[int] = []
+
+    def handler(delivery: Delivery) -> None:
+        seen.append(delivery.attempts)
+        if delivery.attempts == 1:
+            raise RuntimeError
+
+    until = Until()
+    with work(queue, handler, until):
+        until.wait("done")
+    assert seen == [1, 2]
+
+
+def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, tmp_path: Path) -> None:
+    """The inbox's server goes and comes back: the worker waits, takes nothing, and goes on without a lost attempt."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    command = ["redis-server", "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
+    command += ["--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"]
+
+    def start() -> subprocess.Popen[bytes]:
+        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        for _ in range(3_000):
+            try:
+                redis.Redis(unix_socket_path=str(folder / "s")).ping()
+            except redis.exceptions.ConnectionError:
+                threading.Event().wait(0.01)
+            else:
+                return started
+        raise AssertionError
+
+    server = start()
+    attempts: list[int] = []
+
+    def handler(delivery: Delivery, effect: Effect) -> None:
+        attempts.append(delivery.attempts)
+        effect.connection.rpush("effects", delivery.id)
+
+    until = Until()
+    with Inbox(redis.Redis(unix_socket_path=str(folder / "s"))) as inbox:
+        with work(queue, handler, until, inbox=inbox) as worker:
+            queue.send(b"", id="before")
+            until.wait("done")
+            server.terminate()
+            server.wait()
+            for number in range(3):
+                queue.send(b"", id=f"while-{number}")
+            until.wait("away")
+            assert worker.state == "waiting"
+            server = start()
+            until.wait("done", 4)
+        effects: Any = redis.Redis(unix_socket_path=str(folder / "s")).lrange("effects", 0, -1)
+    server.terminate()
+    server.wait()
+    assert sorted(effects) == [b"before", b"while-0", b"while-1", b"while-2"]
+    assert attempts == [1, 1, 1, 1]
+    assert worker.counts() == {"done": 4, "away": 1, "back": 1}
+
+
+def test_deliveries_are_renewed_while_a_handler_runs(queue: Queue, tmp_path: Path) -> None:
+    """A handler may take longer than the ack timeout: its message stays its own."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"", id="long")
+    extended, until = threading.Event(), Until()
+    original = Delivery.extend
+
+    def extend(self: Delivery, seconds: float) -> None:
+        original(self, seconds)
+        extended.set()
+
+    Delivery.extend = extend  # type: ignore[method-assign]
+    try:
+        with place.inbox() as inbox, work(queue, lambda _: extended.wait(30), until, inbox=inbox, ack_timeout_s=0.9):
+            until.wait("done")
+    finally:
+        Delivery.extend = original  # type: ignore[method-assign]
+    assert queue.lag("mailer") == 0
+    place.close()
+
+
+def test_keys_are_kept_while_their_messages_can_come(queue: Queue, tmp_path: Path) -> None:
+    """A key whose message is among the dead letters, or not settled, is not forgotten however old it is."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    with place.inbox(retention_s=3600) as inbox:
+        with queue.consume("mailer") as deliveries:
+            for number, end in enumerate(["ack", "dead", "leased"]):
+                queue.send(b"", id=f"m{number}")
+                [delivery] = deliveries.receive()
+                with inbox.once(delivery):
+                    pass
+                if end == "ack":
+                    delivery.ack()
+                elif end == "dead":
+                    delivery.nack("dead", retry=False)
+            with inbox.once("of another", topic="other"):
+                pass
+            place.age()
+            assert inbox_retention.prune(inbox, queue, "mailer") == 1
+        assert inbox.show("0:0:m0") == []
+        assert [len(inbox.show(f"0:0:m{number}")) for number in (1, 2)] == [1, 1]
+    with place.inbox(retention_s=60) as short, pytest.raises(InvalidArgument, match="at least as long"):
+        oncelog.worker(queue, "mailer", print, inbox=short)
+    place.close()
+
+
+def test_what_a_worker_cannot_do_is_refused(queue: Queue, tmp_path: Path) -> None:
+    """One connection cannot be in two transactions; a handler is something to call."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    with Inbox(place.connect()) as inbox:
+        for options in ({"concurrency": 2, "inbox": inbox}, {"concurrency": 0}):
+            with pytest.raises(InvalidArgument):
+                oncelog.worker(queue, "mailer", print, **options)
+    with pytest.raises(InvalidArgument):
+        oncelog.worker(queue, "mailer", "print")  # type: ignore[arg-type]
+    place.close()
+
+
+# In the shell.
+
+HANDLER = """
+import os, sys
+
+def handle(delivery, effect):
+    os.write(1, b'{"event": "begun", "about": ""}\\n')
+    os.read(int(os.environ["GATE"]), 1)
+    effect.connection.execute("INSERT INTO effects VALUES (?)", (delivery.id,))
+    return delivery.attempts
+"""
+
+
+def test_a_worker_in_the_shell_drains_on_sigterm(queue: Queue, db: Database, tmp_path: Path) -> None:
+    """What is in hand is finished, nothing more is taken, and the exit code says that all is well; then the story of
+    the key can be read.
+    """
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    (tmp_path / "handlers.py").write_text(HANDLER)
+    for id in ("first", "second"):
+        queue.send(b"", id=id)
+    queue.close()
+    reading, writing = os.pipe()
+    environment = {
+        **os.environ,
+        "GATE": str(reading),
+        "ONCELOG_URL": db.url,
+        "ONCELOG_INBOX": f"sqlite:///{place._url}",
+    }
+    command = [sys.executable, "-m", "oncelog.cli"]
+    worker = subprocess.Popen(
+        [*command, "worker", "handlers:handle", "emails", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        pass_fds=[reading],
+        stdout=subprocess.PIPE,
+    )
+    assert worker.stdout is not None
+    assert msgspec.json.decode(worker.stdout.readline())["event"] == "begun"
+    worker.send_signal(signal.SIGTERM)
+    os.write(writing, b"x")
+    out, _ = worker.communicate(timeout=60)
+    told = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert worker.returncode == 0
+    assert [line["event"] for line in told[:-1]] == ["done"]
+    assert told[-1] == {"counts": {"done": 1}}
+    assert place.effects() == ["first"]
+    shown = subprocess.run(
+        [*command, "inbox", "show", "0:0:first", "--json"], env=environment, capture_output=True, check=True
+    )
+    known = msgspec.json.decode(shown.stdout)
+    assert (known["status"], known["result"], known["attempts"]) == ("COMMITTED", 1, 1)
+    assert [event["what"] for event in known["story"]] == ["committed", "result"]
+    for pipe in (reading, writing):
+        os.close(pipe)
+    place.close()
