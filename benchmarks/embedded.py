@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import xxhash
 
-from benchmarks.contender import Contender
+from benchmarks.contender import Contender, NotInstalledError
 from benchmarks.records import Batch
 from oncelog import LogSettings, Record
 from oncelog.connect import Database
+from oncelog.dedup import kernels
 from oncelog.storage.base import Chunk
 from oncelog.storage.disk import RealDisk
 from oncelog.storage.local import LocalStorage
@@ -22,6 +24,7 @@ Ids = Literal["explicit", "content", "off"]
 Way = Literal["append_arrow", "append_arrow, 10 commits a call", "append_many"]
 
 COMMITS_A_CALL = 10
+COMPILED = ", numba"
 _WORDS: dict[Ids, str] = {"explicit": "explicit ids", "content": "content ids", "off": "idempotence off"}
 
 
@@ -33,16 +36,22 @@ def settings(ids: Ids = "explicit") -> LogSettings:
 class Embedded(Contender):
     """A log in a folder, one writer, one thread that appends."""
 
-    def __init__(self, folder: Path, way: Way = "append_arrow", ids: Ids = "explicit") -> None:
-        """Say how to append, and which ids there are."""
-        self.way, self.ids = way, ids
-        self.name = f"Oncelog, {way}, {_WORDS[ids]}"
-        self.folder = folder / f"oncelog-{way.replace(' ', '-').replace(',', '')}-{ids}"
+    def __init__(
+        self, folder: Path, way: Way = "append_arrow", ids: Ids = "explicit", *, compiled: bool = False
+    ) -> None:
+        """Say how to append, which ids there are, and whether numba is to help."""
+        self.way, self.ids, self.compiled = way, ids, compiled
+        self.name = f"Oncelog, {way}, {_WORDS[ids]}{COMPILED if compiled else ''}"
+        kind = "numba" if compiled else "numpy"
+        self.folder = folder / f"oncelog-{way.replace(' ', '-').replace(',', '')}-{ids}-{kind}"
         self.folder.mkdir()
         self.note = "the id is stored within the value" if ids == "off" else ""
 
     def open(self) -> None:
         """Create the log and become its writer."""
+        if self.compiled and find_spec("numba") is None:
+            message = "numba is missing: pip install 'oncelog[fast]'"
+            raise NotInstalledError(message)
         self._db = Database(LocalStorage(self.folder, self._disk()))
         self.log = self._db.log("bench", settings(self.ids), create=True)
         self.writer = self.log.writer()
@@ -76,6 +85,7 @@ class Embedded(Contender):
 
     def append(self, prepared: list[Any]) -> None:
         """Append each, and wait for it."""
+        kernels.choose("1" if self.compiled else "0")
         append = self.writer.append_many if self.way == "append_many" else self.writer.append_arrow
         for part in prepared:
             append(part)

@@ -271,8 +271,8 @@ class ManyContract(LogContractFixtures):
         with pytest.raises(AppendErrors, match="2 of 5") as refused:
             writer.append_many(records)
         results = refused.value.results
-        kinds = [type(result) for result in results]
-        assert kinds == [Ack, InvalidArgument, IdConflict, Ack, Ack]
+        kinds = (Ack, InvalidArgument, IdConflict, Ack, Ack)
+        assert all(map(isinstance, results, kinds)), results
         assert [result.position for result in results if isinstance(result, Ack)] == [0, 1, 2]
         assert values(log) == [b"1", b"3", b"4"]
 
@@ -443,7 +443,7 @@ class IdempotenceContract(LogContractFixtures):
                     refuse()
             with pytest.raises(AppendErrors) as refused:
                 writer.append_many([named, Record(b"w")])
-            assert [type(result) for result in refused.value.results] == [InvalidArgument, Ack]
+            assert all(map(isinstance, refused.value.results, (InvalidArgument, Ack)))
             writer.append_many([Record(b"w")] * 2)
             writer.append_batch([Record(b"w")] * 2)
             writer.append_arrow(table(Record(b"w"), Record(b"w")))
