@@ -58,6 +58,16 @@ TRANSFORM = """
 sql = "SELECT order_id, producer, customer, item, quantity, amount_cents, placed_at FROM source"
 """
 
+FIGURES = {
+    "logical records": "logical",
+    "attempts": "attempts",
+    "stored": "stored",
+    "duplicates refused": "duplicates",
+    "conflicts quarantined": "conflicts",
+    "lost": "lost",
+    "doubled": "doubled",
+}
+
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
@@ -180,15 +190,16 @@ def kill_at(command: list[str], log: Path, batches: Callable[[], int], count: in
 
 
 def tell(ours: Counted, control: Counted) -> None:
-    """Print both, one below the other."""
+    """Print both, side by side."""
     table = Table(title="Counted from the files", title_justify="left")
-    names = ("", "logical records", "attempts", "stored", "duplicates refused", "conflicts quarantined")
-    for name in (*names, "lost", "doubled"):
-        table.add_column(name, justify="right" if name else "left")
-    for title, counted in (("Oncelog pipeline", ours), ("control: plain Spark append", control)):
-        figures = [counted.logical, counted.attempts, counted.stored, counted.duplicates, counted.conflicts]
-        marks = [f"[{'green' if not figure else 'red'}]{figure:,}[/]" for figure in (counted.lost, counted.doubled)]
-        table.add_row(title, *(f"{figure:,}" for figure in figures), *marks)
+    table.add_column("")
+    for name in ("Oncelog pipeline", "control: plain Spark append"):
+        table.add_column(name, justify="right")
+    for title, name in FIGURES.items():
+        cells = [f"{getattr(counted, name):,}" for counted in (ours, control)]
+        if name in {"lost", "doubled"}:
+            cells = [f"[bold {'green' if cell == '0' else 'red'}]{cell}[/]" for cell in cells]
+        table.add_row(title, *cells)
     console.print(table)
 
 

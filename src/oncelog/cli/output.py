@@ -100,9 +100,12 @@ class Meter:
         self._progress = progress
         self._task = progress.add_task(what, total=total, unit=unit, records=0)
 
-    def to(self, done: float, records: int, total: int | None = None) -> None:
-        """Show that so much is done, in the meter's unit, and so many records."""
-        changes: dict[str, Any] = {} if total is None else {"total": total}
+    def to(
+        self, done: float, records: int, total: int | None = None, *, what: str | None = None, unit: str | None = None
+    ) -> None:
+        """Show that so much is done, in the meter's unit, and so many records; and what is being done, if that changed."""
+        given = {"total": total, "description": what, "unit": unit}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         self._progress.update(self._task, completed=done, records=records, **changes)
 
 

@@ -64,11 +64,13 @@ def run(
     from oncelog.clock import SYSTEM  # noqa: PLC0415 (as below)
     from oncelog.spark import page, report  # noqa: PLC0415 (pyarrow is not for those who ask for help)
     from oncelog.spark import pipeline as pipelines  # noqa: PLC0415 (as above)
+    from oncelog.spark import spec as specs  # noqa: PLC0415 (as above)
 
     given = _checked(spec, master)
     running = pipelines.Pipeline(given, spec.parent, SYSTEM)
-    with meter(given.name, unit="rows", hidden=json) as bar:
-        outcome = running.run(_print_batch if json else _Shown(bar), follow=follow)
+    batches = None if follow else specs.batches_expected(given)
+    with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
+        outcome = running.run(_print_batch if json else _Shown(bar, given.name, batches), follow=follow)
     target = _report_path(given, spec)
     page.write(target, report.of_run(outcome, list(running.history)))
     if json:
@@ -78,19 +80,23 @@ def run(
 
 
 class _Shown:
-    """Shows on a progress bar which batches were done."""
+    """Shows on a progress bar which batches were done: into the log by their number, out of it by records."""
 
-    def __init__(self, bar: Meter) -> None:
+    def __init__(self, bar: Meter, name: str, batches: int | None) -> None:
         self._bar = bar
+        self._name = name
+        self._batches = batches
         self._rows = 0
 
     def __call__(self, batch: Batch) -> None:
         """Show a batch."""
+        self._rows += batch.rows
+        what = f"{self._name} {batch.leg}"
         if batch.leg == "into the log":
-            self._rows += batch.rows
-            self._bar.to(self._rows, self._rows)
+            total = None if self._batches is None else max(self._batches, batch.batch + 1)
+            self._bar.to(batch.batch + 1, self._rows, total, what=what, unit="batches")
         elif batch.exported is not None:
-            self._bar.to(batch.exported, batch.exported, batch.stored)
+            self._bar.to(batch.exported, self._rows, batch.stored, what=what, unit="records")
 
 
 def _print_batch(batch: Batch) -> None:

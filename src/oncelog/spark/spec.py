@@ -179,3 +179,14 @@ def local_path(path: str) -> Path | None:
     if path.startswith("file:"):
         return Path(re.sub(r"^file:(//)?", "", path))
     return None if _SCHEME.match(path) else Path(path)
+
+
+def batches_expected(given: Spec) -> int | None:
+    """Return how many batches all there is makes, where that can be told: of files on this machine, so many a batch."""
+    source = given.source
+    path = local_path(source.path) if source.path is not None else None
+    a_batch = {name.lower(): value for name, value in source.options.items()}.get("maxfilespertrigger")
+    if path is None or a_batch is None or not path.is_dir() or not source.is_streaming:
+        return None
+    files = sum(found.is_file() and not found.name.startswith((".", "_")) for found in path.iterdir())
+    return -(-files // int(a_batch))
