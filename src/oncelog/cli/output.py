@@ -90,7 +90,8 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         records, elapsed_s = task.fields["records"], task.elapsed
-        return Text(f"{records / elapsed_s:,.0f} records/s" if records and elapsed_s else "", "green")
+        rate = task.fields.get("rate") or (records / elapsed_s if elapsed_s else 0)
+        return Text(f"{rate:,.0f} records/s" if rate else "", "green")
 
 
 class Meter:
@@ -100,13 +101,14 @@ class Meter:
         self._progress = progress
         self._task = progress.add_task(what, total=total, unit=unit, records=0)
 
-    def to(
-        self, done: float, records: int, total: int | None = None, *, what: str | None = None, unit: str | None = None
-    ) -> None:
-        """Show that so much is done, in the meter's unit, and so many records; and what is being done, if that changed."""
-        given = {"total": total, "description": what, "unit": unit}
-        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    def to(self, done: float, records: int, total: int | None = None) -> None:
+        """Show that so much is done, in the meter's unit, and so many records."""
+        changes: dict[str, Any] = {} if total is None else {"total": total}
         self._progress.update(self._task, completed=done, records=records, **changes)
+
+    def now(self, what: str, unit: str, records_per_second: float) -> None:
+        """Show what is being done from now on, counted in what, and how quickly."""
+        self._progress.update(self._task, description=what, unit=unit, rate=records_per_second)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from oncelog.cli.quantities import show_count, show_duration
 from oncelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from oncelog.spark.history import Batch
+    from oncelog.spark.history import Batch, Leg
     from oncelog.spark.mistakes import Mistake
     from oncelog.spark.pipeline import Outcome
     from oncelog.spark.spec import Spec
@@ -86,17 +86,22 @@ class _Shown:
         self._bar = bar
         self._name = name
         self._batches = batches
-        self._rows = 0
+        self._leg: Leg | None = None
+        self._rows = self._took_ms = 0
 
     def __call__(self, batch: Batch) -> None:
-        """Show a batch."""
+        """Show a batch. How quickly it goes is told by Spark's own times: its start does not count."""
+        if batch.leg != self._leg:
+            self._leg, self._rows, self._took_ms = batch.leg, 0, 0
         self._rows += batch.rows
-        what = f"{self._name} {batch.leg}"
+        self._took_ms += batch.duration_ms
+        unit = "batches" if batch.leg == "into the log" else "records"
+        self._bar.now(f"{self._name} {batch.leg}", unit, self._rows / max(1, self._took_ms) * 1000)
         if batch.leg == "into the log":
             total = None if self._batches is None else max(self._batches, batch.batch + 1)
-            self._bar.to(batch.batch + 1, self._rows, total, what=what, unit="batches")
+            self._bar.to(batch.batch + 1, self._rows, total)
         elif batch.exported is not None:
-            self._bar.to(batch.exported, self._rows, batch.stored, what=what, unit="records")
+            self._bar.to(batch.exported, self._rows, batch.stored)
 
 
 def _print_batch(batch: Batch) -> None:
