@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,3 +72,42 @@ def test_a_block_that_landed_before_the_one_before_it_is_not_answered_for(monkey
     assert sorted(ack.position for ack in acks if ack.position is not None) == [0, 1]
     assert len(list(log.read())) == 2
     writer.close()
+
+
+class _End(int):
+    """A cursor that calls whoever compares it."""
+
+    compared: Callable[[], object]
+
+    def __gt__(self, other: int) -> bool:
+        self.compared()
+        return int(self) > other
+
+
+def test_where_a_segment_ends_is_noted_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks that land at once must not leave the lower end: the segment would be closed before its last record."""
+    unguarded: list[bool] = []
+
+    class _EndHome(MemoryHome):
+        def append(self, state: Any, epoch: int, number: int, block: Sequence[Chunk]) -> int:
+            cursor = super().append(state, epoch, number, block)
+            if number == 1:
+                return cursor  # a plain one, for the manifest
+            end = _End(cursor)
+            end.compared = look
+            return end
+
+    monkeypatch.setattr("oncelog.storage.memory.MemoryHome", _EndHome)
+    writer = Database(MemoryStorage(in_flight_max=4)).log("orders", create=True).writer()
+    lock = writer._committer.lock
+
+    def look() -> None:
+        unguarded.append(lock.acquire(blocking=False))
+        if unguarded[-1]:
+            lock.release()
+
+    for number in range(2):
+        writer.append(b"%d" % number)
+    writer.close()
+    assert unguarded
+    assert not any(unguarded)

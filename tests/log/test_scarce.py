@@ -63,11 +63,11 @@ def test_a_call_of_several_blocks_that_is_fenced_halfway_has_an_unknown_outcome(
         append = loser._run.append
         offered = []
 
-        def taken_before_the_second(group: Any) -> None:
+        def taken_before_the_second(group: Any) -> int:
             offered.append(group)
             if len(offered) == 2:
                 log.writer(takeover="force")
-            append(group)
+            return append(group)
 
         monkeypatch.setattr(loser._run, "append", taken_before_the_second)
         with pytest.raises(WriterFenced) as caught:

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from oncelog.types import Ack, Record, moment
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 
 _NO_LABELS = (None,) * 6
+_T = TypeVar("_T")
 
 Settle = Callable[["Group"], None]
 
@@ -469,7 +470,7 @@ class Committer:
         started_us = self._clock.elapsed_us()
         request = self._uptime.ask()
         try:
-            self._unlocked(lambda: self._run.append(group))
+            end = self._unlocked(lambda: self._run.append(group))
         except BaseException as error:
             group.busy = False
             if not self._survivable(error):
@@ -485,6 +486,7 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
+        self._run.landed(end)
         self._uptime.answered(request)
         self._counters.committed(group, self._clock.elapsed_us() - started_us)
         group.state = "landed"
@@ -515,10 +517,10 @@ class Committer:
             group.waiting, group.crowds = [], []
         settle(self.answered, answers)
 
-    def _unlocked(self, work: Callable[[], object]) -> None:
+    def _unlocked(self, work: Callable[[], _T]) -> _T:
         self.changed.release()
         try:
-            work()
+            return work()
         finally:
             self.changed.acquire()
 

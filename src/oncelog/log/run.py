@@ -136,11 +136,16 @@ class Run:
         self.checksum = group.block.checksum
         self.size_bytes += group.block.size_bytes
 
-    def append(self, group: Group) -> None:
-        """Store a group's block; on return it is durable."""
+    def append(self, group: Group) -> int:
+        """Store a group's block; on return it is durable. Return the cursor behind it, for ``landed``."""
         assert group.block is not None
         assert self._segment_writer is not None
-        end = self._segment_writer.append(group.number, group.block.chunks)
+        return self._segment_writer.append(group.number, group.block.chunks)
+
+    def landed(self, end: int) -> None:
+        """Note where a block ends that is durable. Blocks land in any order, so one thread at a time does this: two at
+        once could leave the lower end, and with it a segment that is closed before its last record.
+        """
         self.end = max(self.end, end)
 
     def prepare(self) -> None:
