@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -12,13 +13,25 @@ from obstore.store import MemoryStore
 import oncelog
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog.connect import Database
-from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable, Unsupported, WriterFenced
+from oncelog.errors import (
+    Closed,
+    CorruptionError,
+    InvalidArgument,
+    LogBusy,
+    NotFound,
+    Unavailable,
+    Unsupported,
+    WriterFenced,
+)
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.bucket import Bucket
 from oncelog.storage.object import IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
+from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.writing import fill, read_all
+
+LONG_S = 60.0
 
 
 @pytest.fixture
@@ -124,6 +137,52 @@ class TestFences:
         memory_bucket.create("logs/orders/segments/00000000000000000000/0000000001", [b"x" * 500])
         with pytest.raises(CorruptionError):
             home.blocks(0, 0, None, 1 << 30)
+
+
+class TestReadingAhead:
+    """What was fetched before it was asked for is what it would be if it were asked for now."""
+
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_that_there_was_nothing_is_not_remembered(self, home: LogHome, *, closed: bool) -> None:
+        """A reader stops in the middle; the segment goes on, and may be closed: the next reader sees what came."""
+        writer, chain = home.start_segment(0, 1), BlockChain(0)
+        sizes = [10, 10, 10, 10, 50_000, 10, 10, 10]  # the fifth fills the first reader's hands; more is on its way
+        blocks = [chain.block(b"v" * size_bytes) for size_bytes in sizes]
+        for number in range(6):
+            writer.append(number, blocks[number])
+        assert len(home.blocks(0, 0, None, 20_000)[0]) == 5
+        for number in (6, 7):
+            writer.append(number, blocks[number])
+        end = home.fence(0, 2).end if closed else None
+        assert read_all(home, 0, end, 6) == chain.made[6:]
+
+    def test_a_failure_is_not_remembered(self, memory_bucket: Bucket) -> None:
+        """An outage that is over is no error of a block that nobody had asked for."""
+        faulty = FaultyBucket(memory_bucket)
+        home = ObjectStorage(faulty).home("orders")
+        chain = fill(home, 0, 4)
+        away = threading.Event()
+
+        def cut(_operation: str, what: str) -> Exception | None:
+            if not what.endswith("0000000001"):
+                return None
+            away.set()
+            return Unavailable("away")
+
+        faulty.faults.fail_forever(cut)
+        assert len(home.blocks(0, 0, 4, 1)[0]) == 1
+        assert away.wait(LONG_S)
+        faulty.faults.heal()
+        assert read_all(home, 0, 4) == chain.made
+
+    def test_a_reader_whose_database_is_closed_is_told_so(self, memory_bucket: Bucket) -> None:
+        """Another thread may close it at any moment: that is no bug of the reader's."""
+        storage = ObjectStorage(memory_bucket)
+        home = storage.home("orders")
+        fill(home, 0, 2)
+        storage.close()
+        with pytest.raises(Closed):
+            home.blocks(0, 0, None, 1)
 
 
 class TestCost:

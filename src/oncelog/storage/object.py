@@ -13,9 +13,8 @@ never acknowledged, and readers, who stop at the first hole, never saw it.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -27,6 +26,7 @@ from oncelog.storage.base import Chunk, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket import Bucket
 from oncelog.storage.chunks import joined
+from oncelog.storage.fetching import Fetching, result
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
 
 IN_FLIGHT_MAX = 4
@@ -37,9 +37,6 @@ FETCHER = "oncelog-fetch"
 FETCHERS = 16
 READ_AHEAD = 64
 """So many blocks are asked for at once, by so many threads."""
-
-AHEAD_MAX = 32
-"""So many blocks at most wait to be asked for."""
 
 POLL_S = 0.25
 LOOK_S = 1.0
@@ -77,7 +74,7 @@ class ObjectStorage:
 
     def close(self) -> None:
         """Let go of the threads that fetch. May be repeated."""
-        self._pool.shutdown(wait=False)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class ObjectHome:
@@ -90,11 +87,10 @@ class ObjectHome:
         """Keep everything below a prefix of a bucket; ``ObjectStorage.home`` calls this."""
         self._bucket = bucket
         self._prefix = prefix
-        self._pool = pool
         self._clock = clock
         self._bell = Bell()
         self._seen: dict[int, tuple[int, int]] = {}
-        self._ahead: dict[tuple[int, int], Future[pa.Buffer | None]] = {}
+        self._fetching = Fetching(pool, self._block)
         self._block_bytes = 0
 
     # Objects.
@@ -194,45 +190,36 @@ class ObjectHome:
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
         """Return blocks from number ``cursor`` on, several fetched at once, and the next number.
 
-        What was fetched and is too much for now is kept for the next call, and more is fetched for it meanwhile.
+        Of a closed segment, what was fetched and is too much for now is kept for the next call, and more is fetched for
+        it meanwhile.
         """
         found: list[pa.Buffer] = []
         total = 0
         while total < limit_bytes and (end is None or cursor < end):
             known = (total // len(found) if found else 0) or self._block_bytes
             count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
-            fetching = [self._fetch(segment, number) for number in range(cursor, cursor + count)]
+            places = [(segment, number) for number in range(cursor, cursor + count)]
+            fetching = self._fetching.begin(places)
             for nth, fetch in enumerate(fetching):
-                block = fetch.result()
+                if total >= limit_bytes:
+                    if end is not None:
+                        self._fetching.keep(places[nth:], fetching[nth:])
+                    break
+                block = result(fetch)
                 if block is None and end is None:
                     return found, cursor
                 if block is None:
                     message = f"{self.location(_block_key(segment, cursor))}: the block is gone"
                     raise NotFound(message)
-                if total >= limit_bytes:
-                    self._ahead |= {(segment, cursor + k): later for k, later in enumerate(fetching[nth:])}
-                    break
                 found.append(block)
                 total += block.size
                 cursor += 1
         if found and end is not None:
             self._block_bytes = total // len(found)
-            self._fetch_ahead(segment, range(cursor, min(end, cursor + len(found), cursor + FETCHERS)))
+            ahead = range(cursor, min(end, cursor + len(found), cursor + FETCHERS))
+            places = [(segment, number) for number in ahead]
+            self._fetching.keep(places, self._fetching.begin(places))
         return found, cursor
-
-    def _fetch(self, segment: int, number: int) -> Future[pa.Buffer | None]:
-        """Return a fetch that was begun before, or begin one."""
-        try:
-            return self._ahead.pop((segment, number))
-        except KeyError:
-            return self._pool.submit(self._block, segment, number)
-
-    def _fetch_ahead(self, segment: int, numbers: range) -> None:
-        for number in numbers:
-            self._ahead[segment, number] = self._fetch(segment, number)
-        while len(self._ahead) > AHEAD_MAX:
-            with contextlib.suppress(KeyError, StopIteration):  # another reader was quicker
-                self._ahead.pop(next(iter(self._ahead)))
 
     def _block(self, segment: int, number: int) -> pa.Buffer | None:
         """Return a block, or ``None`` where there is nothing, or a fence."""
