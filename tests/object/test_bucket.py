@@ -6,6 +6,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
 
 import pytest
 from obstore.store import MemoryStore
@@ -234,6 +236,70 @@ class TestCost:
             acks = writer.append_many([oncelog.Record(b"%d" % number) for number in range(100)])
             assert acks[-1].position == 100
             assert writer.counts().commits == 11
+
+
+class Answering(ThreadingHTTPServer):
+    """A store that answers every request with the next of some answers: a status, and an error's code."""
+
+    def __init__(self, *answers: tuple[int, str]) -> None:
+        self.answers = list(answers)
+        super().__init__(("127.0.0.1", 0), _Answer)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    @property
+    def bucket(self) -> Bucket:
+        """A bucket on it."""
+        endpoint = f"http://127.0.0.1:{self.server_port}"
+        options = {"endpoint": endpoint, "region": "x", "access_key_id": "x", "secret_access_key": "x"}
+        return Bucket.connect("s3://shop", options)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Answering
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        status, code = self.server.answers.pop(0)
+        body = f"<Error><Code>{code}</Code></Error>".encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class TestAnswers:
+    """What a store says of a create, and what that means."""
+
+    def test_something_is_there(self) -> None:
+        """Only a store that says so is believed to have it."""
+        with Answering((412, "PreconditionFailed")) as server:
+            assert not server.bucket.create("key", [b"v"])
+
+    @pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
+    def test_two_creates_that_meet_are_not_decided(self, code: str) -> None:
+        """Amazon asks for another attempt: nothing may be there, and who looked for it would not find it."""
+        with Answering((409, code)) as server, pytest.raises(Unavailable) as undecided:
+            server.bucket.create("key", [b"v"])
+        assert undecided.value.outcome == "unknown"
+
+    def test_refused_when_it_was_asked_again(self) -> None:
+        """The client repeats a request; credentials may have run out after the first of two, which may have got in."""
+        with Answering((500, "InternalError"), (403, "AccessDenied")) as server, pytest.raises(Unavailable) as refused:
+            server.bucket.create("key", [b"v"])
+        assert "credentials" in str(refused.value)
+        assert refused.value.outcome == "unknown"
 
 
 class TestErrors:

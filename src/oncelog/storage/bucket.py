@@ -13,7 +13,7 @@ import pyarrow as pa
 from obstore import exceptions
 from obstore.store import ObjectStore, from_url
 
-from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable, Unsupported
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, Outcome, Unavailable, Unsupported
 from oncelog.storage.base import Chunk
 from oncelog.storage.chunks import joined
 
@@ -29,6 +29,8 @@ _T = TypeVar("_T")
 _ALIGNMENT_BYTES = 64
 _FAILURES = (exceptions.BaseError, OSError, NotImplementedError)
 _REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+_UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
+"""What S3 says when two creates meet and neither is decided. The client takes it for "exists"; perhaps nothing does."""
 
 
 class Bucket:
@@ -70,7 +72,9 @@ class Bucket:
         self._count("create")
         try:
             obstore.put(self._store, path, memoryview(content).cast("B"), mode="create", use_multipart=False)
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+            if any(code in str(error) for code in _UNDECIDED):
+                raise self._explained(error, path, "unknown") from error
             return False
         except _FAILURES as error:
             raise self._explained(error, path, "unknown") from error
@@ -128,19 +132,19 @@ class Bucket:
         with self._lock:
             self.requests[kind] += 1
 
-    def _explained(self, error: Exception, path: str, outcome: str) -> OncelogError:
+    def _explained(self, error: Exception, path: str, outcome: Outcome) -> OncelogError:
         """Return what the one who asked can do about an error of the client."""
         where = f"{self.url}/{path}"
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
             return NotFound(f"{where}: no such object, or no such bucket")
         if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
             return Unsupported(f"{where}: this store cannot do what a log needs: {_first_line(error)}")
-        if isinstance(error, _REFUSED):
-            message = f"{where}: access denied: check the credentials, and that they may read, write, list and delete"
-            return Unavailable(message, outcome="not written")
-        return Unavailable(
-            f"{where}: {_first_line(error)}", outcome="unknown" if outcome == "unknown" else "not written"
-        )
+        reason = _first_line(error)
+        if isinstance(
+            error, _REFUSED
+        ):  # perhaps of the second of two requests: what was done by the first is not known
+            reason = "access denied: check the credentials, and that they may read, write, list and delete"
+        return Unavailable(f"{where}: {reason}", outcome=outcome)
 
 
 def _aligned(data: Buffer) -> pa.Buffer:
