@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from oncelog.connect import Database
-from oncelog.errors import LogBusy, WriterFenced
+from oncelog.errors import LogBusy, Unavailable, WriterFenced
 from oncelog.log import asking
+from oncelog.log import writer as writer_module
 from oncelog.log.log import Log
 from oncelog.storage.bucket import Bucket
 from oncelog.storage.object import ObjectStorage
@@ -110,3 +111,56 @@ def test_questions_and_answers_are_cleared_away(memory_bucket: Bucket, monkeypat
     for writer in writers:
         writer.close()
     assert not [path for path, _ in memory_bucket.below("") if "/requests/" in path or "/answers/" in path]
+
+
+def test_a_holder_that_cannot_store_what_it_took_lets_go_all_the_same(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was on its way has an unknown outcome. It is not told to try again, which would be in vain for ever."""
+    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    monkeypatch.setattr(writer_module, "TIMEOUT_S", 0.01)
+    faulty = FaultyBucket(memory_bucket)
+    log = orders(faulty)
+    holder = log.writer()
+    holder.append(b"v", id="0")
+    faulty.faults.fail_forever(
+        lambda kind, what: Unavailable("full") if (kind, "/segments/" in what) == ("create", True) else None
+    )
+    future = holder.submit(b"v", id="1")
+    memory_bucket.create(f"logs/orders/{asking.request_key(log.info().epoch)}", [b"asked"])
+    error = future.exception(LONG_S)
+    assert isinstance(error, WriterFenced)
+    assert error.outcome == "unknown"
+    with pytest.raises(WriterFenced) as fenced:
+        holder.append(b"v", id="2")
+    assert fenced.value.outcome == "not written"
+    holder.close()
+
+
+def test_a_writer_that_lost_its_log_looks_no_more(memory_bucket: Bucket) -> None:
+    """Nobody can ask it for anything, and every look is paid for, though its owner may never close it."""
+    holder = orders(memory_bucket).writer()
+    with orders(memory_bucket).writer(takeover="force"):
+        with pytest.raises(WriterFenced):
+            holder.append(b"v")
+        thread = holder._watch._thread
+        assert thread is not None
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+    holder.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"soon", b"-1", b"9" * 5_000, "²".encode()])
+def test_an_answer_that_no_writer_gives(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """It is worth no more than the longest a writer may ask for."""
+    monkeypatch.setattr(asking, "ANSWER_S", 0.0)
+    cut = FaultyBucket(memory_bucket)
+    holder = orders(cut)
+    dead = holder.writer()
+    cut.cut_off()
+    monkeypatch.setattr(asking, "TENURE_S", 0.01)
+    memory_bucket.create(f"logs/orders/{asking.answer_key(orders(memory_bucket).info().epoch)}", [answer])
+    with orders(memory_bucket).writer(wait_s=LONG_S) as writer:
+        assert writer.append(b"v").position == 0
+    cut.faults.heal()
+    dead.close()

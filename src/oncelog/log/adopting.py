@@ -79,7 +79,7 @@ class Adopter:
 
     def _drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending. The committer's lock is held."""
-        self._committer.check()
+        self._committer.check_open()
         self._committer.drain(deadline_us)
         self._committer.check_open()
 

@@ -30,6 +30,8 @@ ANSWER_S = 3.0
 """Who has not answered by then is taken for dead."""
 
 POLL_S = 0.1
+_DIGITS = 18
+"""More of them is no answer that a writer gives."""
 
 
 def request_key(epoch: int) -> str:
@@ -79,17 +81,22 @@ def _answer(home: LogHome, epoch: int) -> int | None:
         left = home.read(answer_key(epoch)).to_pybytes()
     except NotFound:
         return None
-    return min(int(left), int(TENURE_S * 1000)) if left.isdigit() else 0
+    return min(int(left[:_DIGITS]), int(TENURE_S * 1000)) if left.isdigit() else 0
 
 
 class Watch:
-    """Looks, for one writer, whether somebody asks for its log, and lets it go then."""
+    """Looks, for one writer, whether somebody asks for its log, and lets it go then; as long as it is that writer's
+    (``has_ended`` tells when not).
+    """
 
-    def __init__(self, home: LogHome, clock: Clock, epoch: int, let_go: Callable[[], None]) -> None:
+    def __init__(
+        self, home: LogHome, clock: Clock, epoch: int, let_go: Callable[[], None], has_ended: Callable[[], bool]
+    ) -> None:
         self._home = home
         self._clock = clock
         self._epoch = epoch
         self._let_go = let_go
+        self._has_ended = has_ended
         self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
         self._changed = threading.Condition()
         self._stopping = False
@@ -101,7 +108,7 @@ class Watch:
 
     def _watch(self) -> None:
         self._clear(self._epoch - 1)  # of a holder that was killed, and could not
-        while not self._wait(LOOK_S):
+        while not self._wait(LOOK_S) and not self._has_ended():
             with contextlib.suppress(OncelogError):
                 if self._asked():
                     self._let_go()

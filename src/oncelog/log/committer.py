@@ -262,13 +262,11 @@ class Committer:
 
     def check_open(self) -> None:
         """Raise unless more may be added."""
-        if self.error is None and self._leaving is None:
-            return
-        if isinstance(self.error, WriterFenced):
-            raise WriterFenced(str(self.error), outcome="not written")
-        self.check()
-        assert self._leaving is not None
-        raise self._leaving
+        reason = self.error or self._leaving
+        if isinstance(reason, WriterFenced):
+            raise WriterFenced(str(reason), outcome="not written")
+        if reason is not None:
+            raise reason
 
     @property
     def is_leaving(self) -> bool:

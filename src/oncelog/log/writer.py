@@ -98,7 +98,7 @@ class Writer(Producing):
             answer=self._answer,
             absorb=self._absorb,
         )
-        self._watch = Watch(home, clock, run.epoch, self._let_go)
+        self._watch = Watch(home, clock, run.epoch, self._let_go, lambda: self._committer.error is not None)
         sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
         self._produce(sequences, policy)
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
@@ -619,15 +619,15 @@ class Writer(Producing):
         """Leave the log to a writer that asked for it; from here on this one is fenced."""
         message = "the log was let go to another writer, which asked for it: reopen if you must"
         with contextlib.suppress(Unavailable):  # the futures have been told
-            self._end(self._deadline(TIMEOUT_S), WriterFenced(message, outcome="not written"))
+            self._end(self._deadline(TIMEOUT_S), WriterFenced(message, outcome="unknown"))
 
     def _end(self, deadline_us: int | None, reason: OncelogError) -> None:
         """Store what is pending, close the segment and let the log go."""
         try:
             self._leave(deadline_us, reason)
         except Unavailable as error:
-            with self._committer.changed:
-                self._committer.stop(error)  # so that the futures say that the outcome is unknown
+            with self._committer.changed:  # so that the futures say that the outcome is unknown
+                self._committer.stop(reason if isinstance(reason, WriterFenced) else error)
             raise
         finally:
             with self._committer.changed:
