@@ -114,6 +114,19 @@ def test_a_delayed_message_comes_when_its_time_has_come(world: World) -> None:
     assert values(other) == [b"late"]
 
 
+@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
+def test_what_cannot_be_delivered_yet_does_not_hide_what_is_behind_it(world: World, *, ordered: bool) -> None:
+    """However many are delayed, or wait for others of their key, a consumer that asks once gets what there is."""
+    queue = made(world)
+    delay_s = 0.0 if ordered else 60.0
+    queue.send_many([Message(b"%d" % number, key="hot", delay_s=delay_s) for number in range(1_000)])
+    queue.send(b"behind", key="other")
+    with queue.consume("g", ordered=ordered) as consumer:
+        if ordered:
+            assert values(consumer) == [b"0"]
+        assert values(consumer) == [b"behind"]
+
+
 def test_a_delay_counts_from_when_it_was_sent(world: World) -> None:
     """A group that looks later does not delay it again."""
     queue = made(world)

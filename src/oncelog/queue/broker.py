@@ -27,7 +27,9 @@ POLL_S = 0.02
 _EXPIRED_AT_ONCE = 1_000
 _PARKED_MAX = 2_000
 """So many messages of an ordered group wait for others of their keys before no more are looked at."""
-_LOOKED_AT_MIN = 64
+_LOOKED_AT_MIN = 256
+"""So many fresh messages are read at once at least: those that are delayed, say, must not hide what is behind them."""
+_LOOKS_MAX = 50
 
 
 class Claimed(NamedTuple):
@@ -108,13 +110,18 @@ class Broker:
 
     def claim(self, limit: int, lease_us: int) -> list[Claimed]:
         """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now."""
+        leases: list[Run] = []
+        fresh: dict[int, dict[int, Entry]] = {}
         with self._claiming:
-            if not self._read_ahead(limit):
-                return []
-            with self._database.writing() as transaction:
-                leases, fresh = self._claim(transaction, limit, lease_us)
-            for partition, ahead in enumerate(self._ahead):
-                ahead.drop(self._cursors[partition])
+            for _ in range(_LOOKS_MAX):
+                if leases or not self._read_ahead(limit):
+                    break
+                with self._database.writing() as transaction:
+                    leases, fresh = self._claim(transaction, limit, lease_us)
+                for partition, ahead in enumerate(self._ahead):
+                    ahead.drop(self._cursors[partition])
+                if not fresh:  # nothing was looked at for the first time, so looking again shows nothing else
+                    break
         return self._claimed(leases, fresh)
 
     def _read_ahead(self, limit: int) -> bool:
@@ -127,7 +134,7 @@ class Broker:
         if row is None or group is None or row.paused or group.paused:
             return False
         self.settings = row.settings
-        count = max(limit, _LOOKED_AT_MIN) if self.ordered else limit
+        count = max(limit, _LOOKED_AT_MIN)
         found = 0
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
