@@ -21,8 +21,8 @@ from tests.queue.worker import ACK_TIMEOUT_S, GROUP, TOPIC, Task
 
 ROOT = Path(__file__).parents[2]
 SOAK = os.environ.get("ONCELOG_SOAK") == "1"
-MESSAGES = 10_000 if SOAK else 600
-MESSAGES_CONTROL = 200
+MESSAGES = 10_000 if SOAK else 400
+MESSAGES_CONTROL = 150
 KILLS_MIN = 400 if SOAK else 25
 PRODUCERS = ("p0", "p1")
 CONSUMERS = ("c0", "c1")
