@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, queues
+from benchmarks import bucket, queues, spark
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.workloads import OVERLAPPED
@@ -65,7 +65,20 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
     """Return every ratio that the measurements allow."""
     table = Table(measurements)
     found: list[Reached] = []
-    for part in (_append, _off, _off_elsewhere, _retries, _single, _submit, _window, _open, _read, _bucket, _queue):
+    for part in (
+        _append,
+        _off,
+        _off_elsewhere,
+        _retries,
+        _single,
+        _submit,
+        _window,
+        _open,
+        _read,
+        _bucket,
+        _queue,
+        _spark,
+    ):
         try:
             found += part(table)
         except KeyError:
@@ -168,3 +181,16 @@ def _queue(table: Table) -> Iterator[Reached]:
             yield Reached(work, "ahead (1 x)", ratio, "x", ratio > 1)
     waited_s = table.best(queues.LATENCY, queues.OncelogQueue.name)
     yield Reached("from send to an idle consumer, median", "reported", waited_s, "s", None)
+
+
+def _spark(table: Table) -> Iterator[Reached]:
+    ratio = table.best(spark.SOURCE, spark.OURS) / table.best(spark.SOURCE, spark.REPEATED)
+    yield Reached("Spark source, against a source that repeats one Arrow batch", "0.8 x", ratio, "x", ratio >= 0.8)
+    ours = table.best(spark.SINK, spark.OURS)
+    for peer, goal in ((spark.PARQUET, 1), (spark.DROPPED, 3)):
+        ratio = ours / table.best(spark.SINK, peer)
+        yield Reached(f"Spark sink, ids deduplicated, against {peer}", f"{goal} x", ratio, "x", ratio >= goal)
+    share = table.best(spark.DRIVER, spark.OURS)
+    yield Reached("Spark sink, the driver's own share of a job", "under 20 %", share, "%", share < 20)
+    added_s = table.best(spark.MICRO, spark.OURS) - table.best(spark.MICRO, spark.NOOP)
+    yield Reached("Spark sink, a micro-batch, beside a sink that does nothing", "reported", added_s, "s more", None)

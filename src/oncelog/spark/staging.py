@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import pyarrow as pa
@@ -15,8 +16,8 @@ from oncelog.log.adoption import Staged
 from oncelog.log.log import Log
 from oncelog.spark.options import WriteOptions
 
-FILE_BYTES = 128 << 20
-"""How much of a task's rows go into one file: what is held in memory while it is made."""
+FILE_BYTES = 48 << 20
+"""How much of a task's rows go into one file. A file that is made and one that is gathered are held in memory."""
 
 SAMPLE_CHARACTERS = 80
 
@@ -37,44 +38,57 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stager:
-    """Stages the rows of one task."""
+    """Stages the rows of one task: while a file is made and stored, the rows of the next are gathered."""
 
     def __init__(self, log: Log, options: WriteOptions) -> None:
         self._log = log
         self._log_id = log.log_id
         self._options = options
-        self._rows = 0
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Taken:
         """Stage all rows, in files of a bounded size. A bad row is no reason to try the task again: it is told."""
-        tables = self._tables(batches)
-        try:
-            return Taken(staged=tuple(self._log.stage(_up_to(first, tables, FILE_BYTES)) for first in tables))
-        except _Refused as refused:
-            return Taken(bad=refused.bad)
-        except InvalidArgument as error:  # what the log itself refuses: ids without idempotence, a sequence of nobody
-            return Taken(bad=BadRows(row=self._rows, rule=str(error), sample=""))
+        staged: list[Staged] = []
+        with ThreadPoolExecutor(1, "oncelog-staging") as thread:
+            under_way: Future[Staged | BadRows] | None = None
+            for first_row, part in _parts(batches, FILE_BYTES):
+                next_one = thread.submit(self._stage, first_row, part)
+                done = under_way.result() if under_way is not None else None
+                under_way = next_one
+                if isinstance(done, BadRows):
+                    return Taken(bad=done)
+                staged += [done] if done is not None else []
+            last = under_way.result() if under_way is not None else None
+        if isinstance(last, BadRows):
+            return Taken(bad=last)
+        return Taken(staged=(*staged, *([last] if last is not None else [])))
 
-    def _tables(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if batch.num_rows:
-                yield self._table(batch)
-                self._rows += batch.num_rows
+    def _stage(self, first_row: int, batches: Sequence[pa.RecordBatch]) -> Staged | BadRows:
+        """Stage rows as one file, or say which of them is bad."""
+        row, current = first_row, batches[0]
 
-    def _table(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return Spark's columns as those of a log, checked here, where a bad row can still be shown."""
-        named = self._named(batch)
+        def tables() -> Iterator[pa.RecordBatch]:
+            nonlocal row, current
+            for batch in batches:
+                current = self._named(batch)
+                self._check_ids(current)
+                yield self._with_content_ids(current)
+                row += batch.num_rows
+
         try:
-            payload = intake.normalise(named)
-            intake.check_limits(payload)
-            self._check_ids(named)
+            return self._log.stage(tables())
         except intake.Refused as error:
-            raise _Refused(self._bad(named, error)) from error
-        if self._options.ids == "content" and payload.num_rows:
-            return payload.add_column(1, "id", content_ids(self._log_id, payload))
-        return payload
+            return _bad(current, row, error)
+        except InvalidArgument as error:  # what the log itself refuses: ids without idempotence, a sequence of nobody
+            return BadRows(row=row, rule=str(error), sample="")
+
+    def _with_content_ids(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._options.ids != "content":
+            return batch
+        payload = intake.normalise(batch)
+        return payload.add_column(1, "id", content_ids(self._log_id, payload))
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return Spark's columns as those of a log."""
         columns, names = [], []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name == "value" and not pa.types.is_binary(column.type):
@@ -93,31 +107,31 @@ class Stager:
             rule = "is null, must have an id (leave the column out for rows without ids)"
             raise intake.Refused(column="id", row=row, rule=rule)
 
-    def _bad(self, named: pa.RecordBatch, error: intake.Refused) -> BadRows:
-        rule = f"column {error.column}: {error.rule}"
-        if error.row is None:
-            return BadRows(row=self._rows, rule=rule, sample="")
-        values = {name: named.column(name)[error.row].as_py() for name in named.schema.names}
-        sample = ", ".join(f"{name}={_short(value)}" for name, value in values.items() if value is not None)
-        return BadRows(row=self._rows + error.row, rule=rule, sample=sample)
+
+def _parts(batches: Iterator[pa.RecordBatch], size_bytes: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """Yield rows in parts of about so many bytes, with the number of each part's first row."""
+    part: list[pa.RecordBatch] = []
+    first_row = part_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        part.append(batch)
+        part_bytes += batch.nbytes
+        if part_bytes >= size_bytes:
+            yield first_row, part
+            first_row += sum(each.num_rows for each in part)
+            part, part_bytes = [], 0
+    if part:
+        yield first_row, part
 
 
-class _Refused(InvalidArgument):
-    def __init__(self, bad: BadRows) -> None:
-        super().__init__(bad.rule)
-        self.bad = bad
-
-
-def _up_to(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches until there are so many bytes."""
-    yield first
-    size_bytes -= first.nbytes
-    while size_bytes > 0:
-        batch = next(rest, None)
-        if batch is None:
-            return
-        size_bytes -= batch.nbytes
-        yield batch
+def _bad(batch: pa.RecordBatch, first_row: int, error: intake.Refused) -> BadRows:
+    rule = f"column {error.column}: {error.rule}"
+    if error.row is None:
+        return BadRows(row=first_row, rule=rule, sample="")
+    values = {name: batch.column(name)[error.row].as_py() for name in batch.schema.names}
+    sample = ", ".join(f"{name}={_short(value)}" for name, value in values.items() if value is not None)
+    return BadRows(row=first_row + error.row, rule=rule, sample=sample)
 
 
 def _short(value: object) -> str:
