@@ -246,7 +246,7 @@ class _Runs:
             options = {"url": self._url, "log": "micro", "create": "true", "checkpointLocation": str(checkpoint)}
             query = stream.writeStream.format(format).options(**options).start()
             while query.lastProgress is None or query.lastProgress.batchId < batches:
-                query.awaitTermination(0.2)
+                query.awaitTermination(1)
             query.stop()
             took = [each.durationMs["triggerExecution"] / 1000 for each in query.recentProgress[3:batches]]
             found.append(Measurement(workload=MICRO, contender=name, unit="s", rounds=took, larger_is_better=False))

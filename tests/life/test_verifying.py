@@ -17,7 +17,7 @@ from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import adoption, recovery, sealing, snapshots
-from oncelog.log.adoption import Adopted
+from oncelog.log.adopted import Adopted
 from oncelog.log.log import Log
 from oncelog.log.recovery import Recovered
 from oncelog.log.run import Run
@@ -570,7 +570,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every writer begin with an empty window, and up-time begin anew."""
 
     def recover(
-        home: object, manifests: object, manifest: Manifest, settings: LogSettings, hasher: object
+        home: object, manifests: object, manifest: Manifest, settings: LogSettings, hasher: object, **_: object
     ) -> Recovered:
         duration_us = int(settings.window.duration_s * 1e6)
         window = IdWindow(duration_us, settings.window.max_keys)

@@ -16,7 +16,7 @@ from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import naming
-from oncelog.log.adoption import Adopted
+from oncelog.log.adopted import Adopted
 from oncelog.log.recovery import fold
 from oncelog.log.rows import Rows
 

@@ -36,7 +36,8 @@ from oncelog.log import (
     verifying,
 )
 from oncelog.log.admission import Seen
-from oncelog.log.adoption import Adopted, Staged
+from oncelog.log.adopted import Adopted
+from oncelog.log.adoption import Staged
 from oncelog.log.auditing import Audit, By
 from oncelog.log.conflicts import ConflictManifests
 from oncelog.log.counters import Counts
@@ -198,8 +199,9 @@ class Log(Handle):
         snapshots.discard(self._home, manifest.log_id, manifest.next_position)
         seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
         if settings.idempotence != "off":
+            held = self._writer.adopted if self._writer is not None else None
             known, recovered = self._manifests.look(
-                known, lambda newest: recovery.recover(self._home, self._manifests, newest, settings, hasher)
+                known, lambda newest: recovery.recover(self._home, self._manifests, newest, settings, hasher, held=held)
             )
             seen, watermark, uptime_us = (
                 Seen(recovered.window, recovered.adopted),

@@ -19,7 +19,8 @@ from oncelog.format.identities import Identities
 from oncelog.format.manifest import PRODUCERS, Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log import bases, naming, snapshots
-from oncelog.log.adoption import Adopted, read_identities
+from oncelog.log.adopted import Adopted
+from oncelog.log.adoption import read_identities
 from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows, each
@@ -40,9 +41,18 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    home: LogHome, manifests: Manifests, manifest: Manifest, settings: LogSettings, hasher: Hasher
+    home: LogHome,
+    manifests: Manifests,
+    manifest: Manifest,
+    settings: LogSettings,
+    hasher: Hasher,
+    *,
+    held: Adopted | None = None,
 ) -> Recovered:
-    """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in."""
+    """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in.
+
+    ``held`` are the adopted identities that an earlier writer held: what is among them is not read again.
+    """
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
     producers = bases.begin_producers(home, manifest, taken)
     if taken is not None and not covers(taken, settings):
@@ -64,9 +74,8 @@ def recover(
             fold(window, parts, hasher)
     window.evict(uptime_us)
     duration_us = int(settings.window.duration_s * 1e6)
-    adopted = Adopted(duration_us)
-    for segment in adopted_within(manifests, manifest, duration_us, uptime_us):
-        adopted.add(segment, _identities(home, files, segment, hasher))
+    recent = adopted_within(manifests, manifest, duration_us, uptime_us)
+    adopted = Adopted.holding(duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held)
     return Recovered(window, adopted, start, uptime_us, producers)
 
 

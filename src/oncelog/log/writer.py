@@ -26,6 +26,7 @@ from oncelog.errors import (
 from oncelog.format import intake, plain
 from oncelog.log import admission, arguments
 from oncelog.log.admission import Admitted, Seen
+from oncelog.log.adopted import Adopted
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
 from oncelog.log.asking import Watch
@@ -585,6 +586,11 @@ class Writer(Producing):
                 "bytes": window.nbytes,
                 "horizon_s": None if oldest_us is None else (self._uptime.now_us() - oldest_us) // 1_000_000,
             }
+
+    @property
+    def adopted(self) -> Adopted:
+        """The identities of adopted files that this writer holds, or held when it was closed."""
+        return self._seen.adopted
 
     @property
     def window_from(self) -> int | None:
