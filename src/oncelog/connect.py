@@ -13,7 +13,7 @@ import msgspec
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
-from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unsupported
+from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unsupported
 from oncelog.log import names
 from oncelog.log.copying import Copied, Copy, Progress
 from oncelog.log.handle import Handle
@@ -25,7 +25,7 @@ from oncelog.queue.database import StateDatabase
 from oncelog.queue.queue import Queue, open_queue
 from oncelog.queue.settings import QueueSettings
 from oncelog.settings import LogSettings, ProducerPolicy
-from oncelog.storage.base import Storage
+from oncelog.storage.base import REMOVING, Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams.streams import Streams, default_settings
@@ -106,6 +106,9 @@ class Database(Handle):
             message = f"there is no log {name!r} to copy"
             raise NotFound(message)
         wanted = names.check(name if rename is None else rename)
+        if name.startswith(names.CONFLICTS) or wanted.startswith(names.CONFLICTS):
+            message = f"{name!r} as {wanted!r}: conflicts are copied with their log, and are a part of it there too"
+            raise InvalidArgument(message)
         target = to._storage.home(names.home_key(wanted))
         return Copy(source, target, self._clock, progress).run(known, wanted)
 
@@ -195,15 +198,24 @@ class Database(Handle):
                 log.follow_policy()
 
     def delete(self, name: str) -> None:
-        """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer."""
+        """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer.
+
+        In a bucket that takes many requests: if it fails half way, delete the log again.
+        """
         self._check_usable()
         key = names.home_key(names.check(name))
         if name.startswith(names.CONFLICTS):
             message = f"{name!r} is a part of the log it conflicts with: delete that"
             raise InvalidArgument(message)
         home = self._storage.home(key)
-        log = open_log(name, home, self._clock, None, create=False)
-        if not home.exclusive and log.info().open_segment is not None:
+        try:
+            log = open_log(name, home, self._clock, None, create=False)
+            held = not home.exclusive and log.info().open_segment is not None
+        except (CorruptionError, NotFound):
+            held = False
+            if not home.exists(REMOVING):  # else it was cut short, and what is left goes now
+                raise
+        if held:
             message = f"log {name!r} has a writer, or had one that did not close it: take it over and close it first"
             raise LogBusy(message)
         claim = home.claim(0, force=False)

@@ -133,6 +133,14 @@ def test_what_else_is_there_is_not_touched(here: Database, there: Database) -> N
     assert [entry.value for entry in there.log("orders").read()] == [b"other"]
 
 
+@pytest.mark.parametrize(("name", "rename"), [("conflicts.orders", None), ("orders", "conflicts.copy")])
+def test_conflicts_are_copied_with_their_log(here: Database, there: Database, name: str, rename: str | None) -> None:
+    """They live in its home: a copy of them alone would be a log that nobody can open."""
+    with pytest.raises(InvalidArgument, match="conflicts are copied with"):
+        here.copy(name, there, rename=rename)
+    assert there.logs() == []
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_operation(here: Database, when: str) -> None:
     """A copy that is cut short anywhere is no log, or the whole one; made again, it is the whole one."""

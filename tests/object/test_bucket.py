@@ -6,7 +6,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import Self
 
 import pytest
@@ -21,6 +23,7 @@ from oncelog.errors import (
     InvalidArgument,
     LogBusy,
     NotFound,
+    OncelogError,
     Unavailable,
     Unsupported,
     WriterFenced,
@@ -185,6 +188,71 @@ class TestReadingAhead:
         storage.close()
         with pytest.raises(Closed):
             home.blocks(0, 0, None, 1)
+
+
+class TestWaiting:
+    """A tail that looks for the next block."""
+
+    def test_a_look_that_takes_long_holds_nobody_up(self, memory_bucket: Bucket) -> None:
+        """A writer beside it, and whoever closes it, do not wait for the answer."""
+        asked, answered = threading.Event(), threading.Event()
+
+        class Slow(Bucket):
+            def size(self, path: str) -> int | None:
+                asked.set()
+                assert answered.wait(LONG_S)
+                return super().size(path)
+
+        home = ObjectStorage(Slow(memory_bucket._store, "s3://memory")).home("orders")
+        with ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(home.wait, (0, 0), LONG_S)
+            assert asked.wait(LONG_S)
+            try:
+                pool.submit(fill, home, 0, 1).result(LONG_S / 10)
+                pool.submit(home.wake).result(LONG_S / 10)
+            finally:
+                answered.set()
+            waiting.result(LONG_S)
+
+
+class TestDeleting:
+    """A log that is deleted is gone, and stays apart from another of its name."""
+
+    def test_cut_short_anywhere_it_can_be_finished(self) -> None:
+        """Every request may fail: the same call again finds what is left, whatever has become of the manifest."""
+        for number in count(1):
+            bucket = FaultyBucket(Bucket(MemoryStore(), "s3://memory"))
+            database = Database(ObjectStorage(bucket))
+            log = database.log("orders", create=True)
+            for _ in range(3):
+                with log.writer() as writer:
+                    writer.append(b"v")
+            bucket.fail_at(number)
+            try:
+                database.delete("orders")
+                break
+            except OncelogError:
+                database.delete("orders")
+            assert bucket.below("") == []
+        assert number > 20
+
+    def test_who_held_it_does_not_touch_another_of_its_name(self, memory_bucket: Bucket) -> None:
+        """A version on top of those of the old log would become the new one's truth, once it gets there."""
+        old = Database(ObjectStorage(memory_bucket)).log("orders", create=True)
+        for _ in range(3):
+            with old.writer() as writer:
+                writer.append(b"old")
+        database = Database(ObjectStorage(memory_bucket))
+        database.delete("orders")
+        with pytest.raises(NotFound, match="deleted"):
+            old.configure(LogSettings(segment_bytes=1 << 20))
+        new = database.log("orders", create=True)
+        for number in range(10):
+            with new.writer() as writer:
+                assert writer.append(b"new").position == number
+            with pytest.raises(NotFound, match="deleted"):
+                old.configure(LogSettings(segment_bytes=1 << 20))
+        assert new.verify().ok
 
 
 class TestCost:

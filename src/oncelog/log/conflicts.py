@@ -27,7 +27,7 @@ class ConflictManifests(Manifests):
     def newest(self, known: Known | None = None) -> Known | None:
         """Return the newest manifest there is, as one of the conflicts alone."""
         found = super().newest(known)
-        return found if found is None or found is known else Known(found.version, view(found.manifest))
+        return found if found is None or found is known else Known(found.version, view(found.manifest), found.nonce)
 
     def update(self, change: Change, known: Known | None = None) -> Known:  # noqa: ARG002
         """Refuse."""

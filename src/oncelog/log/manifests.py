@@ -35,10 +35,11 @@ _T = TypeVar("_T")
 
 
 class Known(NamedTuple):
-    """A manifest and the number of the version it came from."""
+    """A manifest, the number of the version it came from, and what tells that version from all others."""
 
     version: int
     manifest: Manifest
+    nonce: bytes = b""
 
 
 Change = Callable[[Manifest], Manifest]
@@ -115,7 +116,7 @@ class Manifests:
         if xxhash.xxh3_64_intdigest(data) != version.body_checksum:
             message = f"{version.body_key} is not the body that manifest version {number} points to"
             raise CorruptionError(message)
-        return Known(number, decode_body(data, version.body_key))
+        return Known(number, decode_body(data, version.body_key), version.nonce)
 
     def version(self, number: int) -> Version:
         """Return one version object."""
@@ -133,7 +134,7 @@ class Manifests:
         open whether the change was made: call again with the same change.
         """
         current = self.newest(known)
-        if current is None:
+        if current is None or (known is not None and not self._goes_back_to(current, known)):
             message = "the log's manifest is gone: was it deleted?"
             raise NotFound(message)
         while True:
@@ -173,6 +174,17 @@ class Manifests:
                     raise CorruptionError(message) from error
                 known = newer
 
+    def _goes_back_to(self, current: Known, known: Known) -> bool:
+        """Tell whether the newest manifest is of the same log as a known one, and not of one that was made anew since:
+        that would take a version on top of the old one for its own, when it gets there.
+        """
+        if current is not known:
+            return current.manifest.log_id == known.manifest.log_id
+        try:
+            return self.version(known.version).nonce == known.nonce
+        except NotFound:
+            return False
+
     def is_there(self, known: Known) -> bool:
         """Tell whether the log that a manifest was read of is still there: versions go only with it."""
         return self._home.exists(version_key(known.version))
@@ -189,7 +201,7 @@ class Manifests:
         self._home.create(body_key, [body])
         version = Version(number, manifest.epoch, nonce, body_key, xxhash.xxh3_64_intdigest(body))
         if self._create_version(version):
-            return Known(number, manifest)
+            return Known(number, manifest, nonce)
         self._delete_quietly(body_key)
         return None
 

@@ -18,6 +18,7 @@ from oncelog.errors import (
     AppendErrors,
     Closed,
     InvalidArgument,
+    NotFound,
     OncelogError,
     Unavailable,
     Unsupported,
@@ -651,8 +652,8 @@ class Writer(Producing):
             self._committer.leave(reason)
             self._committer.drain(deadline_us)
         self._keeper.leave()
-        with contextlib.suppress(Unavailable, WriterFenced):
-            # Everything is durable: if this fails, the next writer closes the segment.
+        with contextlib.suppress(Unavailable, WriterFenced, NotFound):
+            # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
             self._run.finish(self._uptime.now_us())
 
     def _deadline(self, timeout_s: float | None) -> int | None:

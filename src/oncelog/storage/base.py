@@ -24,6 +24,9 @@ import pyarrow as pa
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 """A piece of what is to be written; a sequence of them is written as one."""
 
+REMOVING = "removing"
+"""The key of an object that is in a home whose removal has begun, where that cannot be done at once."""
+
 
 class Tail(msgspec.Struct, frozen=True):
     """Where a segment ends: all that recovery may count on, and no more.
@@ -185,7 +188,7 @@ class Storage(Protocol):
         ...
 
     def remove_home(self, key: str) -> None:
-        """Delete a log's home and all in it."""
+        """Delete a log's home and all in it. Where it is cut short, ``REMOVING`` stays: call it again."""
         ...
 
     def close(self) -> None:

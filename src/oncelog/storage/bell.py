@@ -19,6 +19,7 @@ class Bell:
         """Make a bell that nobody listens to yet."""
         self._condition = threading.Condition()
         self._rings = 0
+        self._nudges = 0
         self._waiting = 0
         self._heard = threading.local()
 
@@ -33,15 +34,19 @@ class Bell:
         # Who begins to wait counts itself before it looks: either it is counted here, or it sees what was done before.
         if self._waiting:
             with self._condition:
+                self._nudges += 1
                 self._condition.notify_all()
 
     def wait(self, ready: Callable[[], bool], timeout_s: float, clock: Clock, poll_s: float | None = None) -> None:
-        """Wait until ``ready()``, a ring, or the end of the time; look at least every ``poll_s``."""
+        """Wait until ``ready()``, a ring, or the end of the time; look at least every ``poll_s``.
+
+        Looking may take long (a bucket is asked), and nobody who rings or nudges waits for it.
+        """
         deadline_us = clock.elapsed_us() + round(timeout_s * 1_000_000)
         with self._condition:
             self._waiting += 1
             try:
-                while self._rings == getattr(self._heard, "rings", 0) and not ready():
+                while not self._is_rung and not self._look(ready):
                     left_s = (deadline_us - clock.elapsed_us()) / 1_000_000
                     if left_s <= 0:
                         break
@@ -49,3 +54,19 @@ class Bell:
             finally:
                 self._waiting -= 1
                 self._heard.rings = self._rings
+
+    @property
+    def _is_rung(self) -> bool:
+        return bool(self._rings != getattr(self._heard, "rings", 0))
+
+    def _look(self, ready: Callable[[], bool]) -> bool:
+        """Tell whether the wait is over, having seen all that was done before the last nudge."""
+        while True:
+            nudges = self._nudges
+            self._condition.release()
+            try:
+                over = ready()
+            finally:
+                self._condition.acquire()
+            if over or self._is_rung or nudges == self._nudges:
+                return over or self._is_rung

@@ -22,7 +22,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, NotFound, Unsupported, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
-from oncelog.storage.base import Chunk, Tail
+from oncelog.storage.base import REMOVING, Chunk, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket import Bucket
 from oncelog.storage.chunks import joined
@@ -65,11 +65,14 @@ class ObjectStorage:
         return ObjectHome(self._bucket, f"logs/{check_home_key(key)}/", self._pool, self._clock)
 
     def remove_home(self, key: str) -> None:
-        """Delete all objects of a home; its manifest versions last, and newest first, so that it is there or not."""
+        """Delete all objects of a home, its manifest versions last. ``REMOVING`` is there from the first to the last of
+        them, so that what was cut short can be finished.
+        """
         home = self.home(key)
-        keys = home.list("")
-        versions = [key for key in keys if key.startswith("manifest/")]
-        for name in [key for key in keys if not key.startswith("manifest/")] + versions[::-1]:
+        home.create(REMOVING, [b"all of this is to go"])
+        keys = [name for name in home.list("") if name != REMOVING]
+        versions = [name for name in keys if name.startswith("manifest/")]
+        for name in [name for name in keys if not name.startswith("manifest/")] + versions[::-1] + [REMOVING]:
             home.delete(name)
 
     def close(self) -> None:
