@@ -75,7 +75,10 @@ class Place:
 
     def act(self, connection: Any, name: str = "effect") -> None:
         """Have an effect, in the transaction of the connection."""
-        statement = INSERT.format(name)
+        self.run(connection, INSERT.format(name))
+
+    def run(self, connection: Any, statement: str) -> None:
+        """Run a statement in the driver's way."""
         connection.execute(sqlalchemy.text(statement) if self._engine is not None else statement)
 
     @contextmanager

@@ -17,11 +17,13 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.log import arguments
 from oncelog.log.handle import Handle
+from oncelog.log.log import Log
 from oncelog.queue import inbox_keys as keys
 from oncelog.queue import inbox_states as states
 from oncelog.queue.inbox_effect import Effect, Once, Rules, explained
 from oncelog.queue.inbox_homes import Home
 from oncelog.queue.inbox_leases import Keeper
+from oncelog.queue.inbox_reader import PositionReader
 from oncelog.queue.inbox_states import Event, Expired, Identity, Status, Stored
 from oncelog.queue.inbox_steps import Steps, run, run_async
 from oncelog.queue.inbox_store import Claim, Connection, Outcome, Row
@@ -248,6 +250,14 @@ class Inbox(Handle):
             parameters=[each for name, each in signature.parameters.items() if name != "effect"]
         )
         return wrapper  # type: ignore[no-any-return]
+
+    def reader(self, log: Log, name: str, *, start: int = 0) -> PositionReader:
+        """Return a reader of a log that stores its position, under a name, with what is made of the entries: in one
+        transaction. ``start`` is where it begins if it has none yet.
+        """
+        self._check_usable()
+        keys.check(Identity("", "", name, ""))
+        return PositionReader(self._home, log, name, start)
 
     # Operating. These use a connection of their own, or the given one while no effect is at work on it.
 

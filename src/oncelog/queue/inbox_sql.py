@@ -34,6 +34,7 @@ TABLES = (
 _BYTES = {"sqlite": "BLOB", "postgresql": "BYTEA"}
 _NOW = {"sqlite": ":now_us", "postgresql": "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"}
 _GREATEST = {"sqlite": "max", "postgresql": "greatest"}
+_LOCK = {"sqlite": "", "postgresql": " FOR UPDATE"}
 
 _IDENTITY = "tenant, topic, grp, key"
 _STORED = (
@@ -71,10 +72,11 @@ WHERE keep_us <= {{now}} AND status <> 'PENDING' AND id > :after ORDER BY id LIM
 _FORGET = "DELETE FROM oncelog_inbox WHERE id = :id AND keep_us <= {now} AND status <> 'PENDING' RETURNING 1"
 _FIND = f"""SELECT id, {_IDENTITY}, {_STORED}, {{now}} FROM oncelog_inbox WHERE key = :key
 ORDER BY changed_us DESC LIMIT :limit"""  # noqa: S608
-_POSITION = "SELECT position, state FROM oncelog_position WHERE name = :name"
-_ADVANCE = """INSERT INTO oncelog_position (name, position, state, changed_us) VALUES (:name, :position, :state, {now})
-ON CONFLICT (name) DO UPDATE SET position = excluded.position, state = excluded.state, changed_us = excluded.changed_us
-WHERE oncelog_position.position = :was RETURNING 1"""
+_START = """INSERT INTO oncelog_position (name, position, state, changed_us) VALUES (:name, :position, NULL, {now})
+ON CONFLICT (name) DO NOTHING"""
+_POSITION = "SELECT position, state FROM oncelog_position WHERE name = :name{lock}"
+_ADVANCE = """UPDATE oncelog_position SET position = :position, state = :state, changed_us = {now}
+WHERE name = :name AND position = :was RETURNING 1"""
 SCHEMA_LOCK = 0x6F6E63656C6F68
 """Whoever makes the tables in PostgreSQL holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
 
@@ -142,6 +144,7 @@ class SqlConnection(ABC):
     def call(self, statement: str, **values: object) -> Call:
         """Return a statement in this database's words."""
         sql = statement.replace("{now}", _NOW[self.dialect]).replace("{greatest}", _GREATEST[self.dialect])
+        sql = sql.replace("{lock}", _LOCK[self.dialect])
         return Call(sql, values | {"now_us": self._clock.now_us()} if ":now_us" in sql else values)
 
     def begin(self) -> Steps[None]:
@@ -280,10 +283,15 @@ class SqlConnection(ABC):
 
     # Positions of readers.
 
-    def position(self, name: str) -> Steps[tuple[int, bytes | None] | None]:
-        """Begin, and return a reader's position and state."""
-        rows = yield from self.begin_anew(self.call(_POSITION, name=name))
-        return (rows[0][0], _bytes(rows[0][1])) if rows else None
+    def position(self, name: str, start: int) -> Steps[tuple[int, bytes | None]]:
+        """Begin, and return a reader's position and state, which are this transaction's until it ends."""
+        yield from self.begin_anew(self.call(_START, name=name, position=start))
+        try:
+            rows = yield from self.make(self.call(_POSITION, name=name))
+        except BaseException:
+            yield from self.rollback()
+            raise
+        return rows[0][0], _bytes(rows[0][1])
 
     def advance(self, name: str, was: int, position: int, state: bytes | None) -> Steps[bool]:
         """Store a reader's position and state, and commit, if it is where it was."""
