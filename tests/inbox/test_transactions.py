@@ -202,6 +202,17 @@ def test_homes_that_are_none() -> None:
             Inbox(sqlite3.connect(":memory:"), **bad_options)
 
 
+def test_a_redis_that_forgets_keys_is_refused(redis_socket: Path) -> None:
+    """An effect whose key was evicted would happen again: better to say so before the first."""
+    with redis.Redis(unix_socket_path=str(redis_socket)) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            with pytest.raises(Unsupported, match="noeviction"), Inbox(client).once("k"):
+                pass
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")
+
+
 # Asynchronous connections.
 
 

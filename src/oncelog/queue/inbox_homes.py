@@ -42,6 +42,7 @@ class Home:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._closed = False
+        self._checked = False
         given = _opened(given)
         self._make, self._give_back = _source(given)
         self._only = adapt(given, clock) if self._make is None else None
@@ -60,6 +61,9 @@ class Home:
         if raw is not None:
             return self._adapted(raw)
         if self._only is not None:
+            if isinstance(self._only, Redis) and not self._checked:
+                yield from self._only.check_kept()
+                self._checked = True
             return self._only
         with self._lock:
             if self._idle:
