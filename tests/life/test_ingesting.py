@@ -254,6 +254,23 @@ def test_staged_files_go_by_age_and_late_drivers_are_told(quick: Shop) -> None:
     assert log.marks() == []
 
 
+def test_small_batches_share_files(quick: Shop) -> None:
+    """A stream of small batches does not leave a file for each: they are put together, and retries are still known."""
+    log = quick.log(LogSettings())
+    for number in range(50):
+        ingest(log, [[Record(bytes([number]) * 100_000 + quick.clock.token(20_000), id=f"id-{number}")]], batch(number))
+    before = values(log)
+    log.tidy()
+    assert len(log.files()) == 50, "they compress well: not worth a file yet"
+    for number in range(50, 100):
+        ingest(log, [[Record(quick.clock.token(100_000), id=f"id-{number}")]], batch(number))
+    log.tidy()
+    assert len(log.files()) == 1
+    assert values(log)[:50] == before
+    assert ingest(log, [plain([100]), [Record(before[7], id="id-7")]]).duplicates == 1
+    assert log.verify().ok
+
+
 def _keys(*files: Staged) -> list[str]:
     return [key for file in files for key in (file.key, file.identities) if key is not None]
 

@@ -42,6 +42,7 @@ from oncelog.log.auditing import Audit, By
 from oncelog.log.conflicts import ConflictManifests
 from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
+from oncelog.log.keeping import SEAL_BYTES_MIN
 from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.names import CONFLICTS
@@ -415,6 +416,28 @@ class Log(Handle):
     def marks(self) -> list[Mark]:
         """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
         return list(self._manifest().marks)
+
+    def tidy(self) -> None:
+        """Put small neighbours together in files worth the name, and let go what retention does not want kept.
+
+        Writers that append do this by themselves; whoever only ingests, and lets the log go each time, asks for it.
+        """
+        known = self._refresh()
+        settings = known.manifest.settings
+        if settings.seal == "auto":
+            file_bytes = max(settings.segment_bytes, SEAL_BYTES_MIN)
+            made = sealing.seal(
+                self._home,
+                self._manifests,
+                self._clock,
+                known,
+                file_bytes=file_bytes,
+                bytes_min=SEAL_BYTES_MIN // 2,
+            )
+            for _ in made:
+                continue
+        if settings.retention_s is not None or settings.retention_bytes is not None:
+            self.retain()
 
     def sweep(self) -> list[str]:
         """Remove files that were staged more than a day ago and never adopted; return their keys.

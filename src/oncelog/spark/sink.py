@@ -26,6 +26,9 @@ from oncelog.spark.options import WriteOptions
 from oncelog.spark.staging import Stager, Taken
 
 ATTEMPTS_MAX = 3
+TIDY_BATCHES = 64
+"""How often a stream puts small files together, and looks for files that were never adopted."""
+
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _logger = logging.getLogger("oncelog.spark")
 
@@ -73,12 +76,16 @@ class _Sink:
         _logger.info("log %s, %s: %s", log.name, batch, done)
         return done
 
-    def _sweep(self) -> None:
-        """Remove what was staged long ago and never adopted, and say so; not worth failing for."""
+    def _tidy(self) -> None:
+        """Put small files together, and remove what was staged long ago and never adopted, saying so. The batch is in:
+        this is not worth failing for.
+        """
         try:
-            gone = self._open().sweep()
+            log = self._open()
+            log.tidy()
+            gone = log.sweep()
         except OncelogError as error:
-            _logger.warning("log %s: staged files were not swept: %s", self._options.log, error)
+            _logger.warning("log %s was not tidied up: %s", self._options.log, error)
             return
         if gone:
             _logger.warning("log %s: %d staged files were never adopted and are removed", self._options.log, len(gone))
@@ -140,7 +147,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if options.producer is not None and options.batch is not None:
             batch = Batch(producer=options.producer, number=options.batch, owner=query_of(messages))
         self._commit(messages, batch)
-        self._sweep()
+        self._tidy()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: a commit may have come through, and a task may still be at work. What is staged goes by age."""
@@ -163,12 +170,8 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         """Adopt what the tasks staged, unless this batch is there."""
         query = query_of(messages)
         self._commit(messages, Batch(producer=self._options.producer or query, number=batchId, owner=query))
-        if batchId % SWEEP_BATCHES == 0:
-            self._sweep()
+        if batchId % TIDY_BATCHES == 0:
+            self._tidy()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: a commit may have come through, and a task may still be at work. What is staged goes by age."""
-
-
-SWEEP_BATCHES = 100
-"""How often a stream looks for files that were never adopted."""
