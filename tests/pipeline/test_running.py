@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.spark import analysing, checking, history, jobs, report
 from oncelog.spark.history import History
 from tests.pipeline.shop import Shop, orders
@@ -43,6 +43,25 @@ def test_conflict_is_put_aside_and_the_rest_goes_on(shop: Shop, spark: SparkSess
     assert (outcome.stored, outcome.duplicates, outcome.conflicts) == (4, 0, 1)
     assert dict(shop.stored())["o1"] == {"order_id": "o1", "amount": 10}
     assert shop.stored("conflicts.orders") == [("o1", {"order_id": "o1", "amount": 999})]
+
+
+def test_conflict_may_stop_the_pipeline(shop: Shop, spark: SparkSession) -> None:
+    """With ``on_conflict = "error"`` the batch is refused whole, and who runs it reads why in one line."""
+    shop.change(('name = "orders"\n[sink]', 'name = "orders"\non_conflict = "error"\n[sink]'))
+    shop.send(*orders(0, 3))
+    shop.send(("o1", 999), ("o3", 30))
+    with pytest.raises(InvalidArgument, match="taken by other content") as caught:
+        shop.run(spark)
+    assert "\n" not in str(caught.value)
+    assert shop.ids() == ["o0", "o1", "o2"]
+
+
+def test_source_that_breaks_is_told_in_one_line(shop: Shop, spark: SparkSession) -> None:
+    """What Spark says in a page of stack traces is one error of Oncelog's, which says where the rest is."""
+    shop.send(*orders(0, 3))
+    shop.change(("SELECT order_id, amount", "SELECT raise_error('broken') AS order_id, amount"))
+    with pytest.raises(OncelogError, match="broken"):
+        shop.run(spark)
 
 
 @pytest.mark.parametrize("legs", [("into-log",), ("out-of-log",), ("into-log", "out-of-log")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -172,7 +173,7 @@ def check(
         if master is not None:
             given = msgspec.structs.replace(given, run=msgspec.structs.replace(given.run, master=master))
         run = given.run
-        spark = session.start(given.name, run.master, run.conf, run.packages)
+        spark = session.start(given.name, run.master, run.conf, run.packages, log_file=Path(os.devnull))
         try:
             schema, more = analysing.check(spec, given, spark)
         finally:

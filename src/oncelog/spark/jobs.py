@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import oncelog
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument
 from oncelog.settings import LogSettings
-from oncelog.spark import frames, session, spec
+from oncelog.spark import failing, frames, session, spec
 from oncelog.spark.history import Passing
 from oncelog.spark.pipeline import Outcome, Pipeline, Tell
 from oncelog.spark.spec import FILE_FORMATS, Identity, Run, Source, Spec, Target
@@ -97,9 +98,10 @@ def export(
     with oncelog.connect(url) as db:
         end = db.log(log).end_position()
     _check_free(files.path, overwrite=overwrite)
-    started = spark or session.start("export", files.master)
+    started = spark or session.start("export", files.master, log_file=Path(os.devnull))
     try:
-        return _export(started, url, log, files, schema, end)
+        with failing.told():
+            return _export(started, url, log, files, schema, end)
     finally:
         if spark is None:
             started.stop()

@@ -6,7 +6,7 @@ position, and writes what it read under the batch's own name, so that a batch th
 
 from __future__ import annotations
 
-import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark import checking, frames, history, session, spec
+from oncelog.spark import checking, failing, frames, history, session, spec
 from oncelog.spark.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.spec import FILE_FORMATS, Spec
 from oncelog.types import micros
@@ -73,20 +73,22 @@ class Pipeline:
             checking.own(self.spec, checkpoint)
         stored, conflicts = self.counted()
         self.history.add(Started(at_us=self._clock.now_us(), stored=stored, conflicts=conflicts))
-        with contextlib.nullcontext(spark) if spark is not None else self._session(checkpoint) as running:
+        log_file = checkpoint / "spark.log" if checkpoint is not None else Path(os.devnull)
+        with failing.told(log_file), self._session(spark, log_file) as running:
             self._run(running, tell, follow=follow)
         self.history.add(Ended(at_us=self._clock.now_us()))
         return self._outcome((self._clock.elapsed_us() - begin_us) / 1e6)
 
     @contextmanager
-    def _session(self, checkpoint: Path | None) -> Iterator[SparkSession]:
+    def _session(self, given: SparkSession | None, log_file: Path) -> Iterator[SparkSession]:
+        """Yield the session that was given, or one of this run's own."""
         run = self.spec.run
-        log_file = checkpoint / "spark.log" if checkpoint is not None else None
-        spark = session.start(self.spec.name, run.master, run.conf, run.packages, log_file=log_file)
+        spark = given or session.start(self.spec.name, run.master, run.conf, run.packages, log_file=log_file)
         try:
             yield spark
         finally:
-            spark.stop()
+            if given is None:
+                spark.stop()
 
     def _run(self, spark: SparkSession, tell: Tell, *, follow: bool) -> None:
         found = frames.source(spark, self.spec)

@@ -1,0 +1,62 @@
+"""What Spark says when a query fails, in one line: Oncelog's own error where one is at the bottom of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from oncelog import errors
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable
+
+_OURS = re.compile(r"^\s*(?:oncelog\.errors\.)(?P<kind>\w+): (?P<message>.+)$", re.MULTILINE)
+_CLASS = re.compile(r"^\[(?P<name>[A-Z_.]+)\]\s*")
+_CALL = {"AnalysisException", "ParseException", "IllegalArgumentException", "PySparkTypeError", "PySparkValueError"}
+
+
+@contextmanager
+def told(log_file: Path | None = None) -> Iterator[None]:
+    """Raise what Spark raises as an error of Oncelog's: the one that made it fail, or ``InvalidArgument`` for a wrong
+    call, or ``Unavailable``.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
+
+    try:
+        yield
+    except PySparkException as error:
+        raise explained(type(error).__name__, str(error), log_file) from error
+
+
+def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogError:
+    r"""Return an error for what Spark said.
+
+    >>> explained("X", "[FAILED] it\n  oncelog.errors.IdConflict: id is taken\n at y")
+    InvalidArgument('id is taken')
+    >>> explained("X", "[STREAM_FAILED] the disk is full")
+    Unavailable('Spark failed: the disk is full')
+    """
+    ours = None
+    for ours in _OURS.finditer(text):  # noqa: B007 (the last is the one that was raised)
+        pass
+    if ours is not None:
+        known = getattr(errors, ours["kind"], OncelogError)
+        return _made(known if issubclass(known, OncelogError) else OncelogError, ours["message"].strip())
+    line = _CLASS.sub("", text.strip().split("\n", maxsplit=1)[0]).split(" SQLSTATE")[0]
+    if kind in _CALL:
+        return InvalidArgument(line)
+    more = f"; all of it is in {log_file}" if log_file is not None and log_file.is_file() else ""
+    return Unavailable(f"Spark failed: {line}{more}")
+
+
+def _made(kind: type[OncelogError], message: str) -> OncelogError:
+    """Return an error of a kind, or of the nearest above it that needs no more than a message: more has not come through
+    Spark.
+    """
+    for one in kind.__mro__:
+        if issubclass(one, OncelogError):
+            try:
+                return one(message)
+            except TypeError:
+                continue
+    return OncelogError(message)
