@@ -137,6 +137,10 @@ def purge_columns(purged: Purged | None, count: int) -> list[pa.Array]:
     ]
 
 
+_KEPT = (TIMESTAMP, UPTIME, START, "producer", "sequence")
+"""What a purged row keeps of a record: its times, its part in a batch, and how far its producer was."""
+
+
 def emptied(table: pa.Table, purged: Purged) -> pa.Table:
     """Return the rows of a whole file with some of them emptied and marked; those purged before stay so."""
     before = _purged(table)
@@ -144,19 +148,22 @@ def emptied(table: pa.Table, purged: Purged) -> pa.Table:
         purged = _joined(before, purged)
     gone = np.zeros(table.num_rows, np.bool_)
     gone[purged.rows] = True
-    kept = pa.array(~gone)
     columns = {}
     for field in table.schema:
-        if field.name == "value":
-            empty = pa.scalar(b"", field.type)
-            columns[field.name] = pc.if_else(kept, table.column(field.name), empty)
-        elif field.name in (TIMESTAMP, UPTIME, START, "producer", "sequence"):  # how far a producer is, is folded
-            columns[field.name] = table.column(field.name)
-        elif field.name not in (PURGED, IDENTITY, FINGERPRINT):
-            chosen = pa.array(np.arange(table.num_rows), mask=gone)
-            columns[field.name] = table.column(field.name).take(chosen)
+        column = table.column(field.name)
+        if field.name not in (PURGED, IDENTITY, FINGERPRINT):
+            columns[field.name] = column if field.name in _KEPT else _without(column, field, gone)
     schema = with_purged(pa.schema([table.schema.field(name) for name in columns]))
     return pa.table([*columns.values(), *purge_columns(purged, table.num_rows)], schema=schema)
+
+
+def _without(column: pa.ChunkedArray, field: pa.Field, gone: NDArray[np.bool_]) -> pa.ChunkedArray:
+    """Return a column in which some rows are empty: null, where it may be."""
+    if column.null_count == len(column):
+        return column
+    if pa.types.is_map(field.type):
+        return column.take(pa.array(np.arange(len(gone)), mask=gone))
+    return pc.if_else(pa.array(gone), pa.scalar(None if field.nullable else b"", field.type), column)
 
 
 def _joined(first: Purged, second: Purged) -> Purged:

@@ -21,7 +21,7 @@ from oncelog.errors import Unsupported
 from oncelog.format import sealed
 from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
-from oncelog.log import naming, sealing
+from oncelog.log import sealing
 from oncelog.log.files import Files
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.repeats import Repeats, Walk, find
@@ -139,6 +139,10 @@ def _marks(home: LogHome, manifest: Manifest, unit: Sequence[Segment], chosen: R
 
 def _of_rows(hasher: Hasher, rows: Rows, first_row: int, chosen: Repeats, part: slice) -> Purged:
     numbers = chosen.positions[part] - rows.first_position
-    who = naming.named(hasher, [rows])
-    at = np.searchsorted(who.rows, numbers)
-    return Purged(numbers + rows.first_entry + first_row, chosen.firsts[part], who.keys[at], who.fingerprints()[at])
+    payload = rows.payload.take(pa.array(numbers))
+    return Purged(
+        numbers + rows.first_entry + first_row,
+        chosen.firsts[part],
+        hasher.identities(None, payload.column("id")),
+        hasher.fingerprints(payload),
+    )

@@ -50,9 +50,7 @@ def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogErro
 
 
 def _made(kind: type[OncelogError], message: str) -> OncelogError:
-    """Return an error of a kind, or of the nearest above it that needs no more than a message: more has not come through
-    Spark.
-    """
+    """Return an error of a kind, or of the nearest above it that needs a message only: more has not come with it."""
     for one in kind.__mro__:
         if issubclass(one, OncelogError):
             try:
