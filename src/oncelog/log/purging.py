@@ -21,7 +21,7 @@ from oncelog.errors import Unsupported
 from oncelog.format import sealed
 from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
-from oncelog.log import sealing
+from oncelog.log import naming, sealing
 from oncelog.log.files import Files
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.repeats import Repeats, Walk, find
@@ -143,6 +143,6 @@ def _of_rows(hasher: Hasher, rows: Rows, first_row: int, chosen: Repeats, part: 
     return Purged(
         numbers + rows.first_entry + first_row,
         chosen.firsts[part],
-        hasher.identities(None, payload.column("id")),
+        hasher.keys(payload),
         hasher.fingerprints(payload),
     )
