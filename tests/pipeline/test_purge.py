@@ -163,6 +163,21 @@ def test_what_is_not_sealed_is_told(tmp_path: Path) -> None:
     assert len(list(log.read())) == 14
 
 
+def test_several_files_are_purged_at_once(tmp_path: Path) -> None:
+    """Each file is written anew by itself; together they are one purge."""
+    log = oncelog.connect(tmp_path.as_uri()).log("orders", SETTINGS, create=True)
+    with log.writer() as writer:
+        for number in range(60):
+            writer.append(f"{number % 20}".encode() * 10_000, id=f"{number % 20}")
+    log.seal()
+    assert len(log.files()) > 3
+    done = log.purge(remove=True)
+    assert done.purged == 40
+    assert done.files > 2
+    assert [entry.position for entry in log.read()] == list(range(20))
+    assert log.verify().findings == ()
+
+
 def test_conflicts_are_left_alone(tmp_path: Path) -> None:
     """The same id with other content is nobody's duplicate."""
     log = oncelog.connect(tmp_path.as_uri()).log("orders", SETTINGS, create=True)

@@ -8,6 +8,7 @@ see a purged record; a retry still meets it, and gets the position that it alway
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -27,6 +28,9 @@ from oncelog.log.manifests import Known, Manifests
 from oncelog.log.repeats import Repeats, Walk, find
 from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
+
+AT_ONCE = 2
+"""How many files are written anew at once: each is in memory as a whole."""
 
 Progress = Callable[[int, int], None]
 
@@ -68,12 +72,14 @@ def purge(
     )
     if not remove or not len(chosen.positions):
         return found
-    purged = files = 0
-    for unit in _units(segments, chosen.positions):
-        count = _purge_file(home, manifests, clock, unit, chosen)
-        purged, files = purged + count, files + (count > 0)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        units = _units(segments, chosen.positions)
+        counts = list(pool.map(lambda unit: _purge_file(home, manifests, clock, unit, chosen), units))
     sealing.collect(home, manifests)
-    return msgspec.structs.replace(found, purged=purged, files=files, unsealed=found.duplicates - purged)
+    purged = sum(counts)
+    return msgspec.structs.replace(
+        found, purged=purged, files=sum(count > 0 for count in counts), unsealed=found.duplicates - purged
+    )
 
 
 def _find(
