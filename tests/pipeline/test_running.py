@@ -182,9 +182,11 @@ def test_history_tells_what_became_of_each_batch(shop: Shop, spark: SparkSession
     with kept.open("ab") as file:
         file.write(b'{"type":"batch","leg"')  # a kill in the middle of a line
     assert list(History(kept)) == events
-    page = report.of_run(shop.run(spark), list(History(kept)))
+    page = report.of_run(shop.run(spark), events)
     assert "What came in" in page
     assert "stored: 4" in page
+    assert history.recent([*cut, *events]) == [*cut, *events]  # a run that was cut short, and the one that went on
+    assert history.recent([*events, *cut]) == cut
 
 
 WRONG = [

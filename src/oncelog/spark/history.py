@@ -144,3 +144,9 @@ def kills(events: list[Event]) -> list[int]:
             found.append(last.at_us)
         last = event
     return found
+
+
+def recent(events: list[Event]) -> list[Event]:
+    """Return the events of the last run, and of those before it that were cut short and that it went on with."""
+    ends = [number for number, event in enumerate(events[:-1]) if isinstance(event, Ended)]
+    return events[ends[-1] + 1 :] if ends else events

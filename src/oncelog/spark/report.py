@@ -13,11 +13,12 @@ from oncelog.types import moment
 
 
 def of_run(outcome: Outcome, events: list[Event]) -> str:
-    """Return the page of a pipeline, over all of its runs."""
-    into = history.settled(events)
+    """Return the page of a pipeline: figures of all of its runs, plots of the last one and of what it went on with."""
+    last_run = history.recent(events)
+    into = history.settled(last_run)
     began_us = [event.at_us for event in events if isinstance(event, Started)]
     sections = [batches(into)] if into else []
-    sections += progress(events) + times(events)
+    sections += progress(last_run) + times(last_run)
     first, last = moment(min(began_us, default=0)), moment(max((event.at_us for event in events), default=0))
     runs = f"{len(began_us)} run{'s' if len(began_us) != 1 else ''}"
     return page.page(
@@ -75,7 +76,13 @@ def progress(events: Sequence[Event]) -> list[Section]:
         sent.append(exported)
     found = [*grown, *([Series("sent on", "plain", sent)] if exported else [])]
     plot = plots.lines(xs, found, what="records over time", unit="s", marks=marks)
-    sections = [Section("How it went", "Records over the time since the first run began.", plots.legend(found) + plot)]
+    sections = [
+        Section(
+            "How it went",
+            "Records over the time since the run began; where it was killed, the next one went on.",
+            plots.legend(found) + plot,
+        )
+    ]
     if exported:
         behind = [
             Series("not yet sent on", "conflict", [event.stored - at for event, at in zip(seen, sent, strict=True)])
