@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import bucket, crash, growth, queues, report, spark, window, workloads
+from benchmarks import bucket, crash, faces, growth, queues, report, spark, window, workloads
 from benchmarks.machine import machine
 from benchmarks.measure import FULL, QUICK, Measurement, Plan
 from benchmarks.reach import reach
@@ -32,6 +32,7 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "bucket": bucket.bucket,
     "queue": queues.queues,
     "spark": spark.spark,
+    "faces": faces.faces,
 }
 
 

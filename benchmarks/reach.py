@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, queues, spark
+from benchmarks import bucket, faces, queues, spark
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.workloads import OVERLAPPED
@@ -78,6 +78,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _bucket,
         _queue,
         _spark,
+        _faces,
     ):
         try:
             found += part(table)
@@ -194,3 +195,18 @@ def _spark(table: Table) -> Iterator[Reached]:
     yield Reached("Spark sink, the driver's own share of a job", "under 20 %", share, "%", share < 20)
     added_s = table.best(spark.MICRO, spark.OURS) - table.best(spark.MICRO, spark.NOOP)
     yield Reached("Spark sink, a micro-batch, beside a sink that does nothing", "reported", added_s, "s more", None)
+
+
+def _faces(table: Table) -> Iterator[Reached]:
+    checked = table.best(faces.SEQUENCED, "Oncelog, sequences checked")
+    slower = 100 * (1 - checked / table.best(faces.SEQUENCED, "Oncelog, sequences stored, not checked"))
+    yield Reached("sequenced producer against no deduplication", "at most 5 % slower", slower, "% slower", slower <= 5)
+    ratio = table.best(faces.VERSIONED, "Oncelog, append_batch") / table.best(
+        faces.VERSIONED, "Oncelog, streams, exact version"
+    )
+    yield Reached("stream append with an exact version, batches of ten", "within 1.5 x", ratio, "x", ratio <= 1.5)
+    rate = table.best(faces.FANNED, "Oncelog, events delivered")
+    yield Reached("a thousand subscriptions, events delivered", "reported", rate, "/s", None)
+    for row in table.rows:
+        if row.workload == faces.MILLION:
+            yield Reached(row.contender.removeprefix("Oncelog, "), "reported", row.best, row.unit, None)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli import inbox, jobs, log, pipeline, producer, queue, worker
+from oncelog.cli import inbox, jobs, log, pipeline, producer, queue, stream, worker
 from oncelog.cli.options import paragraphs, show_help
 from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -48,6 +48,7 @@ app = typer.Typer(
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(producer.app, name="producer")
+app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
 app.add_typer(inbox.app, name="inbox")
@@ -74,9 +75,9 @@ def _oncelog(
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
     as_json = "--json" in arguments
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
     try:
         code = app(list(arguments), prog_name="oncelog", standalone_mode=False)
     except EXPECTED as error:

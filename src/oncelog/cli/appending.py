@@ -148,6 +148,19 @@ def _append(writer: Writer, batch: Batch) -> list[tuple[int, Any]]:
     return []
 
 
+def records_of(path: Path, format: InputFormat | None) -> list[Record]:
+    """Return all records of a file, or raise ``InvalidArgument`` for the first that is none."""
+    fields = Fields(None, None)
+    found: list[Record] = []
+    named: InputFormat = "jsonl" if path.suffix in {".jsonl", ".ndjson"} else format_of(path, fields)
+    for batch in batches(path, format or named, fields):
+        for refusal in batch.refusals:
+            message = f"line {refusal.place}: {refusal.reason}"
+            raise InvalidArgument(message)
+        found += [_record(row) for row in batch.records.to_pylist()]
+    return found
+
+
 def _record(row: dict[str, Any]) -> Record:
     headers = row.get("headers")
     return Record(**row | {"headers": None if headers is None else dict(headers)})

@@ -113,46 +113,47 @@ class Sequences:
 
     def _judge(self, payload: pa.RecordBatch) -> tuple[Judged, dict[str, int]]:
         """Return the judgement, and for each producer that counts its sequences, what the next will be."""
-        names, numbers, given = _columns(payload)
         count = payload.num_rows
         unknown = np.full(count, UNKNOWN, np.int64)
         judged = Judged(payload, np.ones(count, np.bool_), unknown, unknown.copy(), {})
-        codes = np.asarray(names.indices.fill_null(-1))
+        numbers, given = _sequences(payload)
         counted: dict[str, int] = {}
-        for code, name in enumerate(names.dictionary.to_pylist()):
-            rows = np.flatnonzero(codes == code)
+        for name, rows in _producers(payload):
             if self._judge_one(judged, name, rows, numbers, given):
-                counted[name] = int(numbers[rows[-1]]) + 1
-        if not given.all():
-            filled = _with_column(payload, SEQUENCE, arrays.integers(numbers, codes >= 0))
+                counted[name] = int(numbers[rows][-1]) + 1
+        if given is not None:
+            owned = arrays.present(payload.column(payload.schema.get_field_index("producer")))
+            filled = _with_column(payload, SEQUENCE, arrays.integers(numbers, owned))
             judged = judged._replace(payload=filled)
         return judged, counted
 
     def _judge_one(
-        self, judged: Judged, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64], given: NDArray[np.bool_]
+        self, judged: Judged, name: str, rows: _Rows, numbers: NDArray[np.int64], given: NDArray[np.bool_] | None
     ) -> bool:
         """Decide the rows of one producer; return whether they were counted."""
-        explicit = bool(given[rows].all())
+        mine = numbers[rows]
+        explicit = given is None or bool(given[rows].all())
         try:
             if explicit:
-                self.producers.count(name, int(numbers[rows[0]]))
+                self.producers.count(name, int(mine[0]))
             else:
+                assert given is not None
                 _check_none_given(name, given[rows])
                 first = self.producers.count(name, None)
-                numbers[rows] = np.arange(first, first + len(rows))
+                mine = numbers[rows] = np.arange(first, first + len(mine))
         except InvalidArgument as error:
-            for row in rows.tolist():
+            for row in _numbered(rows, len(numbers)):
                 self._refuse(judged, row, error)
             return False
-        if self._policy.enabled and not self.producers.is_rising(name, numbers[rows]):
+        if self._policy.enabled and not self.producers.is_rising(name, mine):
             self._judge_each(judged, name, rows, numbers)
         return not explicit
 
-    def _judge_each(self, judged: Judged, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+    def _judge_each(self, judged: Judged, name: str, rows: _Rows, numbers: NDArray[np.int64]) -> None:
         """Decide the rows of a producer that are not simply new, one by one."""
         fresh: dict[int, int] = {}
         highest: int | None = None
-        for row in rows.tolist():
+        for row in _numbered(rows, len(numbers)):
             sequence = int(numbers[row])
             try:
                 found = self.producers.find(name, sequence)
@@ -201,16 +202,13 @@ class Sequences:
 
     def push_rows(self, payload: pa.RecordBatch, positions: NDArray[np.int64], group: Group) -> None:
         """Note that rows, all new, go into a group."""
-        names, numbers, _ = _columns(payload)
-        codes = np.asarray(names.indices.fill_null(-1))
-        for code, name in enumerate(names.dictionary.to_pylist()):
-            rows = np.flatnonzero(codes == code)
+        numbers, _ = _sequences(payload)
+        for name, rows in _producers(payload):
+            mine, places = numbers[rows], positions[rows]
             # Runs: where the sequence and the position do not both go on by one, another begins.
-            steps = (np.diff(numbers[rows]) != 1) | (np.diff(positions[rows]) != 1)
-            edges = np.flatnonzero(steps) + 1
-            for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
-                first, last = rows[start], rows[end - 1]
-                self._push(name, int(numbers[first]), int(numbers[last]), int(positions[first]), group)
+            edges = (np.flatnonzero((np.diff(mine) != 1) | (np.diff(places) != 1)) + 1).tolist()
+            for start, end in zip([0, *edges], [*edges, len(mine)], strict=True):
+                self._push(name, int(mine[start]), int(mine[end - 1]), int(places[start]), group)
 
     # What is durable.
 
@@ -224,16 +222,46 @@ class Sequences:
         return self.producers.marks()
 
 
-def _columns(payload: pa.RecordBatch) -> tuple[pa.DictionaryArray, NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the producers, the sequences (0 where there is none) and whether one is given, row by row."""
-    producers = payload.column(payload.schema.get_field_index("producer")).dictionary_encode()
+_Rows = slice | NDArray[np.int64]
+"""Rows of a payload: their numbers, or all of them."""
+
+
+def _numbered(rows: _Rows, count: int) -> list[int]:
+    numbers: list[int] = np.arange(count)[rows].tolist()
+    return numbers
+
+
+def _producers(payload: pa.RecordBatch) -> list[tuple[str, _Rows]]:
+    """Return the producers in a payload, each with its rows."""
+    column = payload.column(payload.schema.get_field_index("producer"))
+    if _is_one(column):
+        return [(column[0].as_py(), slice(None))]
+    encoded = column.dictionary_encode()
+    codes = np.asarray(encoded.indices.fill_null(-1))
+    return [(name, np.flatnonzero(codes == code)) for code, name in enumerate(encoded.dictionary.to_pylist())]
+
+
+def _is_one(column: pa.Array) -> bool:
+    """Tell, at a fraction of the cost of looking for all, whether a string column has one value only."""
+    if column.null_count or not len(column):
+        return False
+    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    first, size = int(ends[0]), int(ends[1] - ends[0])
+    if int(ends[-1]) - first != size * len(column) or (np.diff(ends) != size).any():
+        return False
+    data = column.buffers()[2].slice(first, size * len(column)).to_pybytes()
+    return bool(data == data[:size] * len(column))
+
+
+def _sequences(payload: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+    """Return the sequences (0 where there is none), and which are given (``None``: all)."""
     at = payload.schema.get_field_index("sequence")
     if at < 0:
-        return producers, np.zeros(payload.num_rows, np.int64), np.zeros(payload.num_rows, np.bool_)
+        return np.zeros(payload.num_rows, np.int64), np.zeros(payload.num_rows, np.bool_)
     column = payload.column(at)
     if not column.null_count:
-        return producers, np.asarray(column), np.ones(payload.num_rows, np.bool_)
-    return producers, np.array(column.fill_null(0)), arrays.present(column)
+        return np.asarray(column), None
+    return np.array(column.fill_null(0)), arrays.present(column)
 
 
 def _check_none_given(name: str, given: NDArray[np.bool_]) -> None:

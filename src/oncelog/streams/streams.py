@@ -88,6 +88,11 @@ class Streams(Handle):
         self._live = Live(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
 
+    @property
+    def index_bytes(self) -> int:
+        """The bytes that the index of streams takes in memory."""
+        return self._index.nbytes
+
     def is_of(self, log: Log) -> bool:
         """Tell whether this is the face of that very handle of a log."""
         return self._log is log

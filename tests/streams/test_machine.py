@@ -1,0 +1,208 @@
+"""Whatever is done to streams, in whatever order, they say what a dictionary of lists says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from oncelog import EventAck, Record, Streams
+from oncelog.errors import IdConflict, OncelogError, PartialOverlap, WrongExpectedVersion
+from oncelog.log.writer import Writer
+from oncelog.streams.directory import Directory
+from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living
+
+names = st.sampled_from(["a", "b", "ab"])
+ids = st.lists(st.sampled_from("123456"), min_size=1, max_size=3, unique=True)
+expectations = st.one_of(st.sampled_from(["any", "any", "no stream", "exists"]), st.integers(0, 6))
+endings = st.sampled_from(["crash", "none", "all", "some"])
+
+
+class Event(NamedTuple):
+    """What is stored: where, which batch it came with, and what it says."""
+
+    position: int
+    batch: int
+    id: str
+    value: bytes
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """Streams beside a dictionary of lists."""
+
+    make_world: ClassVar[Callable[[], World]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = type(self).make_world()
+        self.events: dict[str, list[Event]] = {}
+        self.count = 0
+        self.life: AbstractContextManager[Callable[[Writer], Writer]]
+        self.born: Callable[[Writer], Writer]
+        self.streams: Streams
+
+    @initialize()
+    def begin(self) -> None:
+        """Start a process."""
+        self.life = living(self.world)
+        self.born = self.life.__enter__()
+        self.streams = self.world.database().streams(LOG, create=True)
+
+    def teardown(self) -> None:
+        """Let the process go."""
+        if hasattr(self, "life"):
+            self.end()
+
+    def end(self) -> None:
+        """End the process with what it holds."""
+        if self.streams._writer is not None:
+            self.born(self.streams._writer)
+        self.life.__exit__(None, None, None)
+
+    @rule(stream=names, chosen=ids, variant=st.sampled_from([0, 0, 0, 1]), expected=expectations)
+    def append(self, stream: str, chosen: list[str], variant: int, expected: Any) -> None:
+        """Append a batch: it is answered as the dictionary says."""
+        batch = [Record(b"%d" % variant, id=id) for id in chosen]
+        wanted = self.expect(stream, batch, expected)
+        found = self.ask(stream, batch, expected)
+        assert found == wanted, f"told {found}, expected {wanted}"
+
+    def ask(self, stream: str, batch: list[Record], expected: Any) -> object:
+        """Return the acks, or the type of the error."""
+        try:
+            found = self.streams.append(stream, batch, expected=expected, timeout_s=None)
+        except OncelogError as error:
+            return type(error)
+        return [(ack.version, ack.position, ack.duplicate) for ack in found]
+
+    def expect(self, stream: str, batch: list[Record], expected: Any) -> object:
+        """Return the acks, or the type of the error; be as the streams are then."""
+        there = self.events.get(stream, [])
+        known = {event.id: version for version, event in enumerate(there)}
+        exact = -1 if expected == "no stream" else expected
+        versions = [known.get(str(record.id), -1) for record in batch]
+        if any(version >= 0 for version in versions):
+            return self.retry(there, batch, versions, exact)
+        current = len(there) - 1
+        if (isinstance(exact, int) and exact != current) or (exact == "exists" and not there):
+            return WrongExpectedVersion
+        first = self.count
+        self.events.setdefault(stream, []).extend(
+            Event(first + row, first, str(record.id), record.value) for row, record in enumerate(batch)
+        )
+        self.count += len(batch)
+        return [(current + 1 + row, first + row, False) for row in range(len(batch))]
+
+    def retry(self, there: list[Event], batch: list[Record], versions: list[int], exact: Any) -> object:
+        """Return the answer to a batch of which something is stored."""
+        first = there[versions[0]]
+        whole = [version for version, event in enumerate(there) if event.batch == first.batch]
+        if versions != whole:
+            return PartialOverlap
+        if [there[version].value for version in versions] != [record.value for record in batch]:
+            return IdConflict
+        if isinstance(exact, int) and versions[0] != exact + 1:
+            return IdConflict
+        return [(version, there[version].position, True) for version in versions]
+
+    @rule()
+    def restart(self) -> None:
+        """Leave in peace, and come back."""
+        self.streams.close()
+        self.end()
+        self.begin()
+
+    @rule(ending=endings, seed=st.integers(0, 1000))
+    def crash(self, ending: Ending, seed: int) -> None:
+        """End the process, or the machine, and start again."""
+        self.end()
+        self.world.end(ending, seed)
+        self.begin()
+
+    @rule(which=st.sampled_from(["streams/", "dedup_snapshot/"]))
+    def lose(self, which: str) -> None:
+        """Delete what is stored beside the log: the next process does without."""
+        home = self.streams._log.home
+        for key in home.list(which):
+            home.delete(key)
+
+    @rule(stream=names, start=st.integers(0, 5), backward=st.booleans())
+    def read(self, stream: str, start: int, *, backward: bool) -> None:
+        """Read a stream from somewhere."""
+        if stream not in self.events:
+            return
+        direction: Any = "backward" if backward else "forward"
+        found = [event.version for event in self.streams.read(stream, start, direction=direction)]
+        end = len(self.events[stream])
+        assert found == (list(range(min(start, end - 1), -1, -1)) if backward else list(range(start, end)))
+
+    @invariant()
+    def says_what_the_dictionary_says(self) -> None:
+        """All events are there, once, at their positions and versions; a subscriber gets the same."""
+        if not hasattr(self, "streams"):
+            return
+        expected = {
+            event.position: (stream, version, event.id, event.value)
+            for stream, events in self.events.items()
+            for version, event in enumerate(events)
+        }
+        found = {
+            event.position: (event.stream, event.version, event.id, event.value) for event in self.streams.read_all()
+        }
+        assert found == expected
+        assert {one.stream: one.version for one in self.streams.list()} == {
+            stream: len(events) - 1 for stream, events in self.events.items()
+        }
+
+
+class DiskMachine(StreamMachine):
+    """Streams on a simulated disk."""
+
+    make_world = staticmethod(lambda: DiskWorld(auto_advance=False))
+
+
+class MemoryMachine(StreamMachine):
+    """Streams in memory."""
+
+    make_world = staticmethod(lambda: MemoryWorld(auto_advance=False))
+
+
+def run(machine: type[StreamMachine], examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
+    """Try the machine."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, phases=phases, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+@pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine])
+def test_streams_say_what_a_dictionary_says(machine: type[StreamMachine]) -> None:
+    """Retries, conflicts, overlaps and versions are as they must be, whatever happens in between."""
+    run(machine, 20)
+
+
+def test_a_directory_that_counts_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control: versions that do not count what came before are found out."""
+
+    def forgetful(self: Directory, name: bytes) -> int:
+        number = add(self, name)
+        if self.size == 2:
+            self.counts[0] = 0
+        return number
+
+    add = Directory.add
+    monkeypatch.setattr(Directory, "add", forgetful)
+    with pytest.raises(AssertionError):
+        run(MemoryMachine, 200, [Phase.generate])  # what was found need not be made small
+
+
+def test_acks_are_values() -> None:
+    """What the machine compares is what users get."""
+    assert EventAck(version=1, position=2, timestamp=None).duplicate is False
