@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from oncelog.connect import Database, connect
 from oncelog.log.log import Log
 
-_OPEN: dict[tuple[int, str], Database] = {}
+_OPEN: dict[tuple[object, ...], Database] = {}
 
 
-def database(url: str) -> Database:
-    """Return the database at a URL, opened once in each process: neither clients nor locks survive a fork."""
-    key = (os.getpid(), url)
+def database(url: str, storage: Mapping[str, str] | None = None) -> Database:
+    """Return the database at a URL, opened once in each process: neither clients nor locks survive a fork.
+
+    ``storage`` are the options of the store's client, for a bucket.
+    """
+    options = dict(storage or {})
+    key = (os.getpid(), url, *sorted(options.items()))
     found = _OPEN.get(key)
     if found is None or found.closed:
-        found = _OPEN[key] = connect(url)
+        found = _OPEN[key] = connect(url, options=options)
     return found
 
 
-def log(url: str, name: str, *, create: bool = False) -> Log:
-    """Return a log, as URL and name alone say where it is."""
-    return database(url).log(name, create=create)
+def log(url: str, name: str, storage: Mapping[str, str] | None = None, *, create: bool = False) -> Log:
+    """Return a log, as URL, name and options alone say where it is."""
+    return database(url, storage).log(name, create=create)

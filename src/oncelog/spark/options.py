@@ -30,6 +30,8 @@ READ = (
     "columns",
     "pushFilters",
 )
+STORAGE = "storage."
+"""What the options of a bucket's client begin with, as in ``storage.endpoint``."""
 WRITE = (
     "url",
     "log",
@@ -45,7 +47,7 @@ WRITE = (
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be read, and how. Nothing of it but ``url`` and ``log`` is required."""
+    """What is to be read, and how; only ``url`` and ``log`` are required. ``storage`` is for a bucket's client."""
 
     url: str
     log: str
@@ -57,6 +59,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] | None = None
     push_filters: bool = False
+    storage: dict[str, str] = {}
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -75,6 +78,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             columns=options.names("columns"),
             push_filters=options.flag("pushFilters", default=False),
+            storage=options.storage(),
         )
 
 
@@ -91,6 +95,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_replay: OnReplay = "error"
     create: bool = False
     writer_wait_s: float = 60.0
+    storage: dict[str, str] = {}
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
@@ -110,6 +115,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
             on_replay=cast("OnReplay", options.choice("onReplay", ("error", "skip", "ids"))),
             create=options.flag("create", default=False),
             writer_wait_s=options.seconds("writerWaitSeconds", 60.0),
+            storage=options.storage(),
         )
 
 
@@ -201,6 +207,10 @@ class _Given:
         except (ValueError, OverflowError):
             self.refuse(name, f"is {value!r}, must be milliseconds since 1970, or ISO 8601 as in 2026-01-31T12:00:00Z")
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    def storage(self) -> dict[str, str]:
+        """Return the options that are for the store's own client."""
+        return {name.removeprefix(STORAGE): value for name, value in self._values.items() if name.startswith(STORAGE)}
 
     def names(self, name: str) -> tuple[str, ...] | None:
         value = self.text(name)

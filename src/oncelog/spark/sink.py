@@ -56,7 +56,8 @@ class _Sink:
         self._open()  # so that a log that is not there is told before a task has run
 
     def _open(self) -> Log:
-        return connections.log(self._options.url, self._options.log, create=self._options.create)
+        options = self._options
+        return connections.log(options.url, options.log, options.storage, create=options.create)
 
     def _stage(self, batches: Iterator[pa.RecordBatch]) -> Message:
         context = TaskContext.get()

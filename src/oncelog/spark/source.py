@@ -36,7 +36,7 @@ class Rows:
 
     def open(self) -> Log:
         """Return the log."""
-        return connections.log(self._options.url, self._options.log)
+        return connections.log(self._options.url, self._options.log, self._options.storage)
 
     def ranges(self, log: Log, start: int, end: int) -> list[Range]:
         """Return what each task is to read of the positions from ``start`` to ``end``."""
