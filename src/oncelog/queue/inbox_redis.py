@@ -31,7 +31,6 @@ local function span(text)
   if text == '' then return '' end
   return string.format('%.0f', now + tonumber(text))
 end
-for i = 7, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 local token, attempts = tonumber(was[3] or '0'), tonumber(was[6] or '0')
 if ARGV[3] == '1' then
   token = math.max(now, token + 1)
@@ -39,13 +38,23 @@ if ARGV[3] == '1' then
 end
 local stamp = string.format('%.0f', now)
 local written = string.format('%.0f', token)
-redis.call('HSET', KEYS[1], 'token', written, 'attempts', attempts, 'first_us', was[5] or stamp)
-if ARGV[4] ~= '=' then redis.call('HSET', KEYS[1], 'until_us', span(ARGV[4])) end
-if ARGV[5] ~= '=' then redis.call('HSET', KEYS[1], 'keep_us', span(ARGV[5])) end
-if ARGV[6] ~= '' then
-  local story = redis.call('HGET', KEYS[1], 'story') or ''
-  redis.call('HSET', KEYS[1], 'changed_us', stamp, 'story', story .. stamp .. ' ' .. written .. ARGV[6])
+local fields = {'token', written, 'attempts', attempts, 'first_us', was[5] or stamp}
+local function add(name, value)
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
 end
+local story = was[4] or ''
+for i = 7, #ARGV, 2 do
+  if ARGV[i] == 'story' then story = ARGV[i + 1] end
+  add(ARGV[i], ARGV[i + 1])
+end
+if ARGV[4] ~= '=' then add('until_us', span(ARGV[4])) end
+if ARGV[5] ~= '=' then add('keep_us', span(ARGV[5])) end
+if ARGV[6] ~= '' then
+  add('changed_us', stamp)
+  add('story', story .. stamp .. ' ' .. written .. ARGV[6])
+end
+redis.call('HSET', KEYS[1], unpack(fields))
 return {1, written, attempts}
 """
 _READ = """
