@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import Closed, CorruptionError
+from oncelog.format import snapshot as snapshot_format
 from oncelog.format.base import Base, decode, encode
 from oncelog.format.snapshot import ProducerMark
 from oncelog.limits import KIB
@@ -126,6 +128,28 @@ def test_a_base_that_is_lost_or_damaged_is_never_read_as_an_empty_one(damage: st
         log.writer()
     with pytest.raises(CorruptionError):
         log.producers()
+    verified = log.verify()
+    assert not verified.ok
+    assert any(finding.where == key for finding in verified.findings)
+
+
+def test_a_snapshot_that_tells_another_sequence_is_found() -> None:
+    """Verifying holds what a snapshot says of producers against their records."""
+    _, log = shop(LogSettings())
+    with log.writer() as w:
+        w.append(b"x", producer="a", sequence=7)
+        w.append(b"x", producer="b", sequence=1)
+        w.snapshot()
+    assert log.verify().ok
+    home = log.home
+    (key,) = home.list(snapshots.prefix(log.log_id))
+    taken = snapshot_format.decode(home.read(key), key)
+    wrong = msgspec.structs.replace(taken, producers={**taken.producers, "a": ProducerMark(9, 0, 0)})
+    home.delete(key)
+    home.create(key, snapshot_format.encode(wrong))
+    (finding,) = log.verify().findings
+    assert finding.severity == "error"
+    assert "'a'" in finding.what
 
 
 def test_every_byte_of_a_base_counts() -> None:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.format.snapshot import Snapshot
-from oncelog.log import naming
+from oncelog.format.snapshot import ProducerMark, Snapshot
+from oncelog.log import bases, naming
 from oncelog.log.adopted import Adopted
 from oncelog.log.recovery import fold
 from oncelog.log.rows import Rows
@@ -179,6 +180,37 @@ class SnapshotCheck:
         self._window.evict(self._taken.uptime_us)
         positions = self._window.dump().positions
         return positions[~np.isin(positions, self._sorted) & (positions < self._taken.watermark)]
+
+
+class ProducerCheck:
+    """Compares how far producers got, as a snapshot has it, with their last records before its watermark."""
+
+    def __init__(self, taken: Snapshot) -> None:
+        self._taken = taken
+        self._producers = Producers()
+
+    def add(self, rows: Rows) -> None:
+        """Add records; those behind the watermark are left out."""
+        bases.fold_producers(self._producers, rows.cut(0, self._taken.watermark - rows.first_position))
+
+    def findings(self, first_position: int) -> list[Finding]:
+        """Return where the snapshot and the log differ, as far as the log goes back."""
+        told = self._producers.marks()
+        wrong = [
+            name
+            for name, mark in self._taken.producers.items()
+            if mark.last_position >= first_position and not _is_same(mark, told.get(name))
+        ]
+        if not wrong:
+            return []
+        what = f"{len(wrong)} of its producers got to another place by the log, the first: {wrong[0]!r}"
+        return [Finding("error", f"snapshot up to {self._taken.watermark}", what)]
+
+
+def _is_same(mark: ProducerMark, other: ProducerMark | None) -> bool:
+    if other is None:
+        return False
+    return (mark.last_sequence, mark.last_position) == (other.last_sequence, other.last_position)
 
 
 def _previous(keys: NDArray[np.uint64]) -> NDArray[np.int64]:

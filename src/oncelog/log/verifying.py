@@ -12,10 +12,10 @@ from oncelog.format import block, snapshot
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import naming, sealing, snapshots
+from oncelog.log import bases, naming, sealing, snapshots
 from oncelog.log.adoption import read_identities
 from oncelog.log.files import READ_BYTES, Files
-from oncelog.log.judging import Finding, Repeats, Severity, SnapshotCheck
+from oncelog.log.judging import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck
 from oncelog.log.manifests import Known, Manifests
 from oncelog.log.rows import Rows
 from oncelog.storage.base import LogHome
@@ -66,9 +66,11 @@ class _Verifier:
         self._uptime_us = 0
         self._repeats = Repeats(known.manifest, self._hasher)
         self._snapshot: SnapshotCheck | None = None
+        self._producers: ProducerCheck | None = None
 
     def run(self) -> Verification:
         """Check the manifest, the snapshots, and every record."""
+        self._check_base()
         self._check_snapshots()
         self._end = self._visible_end()
         while self._position < self._end:
@@ -80,6 +82,8 @@ class _Verifier:
             self._tell()
         if self._snapshot is not None:
             self._findings += self._snapshot.findings(self._known.manifest)
+        if self._producers is not None:
+            self._findings += self._producers.findings(self._known.manifest.first_position)
         self._check_leftovers()
         self._tell()
         return Verification(
@@ -101,6 +105,13 @@ class _Verifier:
         self._known = newer
         return True
 
+    def _check_base(self) -> None:
+        """Look whether what truncation left to be remembered can be read: nothing could rebuild it."""
+        try:
+            self._known, _ = self._manifests.look(self._known, lambda manifest: bases.load(self._home, manifest))
+        except (CorruptionError, Unsupported) as error:
+            self._note("error", str(self._known.manifest.base), str(error))
+
     def _check_snapshots(self) -> None:
         """Look for snapshots that cannot be read, and keep the newest to be compared with the log."""
         newest: Snapshot | None = None
@@ -121,6 +132,8 @@ class _Verifier:
                 newest = taken
         if newest is not None and self._known.manifest.settings.idempotence != "off":
             self._snapshot = SnapshotCheck(newest, self._known.manifest, self._hasher)
+        if newest is not None and newest.producers:
+            self._producers = ProducerCheck(newest)
 
     def _visible_end(self) -> int:
         while True:
@@ -228,6 +241,8 @@ class _Verifier:
             self._findings += [Finding("error", where, what) for what in found]
         if self._snapshot is not None:
             self._snapshot.add(rows)
+        if self._producers is not None:
+            self._producers.add(rows)
 
     def _check_order(self, rows: Rows, where: str) -> None:
         for name, micros, before in (
