@@ -78,6 +78,7 @@ def test_connect_is_the_function_whatever_was_imported(first: str) -> None:
 
 def test_nothing_else_looks_exported() -> None:
     """What can be imported from ``oncelog`` and is neither exported nor a module would be used, and then missed."""
+    assert all(getattr(oncelog, name) for name in oncelog.__all__), "names are loaded when they are first used"
     public = {name for name, value in vars(oncelog).items() if not name.startswith("_") and not inspect.ismodule(value)}
     assert public == EXPORTED
 
