@@ -49,8 +49,8 @@ def test_nothing_is_lost_or_doubled_by_two_kills(tmp_path: Path) -> None:
 
 
 def disputed(day: list[orders.Order]) -> tuple[int, int]:
-    """Return how many attempts of a day are in conflict at least and at most: of two orders with one id that come in one
-    batch, either may stand, and then every attempt of the other is put aside.
+    """Return how many attempts of a day are in conflict, at least and at most: of two orders with one id that come in
+    one batch, either may stand, and then every attempt of the other is put aside.
     """
     contents: dict[str, Counter[tuple[int, int]]] = {}
     for attempt in day:
