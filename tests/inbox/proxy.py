@@ -15,7 +15,9 @@ _CHUNK = 1 << 20
 
 
 class Proxy:
-    """Passes messages on, one connection at a time, and counts them, there and back."""
+    """Passes messages on, one connection at a time, and counts them, there and back; ``trips`` are the answers that
+    were waited for.
+    """
 
     def __init__(self, listen: Path, server: Path) -> None:
         self._server = server
@@ -26,12 +28,13 @@ class Proxy:
         self.victim = 0
         self.kill_at = 0
         self.messages = 0
+        self.trips = 0
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def arm(self, victim: int, kill_at: int) -> None:
         """Kill this process at that message, counted from now; 0 never."""
-        self.messages, self.victim, self.kill_at = 0, victim, kill_at
+        self.messages, self.trips, self.victim, self.kill_at = 0, 0, victim, kill_at
 
     def _serve(self) -> None:
         while True:
@@ -44,7 +47,7 @@ class Proxy:
                 self._pass(client, server)
 
     def _pass(self, client: socket.socket, server: socket.socket) -> None:
-        other = {client: server, server: client}
+        other, asked = {client: server, server: client}, False
         while True:
             for ready in select.select([client, server], [], [])[0]:
                 try:
@@ -54,6 +57,8 @@ class Proxy:
                 if not data:
                     return
                 self.messages += 1
+                self.trips += asked and ready is server
+                asked = ready is client
                 if self.kill_at and self.messages == self.kill_at:
                     os.kill(self.victim, signal.SIGKILL)
                     return

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncelog import Inbox, InvalidArgument, LeaseLost, Unavailable, Unsupported
 from tests.inbox.places import INSERT, AnyPlace, Place
+from tests.inbox.proxy import Proxy
 
 
 def test_work_on_an_effect_that_is_done_is_taken_back(database: AnyPlace) -> None:
@@ -200,6 +201,33 @@ def test_homes_that_are_none() -> None:
     for bad_options in ({"expired": "later"}, {"lease_s": 0}, {"retention_s": -1}, {"tenant": "x" * 2000}):
         with pytest.raises(InvalidArgument):
             Inbox(sqlite3.connect(":memory:"), **bad_options)
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_at_most_one_round_trip_is_added(
+    postgres_url: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    autocommit: bool,  # noqa: FBT001
+) -> None:
+    """The key goes with BEGIN and the result with COMMIT: counted at the socket, there and back."""
+    Place("psycopg", postgres_url).close()
+    folder = tmp_path_factory.mktemp("p")
+    host = str(psycopg.conninfo.conninfo_to_dict(postgres_url)["host"])
+    there = postgres_url.replace(host, str(folder))
+    proxy = Proxy(folder / ".s.PGSQL.5432", Path(host) / ".s.PGSQL.5432")
+    with proxy, psycopg.connect(there, autocommit=autocommit) as connection:
+        inbox = Inbox(connection)
+        counted = []
+        for number in range(3):  # the first makes the tables
+            proxy.arm(0, 0)
+            with connection.transaction():
+                connection.execute(INSERT.format("alone"))
+            alone = proxy.trips
+            with inbox.once(f"k{number}") as effect:
+                connection.execute(INSERT.format("effect"))
+                effect.result = number
+            counted.append(proxy.trips - 2 * alone)
+    assert max(counted[1:]) <= (0 if autocommit else 1)
 
 
 def test_a_redis_that_forgets_keys_is_refused(redis_socket: Path) -> None:
