@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import MemoryStore
@@ -13,11 +14,13 @@ import oncelog
 from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Window
 from oncelog.connect import Database
 from oncelog.limits import KIB
+from oncelog.log.copying import Copy
 from oncelog.log.log import Log
 from oncelog.storage.base import Storage
 from oncelog.storage.bucket import Bucket
 from oncelog.storage.memory import MemoryStorage
 from oncelog.storage.object import ObjectStorage
+from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
 
@@ -186,3 +189,44 @@ def test_what_truncation_left_behind_is_copied(tmp_path: Path, there: Database) 
         with there.log("orders").writer(producer="importer") as writer:
             assert writer.last_sequence == 2
             assert writer.append(b"v" * 70_000, sequence=0).duplicate
+
+
+def test_a_copy_that_is_swept_while_it_grows() -> None:
+    """What was stored and not pointed to yet is as young as the copy, however old the file is that it is of."""
+    clock = SimulatedClock()
+    here, there = Database(MemoryStorage(clock=clock), clock), Database(MemoryStorage(clock=clock), clock)
+    log = here.log("orders", SETTINGS, create=True)
+    with log.writer() as writer:
+        writer.append_many(RECORDS[:20])
+    here.copy("orders", there)
+    with log.writer() as writer:
+        writer.append_many(RECORDS[20:])
+    log.seal()
+    clock.advance(3 * 86_400)
+
+    def sweep(_done: int, _total: int) -> None:
+        there.log("orders").sweep()
+
+    here.copy("orders", there, progress=sweep)
+    check_same(here, there)
+
+
+def test_a_segment_that_is_sealed_before_it_was_read(there: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had been acknowledged when the copy began is in it, also where nobody tells a block that is gone from one
+    that never was.
+    """
+    here = Database(ObjectStorage(Bucket(MemoryStore(), "s3://memory")))
+    log = here.log("orders", SETTINGS, create=True)
+    writer = log.writer()
+    writer.append_many(RECORDS)
+    look = Copy._open
+
+    def later(self: Copy, *where: Any) -> Iterator[Any]:
+        writer.close()
+        log.seal()
+        return look(self, *where)
+
+    monkeypatch.setattr(Copy, "_open", later)
+    assert here.copy("orders", there).records == len(RECORDS)
+    check_same(here, there)
+    here.close()

@@ -2,7 +2,8 @@
 
 Everything in the copy is a sealed file, whatever it was before: files mean the same in every home, blocks do not. Each
 is stored whole or not at all, under a name that tells what is in it, so a copy that was cut short goes on where it
-stopped. The manifest comes last: before it there is no log at the other end.
+stopped. It also tells when it was stored, not when the original was: who sweeps the other end leaves a day to what no
+manifest points to. The manifest comes last: before it there is no log at the other end.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import msgspec
+import pyarrow as pa
 import xxhash
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, InvalidArgument, NotFound
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.format import sealed
 from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Manifest, Segment
@@ -49,6 +51,7 @@ class Copy:
         self._progress = progress or (lambda _done, _total: None)
         self._stored = 0
         self._made: dict[str, str] = {}
+        self._floor_us = 0
 
     def run(self, known: Known, name: str) -> Copied:
         """Copy the log as it is now. ``InvalidArgument`` when another log, or more than this one, is at the other end.
@@ -57,11 +60,11 @@ class Copy:
         """
         manifests = Manifests(self._source, self._clock)
         there = Manifests(self._target, self._clock)
-        self._check(there.newest(), known.manifest, name)
-        if there.newest() is None:
+        before = there.newest()
+        self._check(before, known.manifest, name)
+        if before is None:
             self._target.probe()
-        made = self._target.list(sealing.PREFIX)
-        self._made = {key.removesuffix(".parquet").rpartition("-")[2]: key for key in made}
+        self._look_for_made(there, before)
         _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))
         self._publish(there, wanted)
         files = {segment.file.key: segment.file for segment in (*wanted.segments, *wanted.conflicts) if segment.file}
@@ -71,6 +74,16 @@ class Copy:
             bytes=sum(file.size_bytes for file in files.values()),
             bytes_stored=self._stored,
         )
+
+    def _look_for_made(self, there: Manifests, before: Known | None) -> None:
+        """Find what was stored before, but for what a sweep may be about to delete."""
+        used: set[str] = set()
+        if before is not None:
+            self._floor_us = before.manifest.staging_floor_us
+            _, used = there.look(before, lambda manifest: sealing.used(there, manifest))
+        for key in self._target.list(sealing.PREFIX):
+            if key in used or sealing.created_us(key) >= self._floor_us:
+                self._made[_content(key)] = key
 
     def _check(self, there: Known | None, manifest: Manifest, name: str) -> None:
         if there is None:
@@ -84,7 +97,7 @@ class Copy:
 
     def _copied(self, manifests: Manifests, manifest: Manifest, name: str) -> Manifest:
         """Store everything that a manifest leads to; return the manifest of the copy."""
-        segments = [*manifests.closed_from(manifest, manifest.first_position), *self._open(manifest)]
+        segments = [*manifests.closed_from(manifest, manifest.first_position), *self._open(manifests, manifest)]
         total, done = sum(segment.entries for segment in segments), 0
         copied: list[Segment] = []
         for segment in segments:
@@ -92,8 +105,7 @@ class Copy:
             done += segment.entries
             self._progress(done, total)
         conflicts = [self._segment(manifest.log_id, segment) for segment in manifests.conflicts(manifest)]
-        if manifest.base is not None:
-            self._object(manifest.base)
+        base = self._file(manifest.base) if manifest.base is not None else None
         newest = copied[-1] if copied else None
         next_position = max(manifest.next_position, newest.next_position if newest else 0)
         self._snapshot(manifest.log_id, next_position)
@@ -101,6 +113,7 @@ class Copy:
             manifest,
             name=name,
             writer=COPIED,
+            base=base,
             open_segment=None,
             next_position=next_position,
             last_timestamp_us=max(manifest.last_timestamp_us, newest.last_timestamp_us if newest else 0),
@@ -115,7 +128,7 @@ class Copy:
             truncator=b"",
         )
 
-    def _open(self, manifest: Manifest) -> Iterator[Segment]:
+    def _open(self, manifests: Manifests, manifest: Manifest) -> Iterator[Segment]:
         """Yield what can be seen of the open segment, if anything, as if it were closed there."""
         number = manifest.open_segment
         if number is None:
@@ -126,6 +139,10 @@ class Copy:
             for rows in map(Rows.of_blocks, gather(found[0])):
                 first = first or rows
         if first is None or rows is None:
+            newest = manifests.newest()
+            if newest is not None and newest.manifest.open_segment != number:
+                message = f"segment {number} was closed, and perhaps sealed, before it was read"
+                raise NotFound(message)  # a newer manifest tells where its records are
             return
         yield Segment(
             number=number,
@@ -144,42 +161,49 @@ class Copy:
     def _segment(self, log_id: str, segment: Segment) -> Segment:
         """Store a segment as a sealed file, unless it is there; return what the copy's manifest says of it."""
         if segment.file is not None:
-            self._object(segment.file.key, segment.file)
-            if segment.identities is not None:
-                self._object(segment.identities)
-            return segment
+            file = msgspec.structs.replace(segment.file, key=self._file(segment.file.key, segment.file.checksum))
+            identities = self._file(segment.identities) if segment.identities is not None else None
+            return msgspec.structs.replace(segment, file=file, identities=identities)
         token = xxhash.xxh3_64_hexdigest(f"{log_id}/{segment.number}/{segment.entries}".encode())
-        key = self._made.get(token)
-        labels = {segment.number: 0}
-        if key is None:
-            key = f"{sealing.PREFIX}{self._clock.now_us():020d}-{token}.parquet"
+        content = f"{token}.parquet"
+        labels = {segment.number: segment.labels}
+        if content in self._made:
+            data = self._target.read(self._made[content])
+        else:
+            labels = {segment.number: 0}
             schema = sealing.schema_of(self._source, [segment])
             data = sealed.encode(sealing.tables(self._source, [segment], labels, schema), schema)
-            self._target.create(key, [data])
-            self._stored += data.size
-        else:
-            data = self._target.read(key)
-            labels = {segment.number: segment.labels}
+            self._store(content, data)
+        key = self._made[content]
         file = File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
         return msgspec.structs.replace(segment, file=file, end=0, size_bytes=0, labels=labels[segment.number])
 
-    def _object(self, key: str, file: File | None = None) -> None:
-        """Store an object of the source under its own name, unless it is there."""
-        if self._target.exists(key):
-            return
-        data = self._source.read(key)
-        if file is not None and xxhash.xxh3_64_intdigest(data) != file.checksum:
-            message = f"{self._source.location(key)}: not the bytes that were sealed; restore it from another copy"
-            raise CorruptionError(message)
+    def _file(self, key: str, checksum: int | None = None) -> str:
+        """Store a file of the source, unless it is there; return its key."""
+        content = _content(key)
+        if content not in self._made:
+            data = self._source.read(key)
+            if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
+                message = f"{self._source.location(key)}: not the bytes that were sealed; restore it from another copy"
+                raise CorruptionError(message)
+            self._store(content, data)
+        return self._made[content]
+
+    def _store(self, content: str, data: pa.Buffer) -> None:
+        key = f"{sealing.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
         self._target.create(key, [data])
         self._stored += data.size
+        self._made[content] = key
 
     def _snapshot(self, log_id: str, next_position: int) -> None:
         """Store the newest snapshot that can be believed, so that the first writer of the copy opens as soon."""
         for key, head in snapshots.heads(self._source, log_id):
             if head.reach <= next_position:
                 with contextlib.suppress(NotFound):  # its writer has made a newer one: the copy does without
-                    self._object(key)
+                    if not self._target.exists(key):
+                        data = self._source.read(key)
+                        self._target.create(key, [data])
+                        self._stored += data.size
                 return
 
     def _publish(self, there: Manifests, wanted: Manifest) -> None:
@@ -191,10 +215,21 @@ class Copy:
             self._check(Known(0, manifest), wanted, wanted.name)
             if manifest.next_position >= wanted.next_position:
                 return manifest
-            kept = {segment.file.key for segment in (*wanted.segments, *wanted.conflicts) if segment.file}
-            old = {segment.file.key for segment in there.closed_from(manifest, 0) if segment.file} - kept
-            old |= {manifest.base} if manifest.base is not None and manifest.base != wanted.base else set()
-            return msgspec.structs.replace(wanted, doomed=(*manifest.doomed, *sorted(old)))
+            kept, before = sealing.used(there, wanted), sealing.used(there, manifest)
+            floor_us = max(wanted.staging_floor_us, manifest.staging_floor_us)
+            if any(sealing.created_us(key) < manifest.staging_floor_us for key in kept - before):
+                message = (
+                    f"log {wanted.name!r} was swept while it was copied to, and took too long for that: copy it again"
+                )
+                raise Unavailable(message)
+            old = (before | {page.key for page in (*manifest.pages, *manifest.conflict_pages)}) - kept
+            return msgspec.structs.replace(wanted, doomed=tuple(sorted(old)), staging_floor_us=floor_us)
 
         there.update(change)
         sealing.collect(self._target, there)
+
+
+def _content(key: str) -> str:
+    """Return what a file's key says but for when it was made: that is the same in every home."""
+    name = key.removeprefix(sealing.PREFIX)
+    return name.partition("-")[2] or name
