@@ -146,9 +146,11 @@ def redis_port(folder: Path) -> Iterator[int]:
     command = [binary("redis-server", "apt-get install redis-server"), "--port", str(port), "--save", ""]
     client = redis.Redis(port=port)
     server = Server([*command, "--dir", str(folder), "--daemonize", "no"], folder / "redis.log", client.ping)
-    yield port
-    client.close()
-    server.end()
+    try:
+        yield port
+    finally:
+        client.close()
+        server.end()
 
 
 def time_per_effect(folder: Path, effects: int) -> dict[str, float | str]:
