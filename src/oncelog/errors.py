@@ -33,7 +33,15 @@ class OncelogError(Exception):
 
 
 class InvalidArgument(OncelogError, ValueError):
-    """The call is wrong and will stay wrong: fix it. Nothing was written."""
+    """The call is wrong and will stay wrong: fix it. Nothing was written.
+
+    Where a record or a table was refused, ``column`` and ``rule`` say which column breaks which rule, and ``row`` in
+    which row first (``None``: as a whole).
+    """
+
+    column: str | None = None
+    row: int | None = None
+    rule: str | None = None
 
 
 class IdConflict(InvalidArgument):

@@ -107,6 +107,7 @@ def ask_one(writer: Writer, record: Record) -> Answer:
 def told(result: Ack | BaseException) -> Outcome:
     """Return an ack, or the conflict in its place, in the model's words."""
     if isinstance(result, IdConflict):
+        assert result.position is not None
         return Outcome("conflict", result.position)
     if isinstance(result, BaseException):
         raise result

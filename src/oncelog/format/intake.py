@@ -20,18 +20,15 @@ _COLUMN_BYTES_MAX = (1 << 31) - 1
 _LABELS = ("stream", "type", "producer", "tenant")
 
 
-class Refused(InvalidArgument):
-    """A table that cannot be taken: which column breaks which rule, and in which row first (``None``: as a whole)."""
-
-    def __init__(self, column: str, row: int | None, rule: str) -> None:
-        super().__init__(f"{column if row is None else f'{column}, row {row}'}: {rule}")
-        self.column = column
-        self.row = row
-        self.rule = rule
+def refused(column: str, row: int | None, rule: str) -> InvalidArgument:
+    """Return the error of a table that cannot be taken: which column breaks which rule, and in which row first."""
+    error = InvalidArgument(f"{column if row is None else f'{column}, row {row}'}: {rule}")
+    error.column, error.row, error.rule = column, row, rule
+    return error
 
 
 def _refuse(column: str, row: int | None, rule: str) -> NoReturn:
-    raise Refused(column, row, rule)
+    raise refused(column, row, rule)
 
 
 def check_record(record: Record) -> None:
@@ -176,7 +173,7 @@ def _cast_part(field: pa.Field, array: pa.Array, error: Exception) -> pa.Array:
     try:
         return array.take(pa.array(np.arange(len(array)))).cast(field.type)
     except pa.ArrowException:
-        raise Refused(field.name, None, f"cannot become {field.type}: {error}") from error
+        raise refused(field.name, None, f"cannot become {field.type}: {error}") from error
 
 
 def _validate(name: str, column: pa.Array | pa.ChunkedArray) -> None:
@@ -208,8 +205,8 @@ def _refuse_invalid(name: str, column: pa.Array | pa.ChunkedArray, error: Except
         try:
             column.slice(row, 1).validate(full=True)
         except pa.ArrowInvalid:
-            raise Refused(name, row, f"not a valid {column.type}: {error}") from error
-    raise Refused(name, None, f"not a valid {column.type}: {error}") from error
+            raise refused(name, row, f"not a valid {column.type}: {error}") from error
+    raise refused(name, None, f"not a valid {column.type}: {error}") from error
 
 
 def _check_type(bit: int, name: str, kind: pa.DataType) -> None:

@@ -76,10 +76,8 @@ class Stager:
 
         try:
             return self._log.stage(tables())
-        except intake.Refused as error:
+        except InvalidArgument as error:
             return _bad(current, row, error)
-        except InvalidArgument as error:  # what the log itself refuses: ids without idempotence, a sequence of nobody
-            return BadRows(row=row, rule=str(error), sample="")
 
     def _with_content_ids(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._options.ids != "content":
@@ -105,7 +103,7 @@ class Stager:
         if ids.null_count:
             row = int(pc.index(ids.is_null(), pa.scalar(value=True)).as_py())
             rule = "is null, must have an id (leave the column out for rows without ids)"
-            raise intake.Refused(column="id", row=row, rule=rule)
+            raise intake.refused("id", row, rule)  # noqa: EM101
 
 
 def _parts(batches: Iterator[pa.RecordBatch], size_bytes: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
@@ -125,8 +123,8 @@ def _parts(batches: Iterator[pa.RecordBatch], size_bytes: int) -> Iterator[tuple
         yield first_row, part
 
 
-def _bad(batch: pa.RecordBatch, first_row: int, error: intake.Refused) -> BadRows:
-    rule = f"column {error.column}: {error.rule}"
+def _bad(batch: pa.RecordBatch, first_row: int, error: InvalidArgument) -> BadRows:
+    rule = str(error) if error.column is None else f"column {error.column}: {error.rule}"
     if error.row is None:
         return BadRows(row=first_row, rule=rule, sample="")
     values = {name: batch.column(name)[error.row].as_py() for name in batch.schema.names}
