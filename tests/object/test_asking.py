@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import LogBusy, Unavailable, WriterFenced
-from oncelog.log import asking
+from oncelog.log import asking, recovery
 from oncelog.log import writer as writer_module
 from oncelog.log.log import Log
 from oncelog.storage.bucket import Bucket
@@ -164,3 +166,25 @@ def test_an_answer_that_no_writer_gives(memory_bucket: Bucket, monkeypatch: pyte
         assert writer.append(b"v").position == 0
     cut.faults.heal()
     dead.close()
+
+
+def test_a_holder_that_recovers_for_long_answers(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has just taken the log is not taken for dead while it reads what is in it."""
+    recovering, go_on = threading.Event(), threading.Event()
+    recover = recovery.recover
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        recovering.set()
+        assert go_on.wait(LONG_S)
+        return recover(*arguments, **options)
+
+    log = orders(memory_bucket)
+    monkeypatch.setattr(recovery, "recover", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(log.writer)
+        assert recovering.wait(LONG_S)
+        with pytest.raises(LogBusy):
+            orders(memory_bucket).writer(wait_s=0)
+        go_on.set()
+        with opening.result(LONG_S) as holder:
+            assert holder.append(b"v").position == 0

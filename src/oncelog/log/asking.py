@@ -85,18 +85,18 @@ def _answer(home: LogHome, epoch: int) -> int | None:
 
 
 class Watch:
-    """Looks, for one writer, whether somebody asks for its log, and lets it go then; as long as it is that writer's
-    (``has_ended`` tells when not).
+    """Looks, for one writer, whether somebody asks for its log, and lets it go then.
+
+    It answers from the moment that the log is taken, though only a writer that has recovered can let go: a recovery
+    that takes long is not taken for dead.
     """
 
-    def __init__(
-        self, home: LogHome, clock: Clock, epoch: int, let_go: Callable[[], None], has_ended: Callable[[], bool]
-    ) -> None:
+    def __init__(self, home: LogHome, clock: Clock, epoch: int) -> None:
         self._home = home
         self._clock = clock
         self._epoch = epoch
-        self._let_go = let_go
-        self._has_ended = has_ended
+        self._let_go: Callable[[], None] | None = None
+        self._has_ended: Callable[[], bool] = lambda: False
         self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
         self._changed = threading.Condition()
         self._stopping = False
@@ -106,11 +106,16 @@ class Watch:
             with contextlib.suppress(RuntimeError):  # without a thread nobody is answered, and the fence decides
                 self._thread.start()
 
+    def serve(self, let_go: Callable[[], None], has_ended: Callable[[], bool]) -> None:
+        """From now on let go when asked to, as long as the log is this writer's (``has_ended`` tells when not)."""
+        with self._changed:
+            self._let_go, self._has_ended = let_go, has_ended
+
     def _watch(self) -> None:
         self._clear(self._epoch - 1)  # of a holder that was killed, and could not
         while not self._wait(LOOK_S) and not self._has_ended():
             with contextlib.suppress(OncelogError):
-                if self._asked():
+                if self._asked() and self._let_go is not None:
                     self._let_go()
                     break
         self._clear(self._epoch)
@@ -126,10 +131,11 @@ class Watch:
         if not self._home.exists(request_key(self._epoch)):
             return False
         left_s = (self._until_us - self._clock.elapsed_us()) / 1e6
-        if left_s <= 0:
+        if left_s <= 0 and self._let_go is not None:
             return True
+        left_s = left_s if self._let_go is not None else TENURE_S  # it cannot let go before it has recovered
         self._home.create(answer_key(self._epoch), [b"%d" % (left_s * 1000)])
-        return not self._wait(left_s)
+        return self._let_go is not None and not self._wait(left_s)
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait; tell whether it is over."""

@@ -38,6 +38,7 @@ from oncelog.log import (
 from oncelog.log.admission import Seen
 from oncelog.log.adopted import Adopted
 from oncelog.log.adoption import Staged
+from oncelog.log.asking import Watch
 from oncelog.log.auditing import Audit, By
 from oncelog.log.conflicts import ConflictManifests
 from oncelog.log.counters import Counts
@@ -193,6 +194,15 @@ class Log(Handle):
     def _open_writer(self, claim: Claim) -> Writer:
         identity = self._clock.token(16)
         known, _ = fencing.take(self._home, self._manifests, identity)
+        watch = Watch(self._home, self._clock, known.manifest.epoch)
+        try:
+            return self._recovered(known, identity, claim, watch)
+        except BaseException:
+            watch.stop()
+            raise
+
+    def _recovered(self, known: Known, identity: bytes, claim: Claim, watch: Watch) -> Writer:
+        """Return a writer that knows all that the log says."""
         manifest = known.manifest
         settings = manifest.settings
         hasher = naming.hasher_of(manifest)
@@ -217,6 +227,7 @@ class Log(Handle):
             manifests=self._manifests,
             run=Run(self._home, self._manifests, known, writer=identity, settings=settings, clock=self._clock),
             claim=claim,
+            watch=watch,
             seen=seen,
             hasher=hasher,
             uptime=Uptime(self._clock, uptime_us),

@@ -67,6 +67,7 @@ class Writer(Producing):
         manifests: Manifests,
         run: Run,
         claim: Claim,
+        watch: Watch,
         seen: Seen,
         hasher: Hasher,
         uptime: Uptime,
@@ -100,7 +101,8 @@ class Writer(Producing):
             answer=self._answer,
             absorb=self._absorb,
         )
-        self._watch = Watch(home, clock, run.epoch, self._let_go, lambda: self._committer.error is not None)
+        self._watch = watch
+        watch.serve(self._let_go, lambda: self._committer.error is not None)
         sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
         self._produce(sequences, policy)
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)

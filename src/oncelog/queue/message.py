@@ -211,7 +211,8 @@ def id_of(entry: Entry, envelope: Envelope) -> str:
 
 def inbox_key_of(entry: Entry, envelope: Envelope, partition: int) -> str:
     """Return what the effects of a message are known by: the same however often it is delivered or sent back."""
-    return envelope.inbox_key or entry.id or f"@{partition}:{entry.position}"
+    made_us = round(entry.timestamp.timestamp() * 1_000_000)  # another queue of that name has other times
+    return envelope.inbox_key or entry.id or f"@{partition}:{entry.position}:{made_us}"
 
 
 def user_headers(entry: Entry) -> Mapping[str, bytes]:
