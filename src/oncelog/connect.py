@@ -16,8 +16,9 @@ from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unsupported
 from oncelog.log import names
 from oncelog.log.copying import Copied, Copy, Progress
+from oncelog.log.creating import open_log
 from oncelog.log.handle import Handle
-from oncelog.log.log import Log, open_log
+from oncelog.log.log import Log
 from oncelog.log.manifests import Manifests, version_key
 from oncelog.log.policies import Policies
 from oncelog.queue import states

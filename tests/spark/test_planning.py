@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNull, LessThanOrEqual, Not
 
 from oncelog.format.sealed import ROW_GROUP_ROWS
-from oncelog.log.log import Extent
+from oncelog.log.info import Extent
 from oncelog.spark.filters import Narrowed, narrowed
 from oncelog.spark.planning import BYTES_MAX, RECORDS_MAX, cut
 

@@ -16,7 +16,7 @@ from oncelog.settings import LogSettings, ProducerPolicy
 if TYPE_CHECKING:
     from oncelog.cli.appending import Refused, Summary
     from oncelog.log.copying import Copied
-    from oncelog.log.log import LogInfo
+    from oncelog.log.info import LogInfo
     from oncelog.log.retention import Truncation
     from oncelog.log.sealing import Sealing
     from oncelog.log.verifying import Verification

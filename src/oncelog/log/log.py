@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
-from oncelog.dedup.producers import ProducerMark, Producers
+from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
@@ -25,86 +25,35 @@ from oncelog.log import (
     asking,
     auditing,
     bases,
-    fencing,
     naming,
+    opening,
     purging,
     rebuilding,
-    recovery,
     retention,
     sealing,
     snapshots,
     verifying,
 )
-from oncelog.log.admission import Seen
-from oncelog.log.adopted import Adopted
 from oncelog.log.adoption import Staged
-from oncelog.log.asking import Watch
 from oncelog.log.auditing import Audit, By
-from oncelog.log.conflicts import ConflictManifests
-from oncelog.log.counters import Counts
 from oncelog.log.handle import Handle
+from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.keeping import SEAL_BYTES_MIN
 from oncelog.log.leases import Lease
 from oncelog.log.manifests import Known, Manifests
-from oncelog.log.names import CONFLICTS
 from oncelog.log.policies import Policies
 from oncelog.log.purging import Purge
 from oncelog.log.reader import Reader, Tail, check_columns
 from oncelog.log.rebuilding import Rebuilt
 from oncelog.log.retention import Truncation
-from oncelog.log.run import Run
 from oncelog.log.scan import Scan, Start
 from oncelog.log.sealing import Sealing
-from oncelog.log.uptime import Uptime
 from oncelog.log.verifying import Verification
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, ProducerPolicy, resolve
-from oncelog.storage.base import Claim, LogHome
+from oncelog.storage.base import LogHome
 
 _Opened = TypeVar("_Opened", bound=Handle)
-
-
-class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator would ask of a log.
-
-    ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
-    ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
-    key: its horizon) and ``counters`` are there while this handle has a writer.
-    """
-
-    name: str
-    log_id: str
-    settings: LogSettings
-    version: int
-    epoch: int
-    first_position: int
-    last_position: int
-    segments: int
-    sealed_segments: int
-    open_segment: int | None
-    bytes: int
-    uptime_s: float
-    snapshots: dict[str, int]
-    snapshot_age_s: float | None
-    window: dict[str, int | None]
-    counters: Counts | None
-
-
-class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed file: where it is, the position of its first row, and how many rows and bytes it has."""
-
-    path: str
-    first_position: int
-    records: int
-    bytes: int
-
-
-class Extent(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive records that are kept together: a segment, and the bytes it takes as far as that is known."""
-
-    first_position: int
-    records: int
-    bytes: int = 0
 
 
 class Log(Handle):
@@ -175,7 +124,14 @@ class Log(Handle):
         try:
             if not self._home.exclusive and takeover == "polite":
                 asking.ask(self._home, self._manifests, self._clock, wait_s)
-            writer = self._open_writer(claim)
+            writer = opening.open_writer(
+                self._home,
+                self._manifests,
+                self._clock,
+                claim,
+                held=self._writer.adopted if self._writer is not None else None,
+                policy=self.producer_policy,
+            )
         except BaseException:
             claim.release()
             raise
@@ -190,58 +146,6 @@ class Log(Handle):
             writer.close()
         self._check_usable()
         return writer
-
-    def _open_writer(self, claim: Claim) -> Writer:
-        identity = self._clock.token(16)
-        known, _ = fencing.take(self._home, self._manifests, identity)
-        watch = Watch(self._home, self._clock, known.manifest.epoch)
-        try:
-            return self._recovered(known, identity, claim, watch)
-        except BaseException:
-            watch.stop()
-            raise
-
-    def _recovered(self, known: Known, identity: bytes, claim: Claim, watch: Watch) -> Writer:
-        """Return a writer that knows all that the log says."""
-        manifest = known.manifest
-        settings = manifest.settings
-        hasher = naming.hasher_of(manifest)
-        self._manifests.sweep(known)
-        snapshots.discard(self._home, manifest.log_id, manifest.next_position)
-        seen, watermark, uptime_us = Seen(None, Adopted(0)), manifest.next_position, manifest.uptime_us
-        if settings.idempotence != "off":
-            held = self._writer.adopted if self._writer is not None else None
-            known, recovered = self._manifests.look(
-                known, lambda newest: recovery.recover(self._home, self._manifests, newest, settings, hasher, held=held)
-            )
-            seen, watermark, uptime_us = (
-                Seen(recovered.window, recovered.adopted),
-                recovered.watermark,
-                recovered.uptime_us,
-            )
-            producers = recovered.producers
-        else:
-            known, producers = self._manifests.look(known, self._recover_producers)
-        return Writer(
-            home=self._home,
-            manifests=self._manifests,
-            run=Run(self._home, self._manifests, known, writer=identity, settings=settings, clock=self._clock),
-            claim=claim,
-            watch=watch,
-            seen=seen,
-            hasher=hasher,
-            uptime=Uptime(self._clock, uptime_us),
-            settings=settings,
-            clock=self._clock,
-            watermark=watermark,
-            producers=Producers(bases.remembered(producers.marks(), known.manifest)),
-            policy=self.producer_policy,
-        )
-
-    def _recover_producers(self, manifest: Manifest) -> Producers:
-        """Return how far producers got, of a log whose ids are not kept."""
-        taken = next(snapshots.readable(self._home, manifest.log_id, manifest.next_position), None)
-        return bases.recover_producers(self._home, self._manifests, manifest, taken)
 
     def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
         """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.
@@ -324,7 +228,9 @@ class Log(Handle):
         writer = self._writer
         if writer is not None and not writer.closed:
             return writer.producers()
-        known, producers = self._manifests.look(self._refresh(), self._recover_producers)
+        known, producers = self._manifests.look(
+            self._refresh(), lambda manifest: opening.recovered_producers(self._home, self._manifests, manifest)
+        )
         scan = self.scan()
         scan.begin(known.manifest.next_position)
         while found := scan.next_rows():
@@ -603,56 +509,6 @@ def _share_bytes(segment: Segment) -> int:
     return segment.file.size_bytes * segment.entries // max(1, segment.file.row + segment.entries)
 
 
-def open_log(
-    name: str,
-    home: LogHome,
-    clock: Clock,
-    settings: LogSettings | None,
-    *,
-    create: bool,
-    policies: Policies | None = None,
-) -> Log:
-    """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
-    if name.startswith(CONFLICTS):
-        return _open_conflicts(name, home, clock, create=create)
-    manifests = Manifests(home, clock)
-    wanted = settings_module.check(settings) if settings is not None else None
-    known = manifests.newest()
-    if known is None and create:
-        home.probe()
-        known = (
-            manifests.create(
-                Manifest(
-                    name=name,
-                    log_id=clock.token(16).hex(),
-                    secret=clock.token(32),
-                    settings=wanted or LogSettings(),
-                    created_us=clock.now_us(),
-                    labels=0,
-                )
-            )
-            or manifests.newest()
-        )
-    if known is None:
-        message = f"there is no log {name!r}: create=True makes it"
-        raise NotFound(message)
-    _check_same(name, known.manifest, wanted)
-    return Log(name, home, manifests, known, clock, policies=policies)
-
-
-def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> Log:
-    """Open the rows that were put aside by who ingested into the log whose home this is, as a log to be read."""
-    manifests = ConflictManifests(home, clock)
-    known = manifests.newest()
-    if create or known is None:
-        of = name.removeprefix(CONFLICTS)
-        message = f"{name!r} holds what conflicts with log {of!r}, " + (
-            "and is there with that log: open it without create" if create else "and there is no such log"
-        )
-        raise InvalidArgument(message) if create else NotFound(message)
-    return Log(name, home, manifests, known, clock)
-
-
 def _configured(manifest: Manifest, settings: LogSettings) -> Manifest:
     """Return the manifest with other settings, or raise ``InvalidArgument`` for what cannot be changed."""
     if manifest.settings.id_scope != settings.id_scope:
@@ -661,18 +517,3 @@ def _configured(manifest: Manifest, settings: LogSettings) -> Manifest:
         )
         raise InvalidArgument(message)
     return manifest if manifest.settings == settings else msgspec.structs.replace(manifest, settings=settings)
-
-
-def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> None:
-    if manifest.name != name:
-        message = f"the home of log {name!r} holds log {manifest.name!r}"
-        raise InvalidArgument(message)
-    if wanted is None:
-        return
-    different = settings_module.differences(manifest.settings, wanted)
-    if different:
-        message = (
-            f"log {name!r} exists with other settings ({'; '.join(different)}): "
-            "open it without settings, or configure() it"
-        )
-        raise InvalidArgument(message)

@@ -31,8 +31,9 @@ from oncelog.log.adopted import Adopted
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
 from oncelog.log.asking import Watch
-from oncelog.log.committer import Committer, Group, Submitted, Ticket, Waiting
+from oncelog.log.committer import Committer, Group, Ticket, Waiting
 from oncelog.log.counters import Counters, Counts
+from oncelog.log.deciding import RECORD_OVERHEAD_BYTES, Decider
 from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
@@ -46,7 +47,6 @@ from oncelog.storage.base import Claim, LogHome
 from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
-RECORD_OVERHEAD_BYTES = 16
 COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
@@ -105,6 +105,15 @@ class Writer(Producing):
         watch.serve(self._let_go, lambda: self._committer.error is not None)
         sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
         self._produce(sequences, policy)
+        self._decider = Decider(
+            committer=self._committer,
+            seen=seen,
+            hasher=hasher,
+            sequences=sequences,
+            settings=settings,
+            uptime=uptime,
+            counters=self._counters,
+        )
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
@@ -204,10 +213,11 @@ class Writer(Producing):
             return
         if len(submitted) < COLUMNS_MIN:
             waiting = [
-                Waiting(future, self._decide(record, size_bytes), record.id) for record, size_bytes, future in submitted
+                Waiting(future, self._decider.one(record, size_bytes), record.id)
+                for record, size_bytes, future in submitted
             ]
         else:
-            waiting = self._decide_submitted(submitted)
+            waiting = self._decider.submitted(submitted)
         stored = [one for one in waiting if one.ticket.group is None]
         for one in waiting:
             if one.ticket.group is not None:
@@ -215,26 +225,11 @@ class Writer(Producing):
         if stored:
             self._committer.answer(stored)
 
-    def _decide_submitted(self, submitted: Sequence[Submitted]) -> list[Waiting]:
-        """Decide many records in columns; return those that must be answered one by one."""
-        waiting: list[Waiting] = []
-        payload = admission.payload_of([record for record, _, _ in submitted])
-        futures = [future for _, _, future in submitted]
-        done = 0
-        for piece in admission.pieces(payload, self._settings):
-            admitted = self._decide_rows(piece, admission.keys_of(piece, self._hasher, self._window))
-            here, done = futures[done : done + piece.num_rows], done + piece.num_rows
-            if admitted.new.all():
-                admitted.groups[0].crowds.append((int(admitted.positions[0]), here))
-            else:
-                waiting += map(Waiting, here, admitted.tickets(), admitted.ids())
-        return waiting
-
     def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new. The committer's lock is held."""
         size_bytes = _size_bytes(record)
         self._make_room(size_bytes, 1, deadline_us)
-        return self._decide(record, size_bytes)
+        return self._decider.one(record, size_bytes)
 
     def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
         """Wait until so much more may be added, behind all that was submitted before it."""
@@ -242,56 +237,6 @@ class Writer(Producing):
         if self._committer.submitted:
             self._absorb()
             self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
-
-    def _decide(self, record: Record, size_bytes: int) -> Ticket:
-        self._counters.attempts += 1
-        if record.producer is not None:
-            met = self._sequences.meet(record)
-            if met is not None:
-                return met
-        elif self._window is not None and record.id is not None:
-            high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
-            fingerprint = self._hasher.fingerprint(record)
-            self._seen.evict(self._uptime.now_us())
-            handle = self._window.find_one(high, low)
-            if handle >= 0:
-                return self._meet(handle, fingerprint)
-            if self._seen.adopted:
-                met = self._meet_adopted(high, low, fingerprint)
-                if met is not None:
-                    return met
-            self._window.add_one(high, low, self._committer.next_position, fingerprint)
-        group = self._committer.group_for(size_bytes, 1)
-        position = group.next_position
-        if record.producer is not None:
-            record = self._sequences.push(record, position, group)
-        group.add_record(record, size_bytes)
-        self._committer.admitted(size_bytes, 1)
-        return Ticket(position, group, -1)
-
-    def _meet(self, handle: int, fingerprint: int) -> Ticket:
-        assert self._window is not None
-        position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
-        conflict = fingerprint != stored_fingerprint
-        if conflict:
-            self._counters.conflicts += 1
-        else:
-            self._counters.duplicates += 1
-            if self._settings.window.refresh_on_hit and not pending:
-                self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
-        group = self._committer.group_of(position) if pending else None
-        return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
-
-    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
-        found = self._seen.adopted.find(np.array([[high, low]], np.uint64))
-        if found.positions[0] < 0:
-            return None
-        conflict = int(found.fingerprints[0]) != fingerprint
-        if conflict:
-            self._counters.conflicts += 1
-        else:
-            self._counters.duplicates += 1
-        return Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
 
     def _answer(self, ticket: Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
@@ -366,7 +311,9 @@ class Writer(Producing):
         deadline_us = self._deadline(timeout_s)
         keys = admission.keys_of(payload, self._hasher, self._window)
         with self._committer.changed:
-            admitted = self._admit_batch(payload, keys, deadline_us, judge)
+            size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
+            self._make_room(size_bytes, payload.num_rows, deadline_us)
+            admitted = self._decider.batch(payload, keys, judge)
             self._wait_for(admitted, deadline_us)
         results = self._results(admitted)
         for result in results:
@@ -422,69 +369,7 @@ class Writer(Producing):
     def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._make_room(size_bytes, piece.num_rows, deadline_us)
-        return self._decide_rows(piece, keys)
-
-    def _decide_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
-        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
-        self._counters.attempts += piece.num_rows
-        judged = None
-        if "producer" in piece.schema.names:
-            judged = self._sequences.judge(piece)
-            piece = judged.payload
-        admitted = admission.decide(
-            piece, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
-        )
-        self._store(admitted, piece, keys, size_bytes)
-        self._refresh(admitted)
-        return admitted
-
-    def _admit_batch(
-        self,
-        payload: pa.RecordBatch,
-        keys: admission.Keys | None,
-        deadline_us: int | None,
-        judge: Callable[[Admitted], None] | None,
-    ) -> Admitted:
-        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
-        self._make_room(size_bytes, payload.num_rows, deadline_us)
-        self._counters.attempts += payload.num_rows
-        judged = None
-        if "producer" in payload.schema.names:
-            judged = self._sequences.judge_batch(payload)
-            payload = judged.payload
-        admitted = admission.decide_batch(
-            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
-        )
-        if judge is not None:
-            judge(admitted)
-        self._store(admitted, payload, keys, size_bytes)
-        self._refresh(admitted)
-        return admitted
-
-    def _refresh(self, admitted: Admitted) -> None:
-        """Make what was met as young as new, if the settings say so."""
-        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
-            self._window.refresh(admitted.handles, self._uptime.now_us())
-
-    def _store(self, admitted: Admitted, piece: pa.RecordBatch, keys: admission.Keys | None, size_bytes: int) -> None:
-        """Hand the new rows of a piece to the committer, and note what the others wait for."""
-        new = admitted.new
-        count = int(np.count_nonzero(new))
-        self._counters.duplicates += int(np.count_nonzero(admitted.duplicates & ~admitted.conflicts))
-        self._counters.conflicts += int(np.count_nonzero(admitted.conflicts))
-        if count:
-            rows = piece if count == piece.num_rows else piece.filter(pa.array(new))
-            size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
-            ids = admission.remember(admitted, keys, self._window, piece)
-            group = self._committer.group_for(size_bytes, count)
-            assert group.next_position == self._committer.next_position
-            group.add_payload(rows, size_bytes, ids)
-            if "producer" in rows.schema.names:
-                self._sequences.push_rows(rows, admitted.positions[new], group)
-            self._committer.admitted(size_bytes, count)
-            admitted.groups.append(group)
-        if count < piece.num_rows:
-            admitted.groups += self._committer.groups_of(admitted.positions[~new])
+        return self._decider.rows(piece, keys)
 
     def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:
         if admitted.groups:

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from oncelog.format.sealed import ROW_GROUP_ROWS
-from oncelog.log.log import Extent
+from oncelog.log.info import Extent
 
 RECORDS_MAX = 500_000
 BYTES_MAX = 64 << 20

@@ -1,0 +1,169 @@
+"""What becomes of a record: new, it gets a place in the next block; known, the answer of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.dedup.identity import Hasher
+from oncelog.log import admission
+from oncelog.log.admission import Admitted, Seen
+from oncelog.log.committer import Committer, Submitted, Ticket, Waiting
+from oncelog.log.counters import Counters
+from oncelog.log.sequences import Sequences
+from oncelog.log.uptime import Uptime
+from oncelog.settings import LogSettings
+from oncelog.types import Record
+
+RECORD_OVERHEAD_BYTES = 16
+
+
+class Decider:
+    """Decides records for one writer, and hands those that are new to its committer, whose lock is held meanwhile."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        seen: Seen,
+        hasher: Hasher,
+        sequences: Sequences,
+        settings: LogSettings,
+        uptime: Uptime,
+        counters: Counters,
+    ) -> None:
+        self._committer = committer
+        self._seen = seen
+        self._window = seen.window
+        self._hasher = hasher
+        self._sequences = sequences
+        self._settings = settings
+        self._uptime = uptime
+        self._counters = counters
+
+    def one(self, record: Record, size_bytes: int) -> Ticket:
+        """Decide one record, and add it if it is new."""
+        self._counters.attempts += 1
+        if record.producer is not None:
+            met = self._sequences.meet(record)
+            if met is not None:
+                return met
+        elif self._window is not None and record.id is not None:
+            high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
+            fingerprint = self._hasher.fingerprint(record)
+            self._seen.evict(self._uptime.now_us())
+            handle = self._window.find_one(high, low)
+            if handle >= 0:
+                return self._meet(handle, fingerprint)
+            if self._seen.adopted:
+                met = self._meet_adopted(high, low, fingerprint)
+                if met is not None:
+                    return met
+            self._window.add_one(high, low, self._committer.next_position, fingerprint)
+        group = self._committer.group_for(size_bytes, 1)
+        position = group.next_position
+        if record.producer is not None:
+            record = self._sequences.push(record, position, group)
+        group.add_record(record, size_bytes)
+        self._committer.admitted(size_bytes, 1)
+        return Ticket(position, group, -1)
+
+    def _meet(self, handle: int, fingerprint: int) -> Ticket:
+        assert self._window is not None
+        position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
+        conflict = fingerprint != stored_fingerprint
+        if conflict:
+            self._counters.conflicts += 1
+        else:
+            self._counters.duplicates += 1
+            if self._settings.window.refresh_on_hit and not pending:
+                self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
+        group = self._committer.group_of(position) if pending else None
+        return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
+
+    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
+        found = self._seen.adopted.find(np.array([[high, low]], np.uint64))
+        if found.positions[0] < 0:
+            return None
+        conflict = int(found.fingerprints[0]) != fingerprint
+        if conflict:
+            self._counters.conflicts += 1
+        else:
+            self._counters.duplicates += 1
+        return Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
+
+    def submitted(self, submitted: Sequence[Submitted]) -> list[Waiting]:
+        """Decide many records in columns; return those that must be answered one by one."""
+        waiting: list[Waiting] = []
+        payload = admission.payload_of([record for record, _, _ in submitted])
+        futures = [future for _, _, future in submitted]
+        done = 0
+        for piece in admission.pieces(payload, self._settings):
+            admitted = self.rows(piece, admission.keys_of(piece, self._hasher, self._window))
+            here, done = futures[done : done + piece.num_rows], done + piece.num_rows
+            if admitted.new.all():
+                admitted.groups[0].crowds.append((int(admitted.positions[0]), here))
+            else:
+                waiting += map(Waiting, here, admitted.tickets(), admitted.ids())
+        return waiting
+
+    def rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
+        """Decide rows, each on its own, and add those that are new."""
+        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
+        self._counters.attempts += piece.num_rows
+        judged = None
+        if "producer" in piece.schema.names:
+            judged = self._sequences.judge(piece)
+            piece = judged.payload
+        admitted = admission.decide(
+            piece, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
+        )
+        self._store(admitted, piece, keys, size_bytes)
+        self._refresh(admitted)
+        return admitted
+
+    def batch(
+        self, payload: pa.RecordBatch, keys: admission.Keys | None, judge: Callable[[Admitted], None] | None
+    ) -> Admitted:
+        """Decide rows together: all are new and added, or all were there as one batch. ``judge`` may refuse them."""
+        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
+        self._counters.attempts += payload.num_rows
+        judged = None
+        if "producer" in payload.schema.names:
+            judged = self._sequences.judge_batch(payload)
+            payload = judged.payload
+        admitted = admission.decide_batch(
+            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
+        )
+        if judge is not None:
+            judge(admitted)
+        self._store(admitted, payload, keys, size_bytes)
+        self._refresh(admitted)
+        return admitted
+
+    def _refresh(self, admitted: Admitted) -> None:
+        """Make what was met as young as new, if the settings say so."""
+        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
+            self._window.refresh(admitted.handles, self._uptime.now_us())
+
+    def _store(self, admitted: Admitted, piece: pa.RecordBatch, keys: admission.Keys | None, size_bytes: int) -> None:
+        """Hand the new rows of a piece to the committer, and note what the others wait for."""
+        new = admitted.new
+        count = int(np.count_nonzero(new))
+        self._counters.duplicates += int(np.count_nonzero(admitted.duplicates & ~admitted.conflicts))
+        self._counters.conflicts += int(np.count_nonzero(admitted.conflicts))
+        if count:
+            rows = piece if count == piece.num_rows else piece.filter(pa.array(new))
+            size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
+            ids = admission.remember(admitted, keys, self._window, piece)
+            group = self._committer.group_for(size_bytes, count)
+            assert group.next_position == self._committer.next_position
+            group.add_payload(rows, size_bytes, ids)
+            if "producer" in rows.schema.names:
+                self._sequences.push_rows(rows, admitted.positions[new], group)
+            self._committer.admitted(size_bytes, count)
+            admitted.groups.append(group)
+        if count < piece.num_rows:
+            admitted.groups += self._committer.groups_of(admitted.positions[~new])

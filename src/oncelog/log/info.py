@@ -1,0 +1,51 @@
+"""What can be told of a log: to operators, and to those who share its positions out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncelog.log.counters import Counts
+from oncelog.settings import LogSettings
+
+
+class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator would ask of a log.
+
+    ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
+    ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
+    key: its horizon) and ``counters`` are there while this handle has a writer.
+    """
+
+    name: str
+    log_id: str
+    settings: LogSettings
+    version: int
+    epoch: int
+    first_position: int
+    last_position: int
+    segments: int
+    sealed_segments: int
+    open_segment: int | None
+    bytes: int
+    uptime_s: float
+    snapshots: dict[str, int]
+    snapshot_age_s: float | None
+    window: dict[str, int | None]
+    counters: Counts | None
+
+
+class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A sealed file: where it is, the position of its first row, and how many rows and bytes it has."""
+
+    path: str
+    first_position: int
+    records: int
+    bytes: int
+
+
+class Extent(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records that are kept together: a segment, and the bytes it takes as far as that is known."""
+
+    first_position: int
+    records: int
+    bytes: int = 0
