@@ -445,3 +445,22 @@ def test_small_segments_are_folded_too() -> None:
     assert log.producers()["early"].last_position == 0
     with log.writer() as w:
         assert w.append(b"x", producer="early", sequence=5).position == 0
+
+
+@pytest.mark.parametrize("idempotence", ["explicit", "off"])
+def test_a_truncation_past_the_newest_snapshot_loses_no_producer(idempotence: str) -> None:
+    """What a snapshot is too old to know, and the log no longer has, is in the base: a retry is still a duplicate."""
+    storage = MemoryStorage()
+    with Database(storage) as db:
+        log = db.log("orders", LogSettings(idempotence=idempotence), create=True)  # type: ignore[arg-type]
+        with log.writer() as w:
+            w.append(b"early", producer="p", sequence=0)
+            w.snapshot()
+            w.append(b"later", producer="q", sequence=7)
+            w.append(b"later", producer="p", sequence=9)
+        with log.writer() as w:
+            w.append(b"last")
+            assert log.truncate(before=3).first_position == 3
+    with Database(storage) as db, db.log("orders").writer() as w:
+        assert (w.last_sequence_of("p"), w.last_sequence_of("q")) == (9, 7)
+        assert w.append(b"later", producer="q", sequence=7).duplicate

@@ -65,8 +65,12 @@ def recover_producers(home: LogHome, manifests: Manifests, manifest: Manifest, t
 
 
 def begin_producers(home: LogHome, manifest: Manifest, taken: Snapshot | None) -> Producers:
-    """Return the producers as a snapshot has them, or without one the base."""
-    return Producers(taken.producers if taken is not None else load(home, manifest).producers)
+    """Return the producers as the snapshot has them, or the base, whichever knows more of the log.
+
+    A writer that knows its window may truncate past the newest snapshot: then only the base tells of what lay between.
+    """
+    base = load(home, manifest)
+    return Producers(taken.producers if taken is not None and taken.watermark >= base.position else base.producers)
 
 
 def tapped(parts: Iterator[Rows], producers: Producers) -> Iterator[Rows]:
