@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from pathlib import Path
@@ -17,6 +18,9 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncelog import Inbox, InvalidArgument, LeaseLost, Unavailable, Unsupported
+from oncelog.queue.inbox_sql import SqlConnection
+from oncelog.queue.inbox_states import Identity
+from oncelog.queue.inbox_steps import Steps
 from tests.inbox.places import INSERT, AnyPlace, Place
 from tests.inbox.proxy import Proxy
 
@@ -105,6 +109,75 @@ def test_what_cannot_be_committed_is_not_there(postgres_url: str) -> None:
         with place.direct() as direct:
             assert direct.execute("SELECT count(*) FROM child").fetchone() == (0,)
     place.close()
+
+
+def test_an_error_that_was_caught_inside_is_not_committed_silently(database: AnyPlace) -> None:
+    """PostgreSQL answers COMMIT after a failed statement by taking all back, and calls that no error: whoever believed
+    it would acknowledge a message whose effect is nowhere.
+    """
+    assert isinstance(database, Place)
+    with database.inbox() as inbox:
+        for key in ("k", ""):
+            raised = False
+            try:
+                with inbox.once(key) as effect:
+                    database.act(effect.connection)
+                    with contextlib.suppress(Exception):
+                        database.run(effect.connection, "INSERT INTO nowhere VALUES (1)")
+            except InvalidArgument as error:
+                raised = "failed" in str(error)
+            assert raised == (database.effects() == [])
+            assert not raised or not inbox.show("k") or inbox.show("k")[0].status == "FAILED"
+            with database.direct() as direct:
+                direct.execute("DELETE FROM effects")
+
+
+@pytest.mark.parametrize("driver", ["sqlite3", "SQLAlchemy, SQLite"])
+@pytest.mark.parametrize("result", [None, 7])
+def test_what_sqlite_cannot_commit_is_taken_back(tmp_path: Path, driver: str, result: object) -> None:
+    """A commit that fails leaves a transaction in SQLite, which must not live on with the effect and its key in it."""
+    place = Place(driver, str(tmp_path / "shop.sqlite"))
+    with place.direct() as direct:
+        direct.execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+        direct.execute("CREATE TABLE child (id INT REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)")
+    connection = place.connect()
+    place.run(connection, "PRAGMA foreign_keys = ON")
+    connection.commit()
+    inbox = Inbox(connection)
+    with pytest.raises(Exception, match="FOREIGN KEY"), inbox.once("k") as effect:
+        place.run(connection, "INSERT INTO child VALUES (1)")
+        effect.result = result
+    with inbox.once("k") as effect:
+        assert (effect.done, effect.attempts) == (False, 2)
+        place.act(connection)
+    assert place.effects() == ["effect"]
+    with place.direct() as direct:
+        assert direct.execute("SELECT count(*) FROM child").fetchone() == (0,)
+    place.close()
+
+
+def test_an_attempt_that_is_cancelled_while_it_looks_leaves_nothing_begun(postgres_url: str) -> None:
+    """The next effect on the connection would be a part of a transaction that nobody ends."""
+    place = Place("psycopg", postgres_url)
+
+    async def cancelled() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            inbox = Inbox(connection)
+            async with inbox.once("k"):
+                pass
+            with pytest.raises(asyncio.CancelledError), pytest.MonkeyPatch.context() as patched:
+                patched.setattr(SqlConnection, "read", _cancelled)
+                async with inbox.once("k"):
+                    pass
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+    asyncio.run(cancelled())
+    place.close()
+
+
+def _cancelled(self: SqlConnection, identity: Identity) -> Steps[None]:
+    yield from ()
+    raise asyncio.CancelledError
 
 
 def test_two_at_once_one_waits_for_the_other(postgres_url: str) -> None:

@@ -16,6 +16,12 @@ from oncelog.queue.inbox_steps import Steps
 _NAMED = re.compile(r"(?<!:):(\w+)")
 _SAVEPOINT = "oncelog_inbox"
 _COMMITTED_INSIDE = "the transaction of this effect was ended inside of it: leave committing to the inbox"
+_FAILED_INSIDE = (
+    "a statement of this effect failed and its error was caught: PostgreSQL takes all of the effect back then; let the "
+    "error out, or have the statement in a savepoint"
+)
+_IN_ERROR = 3
+"""What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
 
 class Sqlite(SqlConnection):
@@ -50,10 +56,16 @@ class Sqlite(SqlConnection):
         if not self.busy():
             self._joined.pop()
             raise InvalidArgument(_COMMITTED_INSIDE)
-        if call is not None and not self._execute(call):
+        try:
+            kept = call is None or bool(self._execute(call))
+            if kept:
+                self.raw.execute(f"RELEASE {_SAVEPOINT}" if self._joined[-1] else "COMMIT")
+        except BaseException:  # a commit that fails leaves the transaction there
+            yield from self.rollback()
+            raise
+        if not kept:
             yield from self.rollback()
             return False
-        self.raw.execute(f"RELEASE {_SAVEPOINT}" if self._joined[-1] else "COMMIT")
         self._joined.pop()
         return True
 
@@ -175,6 +187,9 @@ class Psycopg(SqlConnection):
         if not self.busy():
             self._begun.pop()
             raise InvalidArgument(_COMMITTED_INSIDE)
+        if self.raw.info.transaction_status == _IN_ERROR:
+            yield from self.rollback()
+            raise InvalidArgument(_FAILED_INSIDE)
         if call is None:
             self._begun.pop()
             yield self._exit(transaction)
@@ -256,7 +271,7 @@ class Sqlalchemy(SqlConnection):
             message = f"an inbox is kept in SQLite, PostgreSQL or Redis, not in {name}"
             raise Unsupported(message)
         self.dialect = name
-        self._begun: list[Any] = []
+        self._begun: list[tuple[Any, bool]] = []
         self._gone = False
 
     def busy(self) -> bool:
@@ -269,7 +284,7 @@ class Sqlalchemy(SqlConnection):
         if joined:
             yield from self._begin_in_sqlite("BEGIN")
         transaction = yield (self.raw.begin_nested() if joined else self.raw.begin())
-        self._begun.append(transaction)
+        self._begun.append((transaction, joined))
         try:
             if not joined:
                 yield from self._begin_in_sqlite("BEGIN" if call is None else "BEGIN IMMEDIATE")
@@ -282,28 +297,59 @@ class Sqlalchemy(SqlConnection):
         """Have a transaction in SQLite where SQLAlchemy has one: sqlite3 begins it too late, and a savepoint that is
         alone would be committed when it is released.
         """
-        if self.dialect != "sqlite":
-            return
-        connection = (yield self.raw.connection()) if hasattr(self.raw, "get_bind") else self.raw
-        proxied = connection.connection if not hasattr(connection, "get_raw_connection") else None
-        driver = getattr(proxied, "driver_connection", None)
+        driver = yield from self._driver()
         if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
             driver.execute(words)
 
+    def _driver(self) -> Steps[Any]:
+        """Return the driver's own connection."""
+        connection = (yield self.raw.connection()) if hasattr(self.raw, "get_bind") else self.raw
+        plain: Any = getattr(connection, "sync_connection", connection)
+        return plain.connection.driver_connection
+
     def commit_with(self, call: Call | None) -> Steps[bool]:
         """Commit, or leave that to the user whose transaction it is."""
-        if not self._begun[-1].is_active:
+        if not self._begun[-1][0].is_active:
             self._begun.pop()
             raise InvalidArgument(_COMMITTED_INSIDE)
-        if call is not None and not (yield from self.make(call)):
+        try:
+            yield from self._check_not_failed()
+            kept = call is None or bool((yield from self.make(call)))
+        except BaseException:
+            yield from self.rollback()
+            raise
+        if not kept:
             yield from self.rollback()
             return False
-        yield self._begun.pop().commit()
+        yield from self._commit()
         return True
+
+    def _check_not_failed(self) -> Steps[None]:
+        """Raise if PostgreSQL would answer a commit by taking all back."""
+        if self.dialect != "postgresql":
+            return
+        driver = yield from self._driver()
+        status = getattr(getattr(driver, "info", None), "transaction_status", None)
+        if status is None:  # this driver does not tell; the server does
+            yield from self.make(Call("SELECT 1", {}))
+        elif status == _IN_ERROR:
+            raise InvalidArgument(_FAILED_INSIDE)
+
+    def _commit(self) -> Steps[None]:
+        driver = yield from self._driver()
+        transaction, joined = self._begun.pop()
+        try:
+            yield transaction.commit()
+        except BaseException:
+            if not joined:
+                yield self.raw.rollback()
+                if isinstance(driver, sqlite3.Connection):
+                    driver.rollback()  # SQLAlchemy takes the transaction for ended, and SQLite still has it
+            raise
 
     def rollback(self) -> Steps[None]:
         """Take back what was begun."""
-        transaction = self._begun.pop()
+        transaction, _ = self._begun.pop()
         if transaction.is_active:
             yield transaction.rollback()
 

@@ -191,11 +191,15 @@ class SqlConnection(ABC):
         """Begin, and take a key that is absent; return what is stored if it is not."""
         call = self.call(_CLAIM, **_claimed(claim), **_named(claim.identity))
         rows = yield from self.begin_anew(call)
-        while not rows:
-            stored = yield from self.read(claim.identity)
-            if stored is not None:
-                return stored
-            rows = yield from self.make(call)  # it was forgotten in between
+        try:
+            while not rows:
+                stored = yield from self.read(claim.identity)
+                if stored is not None:
+                    return stored
+                rows = yield from self.make(call)  # it was forgotten in between
+        except BaseException:
+            yield from self.rollback()
+            raise
         return Held(rows[0][0], 1, None)
 
     def read(self, identity: Identity) -> Steps[Stored | None]:
