@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,10 +12,13 @@ import pytest
 
 import oncelog
 from oncelog import LogSettings, Window
+from oncelog.cli.reading import position_of
 from oncelog.connect import Database
 from oncelog.errors import Unsupported
+from oncelog.log import purging
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
+from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
 
@@ -109,6 +113,21 @@ def test_reader_on_its_way_goes_on(log: Log) -> None:
     assert set(KEPT) <= set(seen)
 
 
+def test_moment_of_a_purged_record_is_its_place() -> None:
+    """A job that starts at a moment starts there, though the first record of that moment was purged since."""
+    clock = SimulatedClock(now_us=5_000_000)
+    log = Database(MemoryStorage(), clock).log("orders", SETTINGS, create=True)
+    with log.writer() as writer:
+        for id in IDS:
+            clock.advance(1)
+            writer.append(id.encode(), id=id, type="order")
+    log.seal()
+    moments = [entry.timestamp for entry in log.read()]
+    assert log.purge(remove=True).purged == len(AGAIN)
+    assert [log.position_at(moment) for moment in moments] == list(range(len(IDS)))
+    assert [position_of(log, moment) for moment in moments] == list(range(len(IDS)))
+
+
 def test_marks_outlive_a_merge_of_files(log: Log) -> None:
     """Small files are put together later: what was purged stays purged, and is still met."""
     log.purge(remove=True)
@@ -152,6 +171,25 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
         beside = tmp_path / "logs" / "orders" / str(staged.identities)
         beside.unlink()
         assert log.verify().ok
+
+
+def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that tidies up beside the purge takes its files away: what they became is looked at again."""
+    purge_file = purging._purge_file
+    merged: list[str] = []
+
+    def late(*given: Any) -> int:
+        if not merged:
+            merged.append("once")
+            fill(log, ["x", "y"])
+            log.seal()
+        return purge_file(*given)
+
+    monkeypatch.setattr(purging, "_purge_file", late)
+    done = log.purge(remove=True)
+    assert (done.records, done.duplicates, done.purged, done.files, done.unsealed) == (16, 3, 3, 1, 0)
+    assert [entry.position for entry in log.read()] == [*KEPT, 14, 15]
+    assert log.verify().findings == ()
 
 
 def test_what_is_not_sealed_is_told(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def position_of(log: Log, start: Start) -> int:
         return start
     if start == "earliest":
         return log.info().first_position
-    entry = next(iter(log.read(start, limit=1)), None)
-    return entry.position if entry is not None else log.info().last_position + 1
+    return log.position_at(start)
 
 
 def columns_of(text: str | None) -> tuple[str, ...] | None:
@@ -68,8 +67,7 @@ def cat(
     log.read_arrow(first, limit=0, columns=columns)  # a bad start or column is told before a file is made
     with replacing(output) if output is not None else nullcontext(sys.stdout.buffer) as out:
         sink = _sink(out, chosen, columns, to_file=output is not None)
-        _copy(log, first, count, sink, hidden=output is None and sys.stdout.isatty())
-    return count
+        return _copy(log, first, count, sink, hidden=output is None and sys.stdout.isatty())
 
 
 def _sink(out: BinaryIO, format: OutputFormat, columns: Sequence[str] | None, *, to_file: bool) -> Sink:
@@ -96,7 +94,8 @@ def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool =
     return People(columns, colours=console.color_system is not None and not console.no_color)
 
 
-def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> None:
+def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> int:
+    """Copy the records at so many positions; return how many there are."""
     done = 0
     with meter("reading", total=count, hidden=hidden) as bar:
         if count:
@@ -105,6 +104,7 @@ def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> None
                 done += batch.num_rows
                 bar.to(done, done)
         sink.finish()
+    return done
 
 
 def tail(log: Log, begin: Start | None, last: int, limit: int | None, rows: Rows, *, follow: bool) -> None:

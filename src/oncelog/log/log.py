@@ -152,6 +152,7 @@ class Log(Handle):
 
         ``start``: ``"earliest"``, ``"latest"``, a position, (segment, entry), or a moment (an aware datetime). Raises
         ``NotFound`` for a position that is not there, with ``first`` when it was truncated away.
+        ``limit`` counts positions: of so many, those that were purged are not among the entries.
         With ``lease_s`` nothing that is yet to be read is truncated while the reader goes on, and for that long after
         it has stopped without being closed.
         """
@@ -307,12 +308,12 @@ class Log(Handle):
 
     def position_at(self, start: Start) -> int:
         """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
+        scan = self.scan(["position"])
+        scan.begin(start)
         if not isinstance(start, datetime):
-            scan = self.scan()
-            scan.begin(start)
             return scan.position
-        found = next(self.read_arrow(start, limit=1, columns=["position"]), None)
-        return self.end_position() if found is None else int(found.column(0)[0].as_py())
+        found = scan.next_rows()  # the first of them may be purged, and has its position all the same
+        return found[0].first_position if found else self.end_position()
 
     def extents(self, start: int, end: int) -> list[Extent]:
         """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
-from oncelog.errors import Unsupported
+from oncelog.errors import NotFound, Unsupported
 from oncelog.format import sealed
 from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
@@ -62,23 +62,26 @@ def purge(
 ) -> Purge:
     """Find the duplicates in a log's closed segments and, if asked to, purge those in sealed files."""
     check(known.manifest)
-    known, (segments, repeats) = manifests.look(known, lambda manifest: _find(home, manifests, manifest, progress))
-    same = repeats.same
-    chosen = Repeats(repeats.positions[same], repeats.firsts[same], same[same])
-    found = Purge(
+    purged = files = 0
+    while True:
+        known, (segments, repeats) = manifests.look(known, lambda manifest: _find(home, manifests, manifest, progress))
+        same = repeats.same
+        chosen = Repeats(repeats.positions[same], repeats.firsts[same], same[same])
+        counts = _purge_files(home, manifests, clock, segments, chosen) if remove else []
+        duplicates = purged + len(chosen.positions)
+        purged, files = purged + sum(counts), files + sum(count > 0 for count in counts)
+        if all(counts):
+            break
+        known = manifests.newest(known) or known  # somebody else changed a file: look at what it has become
+    if purged:
+        sealing.collect(home, manifests)
+    return Purge(
         records=sum(segment.entries for segment in segments),
-        duplicates=len(chosen.positions),
-        conflicts=len(repeats.positions) - len(chosen.positions),
-    )
-    if not remove or not len(chosen.positions):
-        return found
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        units = _units(segments, chosen.positions)
-        counts = list(pool.map(lambda unit: _purge_file(home, manifests, clock, unit, chosen), units))
-    sealing.collect(home, manifests)
-    purged = sum(counts)
-    return msgspec.structs.replace(
-        found, purged=purged, files=sum(count > 0 for count in counts), unsealed=found.duplicates - purged
+        duplicates=duplicates,
+        conflicts=int((~repeats.same).sum()),
+        purged=purged,
+        unsealed=duplicates - purged if remove else 0,
+        files=files,
     )
 
 
@@ -87,6 +90,15 @@ def _find(
 ) -> tuple[list[Segment], Repeats]:
     walk = Walk(home, manifests, manifest)
     return walk.segments, find(walk, None, progress)
+
+
+def _purge_files(
+    home: LogHome, manifests: Manifests, clock: Clock, segments: Sequence[Segment], chosen: Repeats
+) -> list[int]:
+    """Purge what is chosen; return how many records of each file that is concerned (0: somebody else changed it)."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        units = _units(segments, chosen.positions)
+        return list(pool.map(lambda unit: _purge_file(home, manifests, clock, unit, chosen), units))
 
 
 def _units(segments: Sequence[Segment], positions: NDArray[np.int64]) -> Iterator[list[Segment]]:
@@ -107,9 +119,11 @@ def _purge_file(home: LogHome, manifests: Manifests, clock: Clock, unit: Sequenc
     assert original is not None
     known = manifests.newest()
     assert known is not None
-    opened = Files(home).open(original)
-    marks = _marks(home, known.manifest, unit, chosen)
-    data = encode(sealed.emptied(opened.table(), marks))
+    try:
+        marks = _marks(home, known.manifest, unit, chosen)
+        data = encode(sealed.emptied(Files(home).open(original).table(), marks))
+    except NotFound:
+        return 0
     key = sealing.new_key(clock, known.manifest.staging_floor_us)
     home.create(key, [data])
     changes = {}
