@@ -44,8 +44,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return where the next micro-batch ends."""
         log = self._rows.open()
-        begin = self._begin(log, start)
-        end = log.end_position() if self._target is None else self._target
+        begin, visible = self._begin(log, start), log.end_position()
+        if begin > visible and self._options.fail_on_data_loss:
+            raise _restored(log, visible, begin)  # to wait until it has grown to there would leave out what grew
+        end = visible if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             end = min(end, max(begin, log.first_position()) + limit.max_rows)
         return _offset(log, max(begin, end))
@@ -63,13 +65,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what each task is to read."""
         log = self._rows.open()
         begin, stop = self._begin(log, start), int(end["position"])
+        if end["log"] != log.log_id:
+            return []  # it was planned for a log that is gone; the next batch begins where this one does
         visible = log.end_position()
         if stop > visible:
-            message = (
-                f"log {log.name!r} ends at position {visible}, and the checkpoint says that it was read to {stop}: "
-                "was it restored from an older copy?"
-            )
-            raise NotFound(message)
+            raise _restored(log, visible, stop)
         return self._rows.ranges(log, begin, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -88,6 +88,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             raise NotFound(message)
         return log.first_position()
+
+
+def _restored(log: Log, visible: int, position: int) -> NotFound:
+    message = (
+        f"log {log.name!r} ends at position {visible}, and the checkpoint says that it was read to {position}: "
+        "was it restored from an older copy?"
+    )
+    return NotFound(message)
 
 
 def _offset(log: Log, position: int) -> Offset:
