@@ -9,7 +9,7 @@ import pytest
 
 import oncelog
 from oncelog import Database, EventAck, LogSettings, Record, Streams, Window
-from oncelog.errors import IdConflict, InvalidArgument, NotFound, PartialOverlap, WrongExpectedVersion
+from oncelog.errors import IdConflict, InvalidArgument, NotFound, PartialOverlap, WriterFenced, WrongExpectedVersion
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams import streams as module
@@ -356,3 +356,26 @@ def test_streams_take_a_log_over_and_let_it_go(shop: Shop) -> None:
     streams.close()
     with pytest.raises(oncelog.Closed):
         streams.read("s")
+
+
+def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads lose the log; one has opened it again and appended before the other is told."""
+    streams = shop.streams()
+    streams.append("s", Record(b"a"))
+    lost = streams._writer
+    assert lost is not None
+
+    def fenced(*_: object, **__: object) -> None:
+        lost.close()
+        streams.append("s", Record(b"b"))
+        message = "taken"
+        raise WriterFenced(message, outcome="unknown")
+
+    monkeypatch.setattr(lost, "append_batch", fenced)
+    with pytest.raises(WriterFenced):
+        streams.append("s", Record(b"c"))
+    assert streams._writer is not None
+    assert not streams._writer.closed
+    assert places(streams.append("s", Record(b"d"), expected=1)) == [(2, 2)]

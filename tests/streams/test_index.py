@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog import Database, LogSettings, Record, Streams
+from oncelog import Database, LogSettings, Record, Streams, Window
 from oncelog.errors import CorruptionError
 from oncelog.format import streams as stored
 from oncelog.limits import KIB
+from oncelog.log.rows import Rows
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams import index as module
 from oncelog.streams.directory import Directory
@@ -82,6 +83,75 @@ def test_what_is_stored_may_be_lost_or_damaged(lost: str) -> None:
                 content[len(content) // 2] ^= 1
                 home.create(key, [content])
     assert found(Database(storage).streams("orders")) == expected
+
+
+@pytest.mark.parametrize("who", ["read_all", "subscription", "retry", "old retry"])
+def test_lost_pages_are_folded_again_whoever_needs_them(who: str) -> None:
+    """Not only a stream's readers: whoever reads all, follows, or retries an append never notices."""
+    storage = MemoryStorage()
+    window = Window(max_keys=1 if who == "old retry" else 1000)
+    with Database(storage) as db:
+        streams = db.streams("orders", LogSettings(id_scope="stream", window=window), create=True)
+        for number in range(100):
+            streams.append("s", Record(b"x", id=f"{number}"))
+    with Database(storage) as db:
+        streams = db.streams("orders")
+        assert streams.version("s") == 99
+        home = db.log("orders").home
+        for key in home.list(PAGES_PREFIX):
+            home.delete(key)
+        if who == "read_all":
+            assert [event.version for event in streams.read_all()] == list(range(100))
+        elif who == "subscription":
+            with streams.subscribe_all() as subscription:
+                assert [subscription.poll() is None for _ in range(102)] == [False] * 101 + [True]
+        else:
+            [ack] = streams.append("s", Record(b"x", id="3"), expected=2)
+            assert (ack.version, ack.position, ack.duplicate) == (3, 3, True)
+
+
+@pytest.mark.parametrize("why", ["damage", "truncation"])
+def test_no_version_goes_back_while_the_index_is_folded_anew(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that is decided meanwhile must not take a stream for a younger one than it is."""
+    storage = MemoryStorage()
+    expected = filled(storage)
+    streams = Database(storage).streams("orders")
+    before = streams.version("b")
+    assert before == len(expected["b"]) - 1
+    index, fold, seen = streams._index, module.Index.fold, set[int]()
+
+    def watched(self: module.Index, rows: Rows) -> None:
+        seen.add(index.version("b"))
+        fold(self, rows)
+
+    monkeypatch.setattr(module.Index, "fold", watched)
+    with Database(storage).log("orders").writer() as writer:
+        for _ in range(20):
+            writer.append(b"x", stream="b")
+    if why == "damage":
+        index.rebuild()
+    else:
+        assert Database(storage).log("orders").truncate(210).first_position == 210
+        assert streams.version("b") == before + 20
+    assert seen == {before}
+
+
+def test_records_of_no_stream_that_were_truncated_away_count_as_folded() -> None:
+    """The base need not change for them; the index is up to date all the same, and appends go on."""
+    storage = MemoryStorage()
+    settings = LogSettings(id_scope="stream", idempotence="off")
+    with Database(storage) as db:
+        log = db.log("orders", settings, create=True)
+        with log.writer() as writer:
+            for stream in ("s", None, None, None):
+                writer.append(b"x", stream=stream)
+        under = Database(storage).streams("orders")
+        assert [one.last_position for one in under.list()] == [0]
+        assert [log.truncate(before).first_position for before in (1, 4)] == [1, 4]
+        assert [one.last_position for one in under.list()] == [None]
+    with Database(storage) as db:
+        [ack] = db.streams("orders").append("s", Record(b"y"), expected=0)
+        assert (ack.version, ack.position) == (1, 4)
 
 
 def test_a_directory_that_is_ahead_of_the_log_is_not_believed() -> None:

@@ -76,6 +76,14 @@ def test_of_one_stream_from_a_version(streams: Streams) -> None:
     assert taken(later, 1) == [12]
 
 
+def test_a_version_that_is_yet_to_come_is_waited_for_also_while_catching_up(streams: Streams) -> None:
+    """Events below it that come before the subscription is live are left out as those that come after."""
+    fill(streams, 0, 1)
+    with streams.subscribe("s", 3) as subscription:
+        fill(streams, 1, 4)
+        assert taken(subscription, 3) == [3, 4, "caught up"]
+
+
 def test_filters(streams: Streams) -> None:
     """By what the stream begins with, and by type: in the past and live."""
     subscription = streams.subscribe_all(prefix="ab", types=["t0"])

@@ -176,9 +176,11 @@ class Log(Handle):
         return self._opened(Tail(self._home, self.scan(), start, lease=self._lease(lease_s), clock=self._clock))
 
     def base(self) -> Base:
-        """Return what is remembered of the records that were truncated away."""
-        self._known, found = self._manifests.look(self._refresh(), lambda manifest: bases.load(self._home, manifest))
-        return found
+        """Return what is remembered of the records that were truncated away: all before the log's first position."""
+        self._known, (found, first) = self._manifests.look(
+            self._refresh(), lambda manifest: (bases.load(self._home, manifest), manifest.first_position)
+        )
+        return msgspec.structs.replace(found, position=first)
 
     @property
     def home(self) -> LogHome:

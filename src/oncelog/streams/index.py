@@ -29,6 +29,11 @@ PAGES_KEPT = 64
 
 DIRECTORIES_KEPT = 2
 
+_FOLDED = (
+    "directory", "position", "_numbers", "_versions", "_page_first", "_full", "_unsaved", "_kept", "_scan",
+)  # fmt: skip
+"""What of an index is a fold of the log."""
+
 
 class Index:
     """Which stream every durable record is of, and at which version. Safe to share between threads.
@@ -63,15 +68,17 @@ class Index:
 
     # Opening and storing.
 
-    def open(self) -> None:
-        """Begin with the newest directory that can be believed, or with the base; then fold what came after."""
-        with self._reading:
-            found = self._newest()
+    def open(self, *, anew: bool = False) -> None:
+        """Begin with the newest directory that can be believed, or (always, if ``anew``) with the base; then fold what
+        came after.
+        """
+        with self._reading, self._lock:
+            found = None if anew else self._newest()
             if found is None:
-                self._begin_at_base()
+                base = self._log.base()
+                self._begin(Directory.of_base(self._seed, base.streams), base.position)
             else:
-                with self._lock:
-                    self._begin(Directory.load(self._seed, found), found.position, found.page)
+                self._begin(Directory.load(self._seed, found), found.position, found.page)
         self.catch_up()
 
     def _newest(self) -> stored.Directory | None:
@@ -88,9 +95,18 @@ class Index:
 
     def rebuild(self) -> None:
         """Forget all that is stored, and fold the log from its base on."""
-        for key in [*self._home.list(DIRECTORIES_PREFIX), *self._home.list(PAGES_PREFIX)]:
-            self._home.delete(key)
-        self.open()
+        with self._reading:
+            for key in [*self._home.list(DIRECTORIES_PREFIX), *self._home.list(PAGES_PREFIX)]:
+                self._home.delete(key)
+            self._fold_anew()
+
+    def _fold_anew(self) -> None:
+        """Fold the log from its base on. Whoever asks meanwhile is told what was known: no version ever goes back."""
+        fresh = Index(self._log, self._clock)
+        fresh.open(anew=True)
+        with self._lock:
+            for name in _FOLDED:
+                setattr(self, name, getattr(fresh, name))
 
     def store(self) -> None:
         """Store the directory as it is now, and delete what is no longer needed."""
@@ -112,25 +128,22 @@ class Index:
     def catch_up(self) -> int:
         """Fold all that is durable by now; return the position behind it."""
         with self._reading:
-            while True:
-                try:
-                    if self._scan is None:
-                        self._scan = self._log.scan(["stream"])
-                        self._scan.begin(max(self.position, self._log.first_position()))
-                    while found := self._scan.next_rows():
-                        for rows in found:
-                            self.fold(rows)
-                except NotFound:
-                    if self._log.first_position() <= self.position:
-                        raise
-                    self._begin_at_base()  # what was to be folded next was truncated away
-                else:
-                    return self.position
+            try:
+                self._read_on()
+            except NotFound:
+                if self._log.first_position() <= self.position:
+                    raise
+                self._fold_anew()  # what was to be folded next was truncated away
+            return self.position
 
-    def _begin_at_base(self) -> None:
-        base = self._log.base()
-        with self._lock:
-            self._begin(Directory.of_base(self._seed, base.streams), base.position)
+    def _read_on(self) -> None:
+        if self._scan is None:
+            scan = self._log.scan(["stream"])
+            scan.begin(self.position)
+            self._scan = scan
+        while found := self._scan.next_rows():
+            for rows in found:
+                self.fold(rows)
 
     def fold(self, rows: Rows) -> None:
         """Take in consecutive records, which follow those before (or the base)."""
@@ -142,8 +155,9 @@ class Index:
             while done < rows.count:
                 at = rows.first_position + done - self._page_first
                 count = min(PAGE_ROWS - at, rows.count - done)
-                self._numbers[at : at + count] = numbers[done : done + count]
+                # In this order: whoever looks for a stream meanwhile finds no event without its version.
                 self._versions[at : at + count] = versions[done : done + count]
+                self._numbers[at : at + count] = numbers[done : done + count]
                 done += count
                 self.position = rows.first_position + done
                 self._turn_to(rows.first_position + done)
@@ -242,7 +256,15 @@ class Index:
                 yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
 
     def _page(self, position: int) -> Page:
+        """Return the page that holds a position; one that is lost or damaged is folded again, with all others."""
         first = position - position % PAGE_ROWS
+        try:
+            return self._kept_page(first)
+        except (CorruptionError, NotFound):
+            self.rebuild()
+        return self._kept_page(first)
+
+    def _kept_page(self, first: int) -> Page:
         with self._lock:
             if first == self._page_first:
                 return Page(self._log_id, first, self._numbers, self._versions)

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
-import numpy as np
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, IdConflict, InvalidArgument, NotFound, OncelogError, WriterFenced
+from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log import arguments
 from oncelog.log.admission import Admitted
@@ -138,7 +137,7 @@ class Streams(Handle):
         except Earlier as error:
             return stored_already(self._index, self._log, records, error)
         except WriterFenced:
-            self._leave()
+            self._leave(writer)
             raise
         self._look_after(len(records))
         if not acks[0].duplicate:
@@ -223,14 +222,14 @@ class Streams(Handle):
     def _last_position(self) -> int:
         return self._writer.last_position if self._writer is not None else -1
 
-    def _leave(self) -> None:
-        """Let the log go: this writer lost it."""
+    def _leave(self, writer: Writer) -> None:
+        """Let a writer go that lost the log, unless somebody has and there is another already."""
         with self._opening:
-            writer, self._writer = self._writer, None
-            self._ahead.clear()
-        if writer is not None:
-            with contextlib.suppress(OncelogError):
-                writer.close()
+            if self._writer is writer:
+                self._writer = None
+                self._ahead.clear()
+        with contextlib.suppress(OncelogError):
+            writer.close()
 
     # Reading.
 
@@ -248,25 +247,13 @@ class Streams(Handle):
         return _limited(found, limit)
 
     def _found(self, stream: str, start: int, *, backward: bool) -> Iterator[StreamEvent]:
-        pages = self._pages(stream, start, backward=backward)
+        pages = list(self._index.find(stream, start, backward=backward))
         scan = self._log.scan()
         for positions, versions in pages:
             order = slice(None, None, -1) if backward else slice(None)
             for events in _turned(reading.pick(scan, positions[order], versions[order]), backward=backward):
                 self._check_usable()
                 yield from reversed(events) if backward else events
-
-    def _pages(
-        self, stream: str, start: int, *, backward: bool
-    ) -> list[tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int32]]]]:
-        """Return where a stream's events are; if the index is damaged, it is made anew."""
-        try:
-            return list(self._index.find(stream, start, backward=backward))
-        except (CorruptionError, NotFound):
-            if self._index.version(stream) == NO_VERSION:
-                raise
-        self._index.rebuild()
-        return list(self._index.find(stream, start, backward=backward))
 
     def read_all(
         self,
@@ -293,8 +280,9 @@ class Streams(Handle):
     def list(self, prefix: str = "") -> list[StreamInfo]:
         """Return the streams there are whose names begin so, in the order of their first events."""
         self._caught_up()
+        first = self._log.first_position()
         return [
-            StreamInfo(stream=name, version=count - 1, count=count, last_position=None if last < 0 else last)
+            StreamInfo(stream=name, version=count - 1, count=count, last_position=None if last < first else last)
             for name, count, last in self._index.streams(prefix)
         ]
 
@@ -322,7 +310,7 @@ class Streams(Handle):
         """
         end = self._caught_up()
         version = (1 << 31) - 1 if start == "latest" else arguments.count("start", start)
-        wanted = Filter(stream=stream)
+        wanted = Filter(stream=stream) if start == "latest" else _From(stream, version)
 
         def past(position: int | None) -> tuple[Iterator[StreamEvent], int, int]:
             if position is None:
@@ -331,8 +319,7 @@ class Streams(Handle):
                 return (event for event in events if event.position < end), end, end
             return self._past(position, wanted)
 
-        later = Filter(stream=stream) if start == "latest" else _From(stream, version)
-        return self._subscribed(past, later, max_behind)
+        return self._subscribed(past, wanted, max_behind)
 
     def subscribe_all(
         self,
