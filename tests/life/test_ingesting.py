@@ -142,6 +142,17 @@ def test_conflicts_that_come_again_are_put_aside_once(quick: Shop) -> None:
     assert conflicting(quick) == [b"other", b"another"]
 
 
+def test_conflicts_that_come_twice_in_a_batch_are_put_aside_once(quick: Shop) -> None:
+    """A retry of a bad row is a retry, whether it falls into the same file, another file, or the next batch."""
+    log = quick.log(SETTINGS)
+    ingest(log, [plain([1])])
+    wrong = [Record(b"other", id="id-1"), Record(b"another", id="id-1")]
+    done = ingest(log, [[*wrong, wrong[0]], [wrong[1], *plain([2])]], batch(0))
+    assert (done.records, done.conflicts) == (1, 4)
+    assert ingest(log, [wrong], batch(1)).records == 0
+    assert sorted(conflicting(quick)) == [b"another", b"other"]
+
+
 def test_conflicts_may_be_an_error(quick: Shop) -> None:
     """Asked to, one bad row refuses the batch, names an id, and leaves nothing behind, no mark either."""
     log = quick.log(SETTINGS)

@@ -80,3 +80,11 @@ def holds(before: Sequence[Identities], found: Identities) -> NDArray[np.bool_]:
     for identities in before:
         known |= search_exact(identities, found)
     return known
+
+
+def once(found: Identities, flags: NDArray[np.bool_]) -> Identities:
+    """Return the flagged identities: of those that are the same, with the very same content, the first."""
+    chosen = np.flatnonzero(flags)
+    said = np.stack([found.high[chosen], found.low[chosen], found.fingerprints[chosen]], axis=1)
+    chosen = chosen[np.sort(np.unique(said, axis=0, return_index=True)[1])]
+    return Identities(found.high[chosen], found.low[chosen], found.fingerprints[chosen], found.rows[chosen])

@@ -144,15 +144,16 @@ class Ingester:
         return tuple(kept), identities
 
     def _put_aside(self, judged: Judged) -> tuple[Staged, ...]:
-        """Stage the rows whose id is taken by other content, but for those that were put aside before."""
+        """Stage the rows whose id is taken by other content, each once, but for those that were put aside before."""
         before = conflicts.recent(self._home, self._manifests, self._run.known.manifest)
         parts: list[pa.RecordBatch] = []
         for number, (file, found) in enumerate(zip(judged.staged, judged.identities, strict=True)):
             if found is None or not judged.conflicts[number].any():
                 continue
-            flags = judged.conflicts[number] & ~conflicts.holds(before, found)
+            aside = conflicts.once(found, judged.conflicts[number] & ~conflicts.holds(before, found))
+            before.append(aside)
             chosen = np.zeros(file.records, np.bool_)
-            chosen[found.rows[flags].astype(np.int64)] = True
+            chosen[aside.rows.astype(np.int64)] = True
             parts += self._chosen(file, chosen)
         return (self._stage(parts),) if parts else ()
 
