@@ -170,10 +170,36 @@ def test_checkpoint_of_another_pipeline(folder: Path) -> None:
     (folder / "spec.toml").write_text(GOOD)
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
-    checking.own(spec, folder / ".oncelog" / "orders")
+    with oncelog.connect(spec.log.url) as db:
+        checking.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
     assert check(folder, GOOD) == []
     (found,) = check(folder, GOOD.replace('url = "data"\nname = "orders"', 'url = "data"\nname = "other"'))
     assert found.key == "run.checkpoint"
+
+
+def test_checkpoint_of_a_log_that_is_gone(folder: Path) -> None:
+    """A log that was deleted takes its records along: progress into it would leave them out of the new one."""
+    (folder / "spec.toml").write_text(GOOD)
+    spec, _ = checking.check(folder / "spec.toml")
+    assert spec is not None
+    with oncelog.connect(spec.log.url) as db:
+        checking.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
+        assert check(folder, GOOD) == []
+        db.delete("orders")
+        (gone,) = check(folder, GOOD)
+        db.log("orders", create=True)
+        (anew,) = check(folder, GOOD)
+    assert gone.key == anew.key == "run.checkpoint"
+    assert "deleted" in anew.what
+
+
+def test_output_whose_progress_is_lost(folder: Path) -> None:
+    """Batches are numbered anew then, with other records in each: those that are there would be there twice."""
+    (folder / "out" / "batch=0000000003").mkdir(parents=True)
+    (found,) = check(folder, GOOD)
+    assert (found.key, "twice" in found.what) == ("sink.path", True)
+    (folder / ".oncelog" / "orders" / "out-of-log").mkdir(parents=True)
+    assert check(folder, GOOD) == []
 
 
 def test_not_text(folder: Path) -> None:

@@ -17,7 +17,7 @@ from oncelog import settings as log_settings
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.log import names
 from oncelog.settings import LogSettings
-from oncelog.spark import lines, mistakes, spec
+from oncelog.spark import frames, lines, mistakes, spec
 from oncelog.spark.mistakes import Mistake, dotted, nearest
 from oncelog.spark.spec import FILE_FORMATS, STREAMING_FORMATS, Identity, Sink, Source, Spec
 
@@ -43,11 +43,15 @@ Check = Callable[[Spec], Iterator[Mistake]]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log."""
+    """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
+
+    ``log_id`` tells that log from one that is made anew under its name; empty if it was not noted.
+    """
 
     name: str
     url: str
     log: str
+    log_id: str = ""
 
 
 def check(path: Path) -> tuple[Spec | None, list[Mistake]]:
@@ -289,6 +293,10 @@ def _sink_path(sink: Sink, given: Spec) -> Iterator[Mistake]:
     path = spec.local_path(sink.path)
     if path is not None and path.is_file():
         yield Mistake("sink.path", f"{path} is a file, where a folder should be", "name another folder")
+    progress = spec.local_path(f"{given.checkpoint}/out-of-log")
+    if path is not None and progress is not None and any(path.glob("batch=*")) and not progress.exists():
+        what = f"{path} has batches whose progress is lost: their records would be there twice"
+        yield Mistake("sink.path", what, "remove that folder, or name another")
     if given.source.path is not None and _within(sink.path, given.source.path):
         yield Mistake("sink.path", "is inside the source's, so that the pipeline would read what it wrote", "move it")
 
@@ -326,9 +334,25 @@ def _checkpoint(given: Spec) -> Iterator[Mistake]:
         yield Mistake("run.checkpoint", f"{path} is a file, where a folder should be", "name another folder")
         return
     owner = owner_of(path)
-    if owner is not None and owner != Owner(given.name, given.log.url, given.log.name):
+    if owner is None:
+        return
+    if (owner.name, owner.url, owner.log) != (given.name, given.log.url, given.log.name):
         what = f"{path} is the progress of pipeline {owner.name!r} on its way into log {owner.log!r} at {owner.url}"
         yield Mistake("run.checkpoint", what, "name another folder, or that pipeline and log")
+    elif owner.log_id and not _is_there(given, owner.log_id):
+        what = f"{path} is the progress into a log {owner.log!r} that was deleted: what that had would be left out"
+        yield Mistake("run.checkpoint", what, f"remove {path}, and what the sink wrote, to begin again")
+
+
+def _is_there(given: Spec, log_id: str) -> bool:
+    """Tell whether the log is the one that had this id. What cannot be asked is told by ``_stored``."""
+    try:
+        with oncelog.connect(given.log.url) as db:
+            return db.log(given.log.name).log_id == log_id
+    except NotFound:
+        return False
+    except OncelogError:
+        return True
 
 
 def owner_of(checkpoint: Path) -> Owner | None:
@@ -339,10 +363,11 @@ def owner_of(checkpoint: Path) -> Owner | None:
         return None
 
 
-def own(given: Spec, checkpoint: Path) -> None:
+def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
     checkpoint.mkdir(parents=True, exist_ok=True)
-    (checkpoint / _OWN).write_bytes(msgspec.json.encode(Owner(given.name, given.log.url, given.log.name)))
+    owner = Owner(given.name, given.log.url, given.log.name, log_id)
+    frames.write_whole(checkpoint / _OWN, msgspec.json.encode(owner))
 
 
 def _parts(given: Spec) -> Iterator[Mistake]:

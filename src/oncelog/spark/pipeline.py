@@ -70,7 +70,7 @@ class Pipeline:
         begin_us = self._clock.elapsed_us()
         checkpoint = spec.local_path(self.spec.checkpoint)
         if checkpoint is not None:
-            checking.own(self.spec, checkpoint)
+            checking.own(self.spec, checkpoint, self._log.log_id)
         stored, conflicts = self.counted()
         self.history.add(Started(at_us=self._clock.now_us(), stored=stored, conflicts=conflicts))
         log_file = checkpoint / "spark.log" if checkpoint is not None else Path(os.devnull)
