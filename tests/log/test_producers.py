@@ -282,6 +282,29 @@ def test_sequences_are_counted_from_the_initial_one_and_continue(log: Log) -> No
     assert sequences(log) == list(range(100, 100 + 1 + 40 + 2 + 2 + 3 + 1))
 
 
+@pytest.mark.parametrize("how", ["append_many", "append_batch", "append_arrow"])
+def test_counting_ends_at_the_highest_sequence_there_is(log: Log, how: str) -> None:
+    """Records that have no sequence left are refused, and nothing is stored under a wrong one."""
+    with log.writer() as w:
+        p = w.as_producer("p", initial_sequence=(1 << 63) - 3)
+        records = [Record(b"x")] * 4
+        with pytest.raises((InvalidArgument, AppendErrors)):
+            p.append_arrow(pa.table({"value": [b"x"] * 4})) if how == "append_arrow" else getattr(p, how)(records)
+        assert [p.append(b"x").position for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(InvalidArgument, match="highest sequence"):
+            p.append(b"x")
+    assert sequences(log) == [(1 << 63) - 3, (1 << 63) - 2, (1 << 63) - 1]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, 5])
+def test_a_name_that_cannot_be_one_is_refused_and_the_log_is_let_go(log: Log, name: Any) -> None:
+    """Nobody shares a producer by not having a name; the writer that was opened for it is closed."""
+    with pytest.raises(InvalidArgument):
+        log.writer(producer=name)
+    with log.writer(wait_s=0) as w, pytest.raises(InvalidArgument):
+        w.as_producer(name)
+
+
 def test_an_initial_sequence_that_is_known_replays(log: Log) -> None:
     """An application that restarts from an earlier message gets duplicates until it comes to what is new."""
     with log.writer(producer="p") as w:

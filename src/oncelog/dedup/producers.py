@@ -183,10 +183,11 @@ class Producers:
 
     # Deciding.
 
-    def count(self, name: str, sequence: int | None) -> int:
+    def count(self, name: str, sequence: int | None, records: int = 1) -> int:
         """Return the sequence of a producer's next record: the one given, or the next if this session counts.
 
-        A session gives every record its sequence, or none: ``InvalidArgument`` otherwise.
+        A session gives every record its sequence, or none, and so many ``records`` must have one left to count:
+        ``InvalidArgument`` otherwise.
         """
         session = self._session(name)
         counted = sequence is None
@@ -199,7 +200,7 @@ class Producers:
         session.counted = counted
         if sequence is not None:
             return sequence
-        if session.next_sequence > SEQUENCE_MAX:
+        if session.next_sequence > SEQUENCE_MAX - records + 1:
             message = f"producer {name!r} has come to the highest sequence there is: go on under another name"
             raise InvalidArgument(message)
         return session.next_sequence

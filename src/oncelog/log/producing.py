@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
+from oncelog.errors import InvalidArgument
 from oncelog.format import intake
 from oncelog.log import admission
 from oncelog.log.committer import Committer
@@ -49,6 +50,9 @@ class Producing(Handle, ABC):
         ``initial_sequence`` is the first sequence that is counted; without it that is the one behind the last, or 0.
         """
         self._check_usable()
+        if name == "":
+            message = "producer '': must not be empty; leave it out to be given a name"
+            raise InvalidArgument(message)
         assigned = f"producer-{self._clock.token(16).hex()}" if name is None else name
         intake.check_record(Record(b"", producer=assigned, sequence=initial_sequence))
         with self._committer.changed:
@@ -125,7 +129,7 @@ class Producing(Handle, ABC):
         """Return a payload whose rows with a sequence have their producer."""
         names = payload.schema.names
         if producer is not None or self._own is not None:
-            payload = stamped(payload, producer or self.producer)
+            payload = stamped(payload, self.producer if producer is None else producer)
         elif "sequence" in names and "producer" not in names:
             payload = stamped(payload, self.producer)
         elif "producer" not in names:

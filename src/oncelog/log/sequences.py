@@ -139,7 +139,7 @@ class Sequences:
             else:
                 assert given is not None
                 _check_none_given(name, given[rows])
-                first = self.producers.count(name, None)
+                first = self.producers.count(name, None, len(mine))
                 mine = numbers[rows] = np.arange(first, first + len(mine))
         except InvalidArgument as error:
             for row in _numbered(rows, len(numbers)):
