@@ -10,6 +10,7 @@ import pytest
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.spark import analysing, checking, history, jobs, report
 from oncelog.spark.history import History
+from oncelog.spark.pipeline import Pipeline
 from tests.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:
@@ -94,6 +95,25 @@ def test_lost_checkpoint_costs_time_not_records(shop: Shop, spark: SparkSession)
     assert shop.stored() == before
     assert (outcome.rows, outcome.stored, outcome.duplicates) == (8, 0, 8)
     assert [row["position"] for row in shop.sent_on()] == list(range(6))
+
+
+def test_delta_knows_a_batch_again_and_not_one_of_a_lost_checkpoint(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Done again, a batch is the same transaction; of a query that begins again, one that Delta must not skip."""
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        Pipeline, "_write_folder", lambda self, rows, batch: seen.append(self._transaction(rows, batch))
+    )
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.run(spark)
+    shop.lose(".oncelog")
+    shop.run(spark)
+    assert [one["txnVersion"] for one in seen] == ["0", "0", "0"]
+    assert seen[0] == seen[1] != seen[2]
+    assert "None" not in seen[0]["txnAppId"]
 
 
 def test_identity_by_expression(shop: Shop, spark: SparkSession) -> None:

@@ -152,9 +152,16 @@ class Pipeline:
         """Write a batch under a transaction that Delta knows, so that done again it is skipped."""
         sink = self.spec.sink
         assert sink is not None
-        transaction = {"txnAppId": f"oncelog/{self.spec.name}/{self._log.info().log_id}", "txnVersion": str(batch)}
+        transaction = self._transaction(rows, batch)
         writer = rows.write.format("delta").mode("append").options(**frames.options(sink.options), **transaction)
         writer.partitionBy(*sink.partition_by).save(sink.path)
+
+    def _transaction(self, rows: DataFrame, batch: int) -> dict[str, str]:
+        """Return what Delta knows a batch again by. A query whose checkpoint is lost is another one: its batches count
+        from 0, and under the old name Delta would skip them, with what is new in them.
+        """
+        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        return {"txnAppId": f"oncelog/{self.spec.name}/{query}", "txnVersion": str(batch)}
 
     def _trigger(self, *, follow: bool) -> dict[str, Any]:
         return {"processingTime": f"{self.spec.run.every_s} seconds"} if follow else {"availableNow": True}
