@@ -18,8 +18,20 @@ import pytest
 import redis
 
 import oncelog
-from oncelog import Database, Delivery, Effect, EffectFailed, Inbox, InvalidArgument, Queue, QueueSettings, RetryPolicy
-from oncelog.queue import inbox_retention
+from oncelog import (
+    Database,
+    Delivery,
+    Effect,
+    EffectFailed,
+    Inbox,
+    InvalidArgument,
+    Message,
+    Queue,
+    QueueSettings,
+    RetryPolicy,
+    Unavailable,
+)
+from oncelog.queue import inbox_retention, inbox_worker
 from oncelog.queue.inbox_worker import Worker
 from tests.inbox.places import AnyPlace, Place
 
@@ -260,6 +272,98 @@ def test_deliveries_are_renewed_while_a_handler_runs(queue: Queue, tmp_path: Pat
     finally:
         Delivery.extend = original  # type: ignore[method-assign]
     assert queue.lag("mailer") == 0
+    place.close()
+
+
+def test_nothing_is_claimed_that_no_hand_is_free_for(queue: Queue) -> None:
+    """While handlers take long, messages behind them are others' to take, and spend no attempts unseen."""
+    queue.send_many([Message(str(number).encode()) for number in range(4)])
+    begun, release, until = threading.Semaphore(0), threading.Event(), Until()
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.value != b"0":
+            begun.release()
+            release.wait(30)
+
+    with work(queue, handle, until, concurrency=2):
+        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=30)
+        with queue.consume("mailer") as other:
+            [left] = other.receive(timeout_s=5)
+            assert (left.value, left.attempts) == (b"3", 1)
+            left.ack()
+        release.set()
+        until.wait("done", 3)
+
+
+def test_a_letter_that_is_sent_back_meanwhile_keeps_its_key(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between looking at the queue and at its dead letters, a message may go from one to the other."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"", id="m")
+    looked = queue.stats
+
+    def redriven_after() -> object:
+        stats = looked()
+        queue.dead_letters.redrive()
+        return stats
+
+    with place.inbox(retention_s=3600) as inbox, queue.consume("mailer") as deliveries:
+        [delivery] = deliveries.receive()
+        with inbox.once(delivery):
+            pass
+        delivery.nack("dead", retry=False)
+        place.age()
+        monkeypatch.setattr(queue, "stats", redriven_after)
+        assert inbox_retention.prune(inbox, queue, "mailer") == 0
+    place.close()
+
+
+def test_keys_are_forgotten_through_asynchronous_connections(
+    queue: Queue, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose inbox is asynchronous forgets old keys too, and goes on."""
+    monkeypatch.setattr(inbox_worker, "_PRUNE_S", 0.0)
+    place = Place("psycopg", postgres_url)
+    with place.inbox(retention_s=3600, topic="emails", group="mailer") as plain:
+        with plain.once("old"):
+            pass
+        place.age()
+
+    async def connect() -> Any:
+        return await psycopg.AsyncConnection.connect(postgres_url)
+
+    async def handler(_: Delivery) -> None:
+        """Do nothing."""
+
+    until = Until()
+    inbox = Inbox(connect, retention_s=3600)
+    with work(queue, handler, until, inbox=inbox):
+        for number in range(2):
+            queue.send(b"", id=str(number))
+            until.wait("done", number + 1)
+    assert place.keys() == 2
+    for connection in inbox._home._idle:
+        connection.raw.pgconn.finish()
+    place.close()
+
+
+@pytest.mark.parametrize("with_inbox", [False, True])
+def test_what_is_unavailable_to_a_handler_is_its_own_failure(queue: Queue, tmp_path: Path, with_inbox: bool) -> None:  # noqa: FBT001
+    """It spends attempts and rests like any other; a worker does not hold on to one message for ever."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"", id="m")
+    until = Until()
+
+    def handle(_: Delivery) -> None:
+        text = "the mail server is away"
+        raise Unavailable(text)
+
+    with place.inbox() as inbox, work(queue, handle, until, inbox=inbox if with_inbox else None):
+        until.wait("failed", 3)
+    [letter] = queue.dead_letters.list()
+    assert (letter.attempts, letter.last_error) == (3, "Unavailable: the mail server is away")
     place.close()
 
 

@@ -305,13 +305,22 @@ class Inbox(Handle):
         ``refused`` is asked which of the keys that could go may still come, and returns their digests: those stay. A
         worker asks its queue so.
         """
+        self._check_usable()
+        return run(self._pruned(refused))
+
+    async def aprune(self, *, refused: Callable[[Sequence[Row]], Collection[bytes]] | None = None) -> int:
+        """Do as ``prune`` does, where connections are asynchronous."""
+        self._check_usable()
+        return await run_async(self._pruned(refused))
+
+    def _pruned(self, refused: Callable[[Sequence[Row]], Collection[bytes]] | None) -> Steps[int]:
         count, after = 0, b""
-        while rows := self._asked(functools.partial(_expired, after=after)):
+        while rows := (yield from self._ask(functools.partial(_expired, after=after))):
             after = rows[-1].digest
             digests = {row.digest for row in rows}
             if refused is not None:
                 digests -= set(refused(rows))
-            count += self._asked(functools.partial(_forget, digests=sorted(digests)))
+            count += yield from self._ask(functools.partial(_forget, digests=sorted(digests)))
         return count
 
     def ping(self) -> None:

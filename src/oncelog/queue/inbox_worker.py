@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -169,11 +170,13 @@ class Worker:
         return self._stopping or (len(self._in_hand) < self._concurrency and not self._away)
 
     def _receive(self) -> list[Delivery]:
+        """Take as many as there are hands free: what would wait here for one could be another worker's by then."""
         if self._consumer is None or self._consumer.closed:
-            consumer = self._queue.consume(self._group, prefetch=self._concurrency, ack_timeout_s=self._timeout_s)
+            consumer = self._queue.consume(self._group, ack_timeout_s=self._timeout_s)
             with self._changed:
                 self._consumer = consumer
-        return self._consumer.receive(1, timeout_s=_RECEIVE_S) if not self._stopping else []
+        free = self._concurrency - len(self._in_hand)
+        return self._consumer.receive(free, timeout_s=_RECEIVE_S) if not self._stopping else []
 
     def _wait_until(self, ready: Callable[[], bool]) -> bool:
         with self._changed:
@@ -204,12 +207,16 @@ class Worker:
         """Have the effect, and tell the queue; as often as it takes while the databases are away."""
         rest_s = _REST_S
         while True:
+            own: list[Exception] = []
             try:
-                word = self._have(delivery)
+                word = self._have(delivery, own)
             except Undecided as error:
                 self._nack(delivery, error, again=True)
                 return
             except Unavailable as error:
+                if error in own:  # what a handler could not reach is not the inbox
+                    self._nack(delivery, error, again=not self._is_final(error))
+                    return
                 if self._stopping:
                     self._tell("left", f"{delivery!r}: {error}")
                     return
@@ -225,24 +232,29 @@ class Worker:
                 self._ack(delivery, word)
                 return
 
-    def _have(self, delivery: Delivery) -> str:
+    def _have(self, delivery: Delivery, own: list[Exception]) -> str:
+        """Have the effect; ``own`` gets what the handler itself raised."""
         if self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(self._have_async(delivery), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(self._have_async(delivery, own), self._loop).result()
         if self._inbox is None:
-            self._handler(delivery)
+            with _noted(own):
+                self._handler(delivery)
             return "done"
         with self._inbox.once(delivery, group=self._group) as effect:
             if not effect.done:
-                effect.result = self._handler(delivery, **self._named(effect))
+                with _noted(own):
+                    effect.result = self._handler(delivery, **self._named(effect))
         return "skipped" if effect.done else "done"
 
-    async def _have_async(self, delivery: Delivery) -> str:
+    async def _have_async(self, delivery: Delivery, own: list[Exception]) -> str:
         if self._inbox is None:
-            await self._handler(delivery)
+            with _noted(own):
+                await self._handler(delivery)
             return "done"
         async with self._inbox.once(delivery, group=self._group) as effect:
             if not effect.done:
-                effect.result = await self._handler(delivery, **self._named(effect))
+                with _noted(own):
+                    effect.result = await self._handler(delivery, **self._named(effect))
         return "skipped" if effect.done else "done"
 
     def _named(self, effect: Effect) -> dict[str, Any]:
@@ -335,13 +347,26 @@ class Worker:
         due = self._clock.elapsed_us() - self._pruned_us >= _PRUNE_S * 1e6
         if due and self._inbox is not None and self._inbox.retention_s is not None:
             self._pruned_us = self._clock.elapsed_us()
-            retention.prune(self._inbox, self._queue, self._group)
+            if self._loop is None:
+                retention.prune(self._inbox, self._queue, self._group)
+                return
+            pruning = retention.aprune(self._inbox, self._queue, self._group)
+            asyncio.run_coroutine_threadsafe(pruning, self._loop).result()
 
     def _tell(self, word: str, about: str) -> None:
         with self._changed:
             self._counts[word] += 1
         if self._report is not None:
             self._report(word, about)
+
+
+@contextlib.contextmanager
+def _noted(errors: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        errors.append(error)
+        raise
 
 
 class _stopped_by_signals:  # noqa: N801  (used as a verb)
