@@ -68,6 +68,12 @@ QUEUE_DELAY_S_MAX = 366 * 86_400.0
 QUEUE_PREFETCH_MAX = 10_000
 """Messages that one consumer may hold at once."""
 
+QUEUE_HEADERS_MAX = HEADERS_MAX - 1
+"""Headers on one message: one more is the queue's own, when it becomes a dead letter at the latest."""
+
+QUEUE_HEADER_BYTES_MAX = HEADER_BYTES_MAX - 8 * KIB
+"""All of one message's headers together: the rest is for what a dead letter says of its end."""
+
 QUEUE_ERROR_BYTES_MAX = 4 * KIB
 """A failure's reason, in UTF-8; what is longer is cut."""
 

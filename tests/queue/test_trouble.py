@@ -10,7 +10,27 @@ import psycopg
 import pytest
 
 import oncelog
-from oncelog import Closed, CorruptionError, InvalidArgument, LogSettings, Message, QueueSettings, Unavailable
+from oncelog import (
+    Closed,
+    CorruptionError,
+    InvalidArgument,
+    LogSettings,
+    Message,
+    QueueSettings,
+    Record,
+    RetryPolicy,
+    Unavailable,
+)
+from oncelog.limits import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    LABEL_BYTES_MAX,
+    QUEUE_ERROR_BYTES_MAX,
+    QUEUE_HEADER_BYTES_MAX,
+    QUEUE_HEADERS_MAX,
+)
+from oncelog.queue.dead_letters import synthetic_id
+from oncelog.queue.sending import Outgoing
 from tests.queue.conftest import World
 
 
@@ -83,6 +103,60 @@ def test_other_names_work_to_the_dead_letters(world: World, name: str) -> None:
     assert queue.lag("grüppe/1") == 1
     with pytest.raises(InvalidArgument):
         _ = queue.dead_letters
+
+
+@pytest.mark.parametrize("name", ["id", "key", "tenant"])
+def test_names_that_postgresql_cannot_store_are_refused(world: World, name: str) -> None:
+    """A NUL in a key would stop an ordered group for ever: it is found out before anything is stored."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    with pytest.raises(InvalidArgument, match="NUL"):
+        queue.send(b"a", **{name: "a\0b"})  # type: ignore[arg-type]
+    assert queue.stats().ends == [0]
+
+
+def test_any_reason_can_be_given(world: World) -> None:
+    """Also one that PostgreSQL could not store as it is: the message rests, or dies, as its worker said."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send(b"a")
+    with queue.consume("g") as consumer:
+        consumer.receive()[0].nack("bad byte \0 in line \ud800", retry=False)
+    assert [letter.last_error for letter in queue.dead_letters.list()] == ["bad byte \\0 in line \\ud800"]
+
+
+def test_whatever_can_be_sent_can_be_buried_and_sent_back(world: World) -> None:
+    """What a dead letter says of itself has its room in every message; else it, and all behind it, never left."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    most = {f"{number:03}": b"x" * (HEADER_BYTES_MAX // HEADERS_MAX - 3) for number in range(HEADERS_MAX)}
+    for headers in (most, {"a": b"x" * (HEADER_BYTES_MAX - 1)}, {str(number): b"" for number in range(HEADERS_MAX)}):
+        with pytest.raises(InvalidArgument, match="headers"):
+            queue.send(b"a", headers=headers)
+    room = QUEUE_HEADER_BYTES_MAX - 3 * QUEUE_HEADERS_MAX
+    headers = {f"{number:03}": b"" for number in range(QUEUE_HEADERS_MAX)} | {"000": b"x" * room}
+    policy = RetryPolicy(max_attempts=7, backoff_s=1.5, max_backoff_s=100.5, jitter=0.25)
+    key, tenant = "k" * LABEL_BYTES_MAX, "t" * LABEL_BYTES_MAX
+    queue.send(b"a", id="i" * 255, key=key, tenant=tenant, headers=headers, retry=policy, delay_s=0, deadline_s=1e6)
+    with queue.consume("g") as consumer:
+        for _ in range(2):
+            consumer.receive()[0].nack("\N{SNOWMAN}" * QUEUE_ERROR_BYTES_MAX, retry=False)
+            assert [letter.headers for letter in queue.dead_letters.list()] == [headers]
+            assert queue.dead_letters.redrive() == 1
+        assert consumer.receive()[0].headers == headers
+
+
+def test_a_letter_that_is_there_already_is_buried(world: World) -> None:
+    """A state that was lost and begun anew buries messages again, with another story: the first letter stands."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send(b"a")
+    queue.send(b"b")
+    letters = queue._dead_letter_queue()
+    entry = next(iter(letters._topic.read(0, 0, 1)), None)
+    assert entry is None
+    earlier = Record(b"a", id=synthetic_id("dead", "g", 0, 0))
+    letters._sending.send([Outgoing(0, earlier)], 5.0, "join")
+    with queue.consume("g", prefetch=2) as consumer:
+        consumer.nack(consumer.receive(), "no", retry=False)
+    assert queue.lag("g") == 0
+    assert [found.value for found in letters._topic.read(0, 0, 5)] == [b"a", b"b"]
 
 
 def test_retention_would_lose_messages() -> None:

@@ -141,7 +141,8 @@ def _reason(reason: object) -> str:
     if not isinstance(reason, str):
         error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
         raise InvalidArgument(error)
-    return reason.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
+    plain = reason.replace("\0", "\\0")  # which PostgreSQL cannot store
+    return plain.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def _settle(

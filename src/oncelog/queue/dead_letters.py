@@ -10,13 +10,13 @@ from datetime import datetime
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound, OncelogError
+from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
 from oncelog.queue import message, state
 from oncelog.queue.broker import Broker
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.delivery import Change, Condition, Run, cut
 from oncelog.queue.message import Envelope, Origin
-from oncelog.queue.sending import Outgoing, Sending
+from oncelog.queue.sending import Outgoing, Sending, Sent
 from oncelog.queue.topic import Topic
 from oncelog.types import Entry, Record
 
@@ -89,8 +89,18 @@ class Undertaker:
             entries = self._broker.topic.read(run.partition, run.first, run.count)
             records += [self._letter(run, entry) for entry in entries]
         if records:
-            self._letters().send([Outgoing(0, record) for record in records], _BURIAL_S, "join")
+            self._write(records)
         self._broker.buried(runs)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Write letters. Where there is one already that tells another story (the state was lost since), it stands."""
+        try:
+            self._letters().send([Outgoing(0, record) for record in records], _BURIAL_S, "join")
+        except IdConflict:
+            pass
+        except AppendErrors as errors:
+            if not all(isinstance(result, Sent | IdConflict) for result in errors.results):
+                raise
 
     def _letter(self, run: Run, entry: Entry) -> Record:
         envelope = message.envelope_of(entry)

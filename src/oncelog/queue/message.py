@@ -95,9 +95,8 @@ def check(message: object) -> Message:
     _check_text("id", message.id, limits.ID_BYTES_MAX)
     _check_text("key", message.key, limits.LABEL_BYTES_MAX)
     _check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
-    if message.headers is not None and ENVELOPE in message.headers:
-        error = f"headers: {ENVELOPE!r} is the queue's own name, take another"
-        raise InvalidArgument(error)
+    if message.headers is not None:
+        _check_headers(message.headers)
     if message.delay_s:
         span_us("delay_s", message.delay_s)
     if message.deadline_s is not None:
@@ -107,9 +106,35 @@ def check(message: object) -> Message:
     return message
 
 
+def _check_headers(headers: object) -> None:
+    """Keep room for what the queue adds, now or when the message dies. What a header may be, the log itself says."""
+    if not isinstance(headers, Mapping):
+        error = f"headers: is {type(headers).__name__}, must be a mapping of str to bytes"
+        raise InvalidArgument(error)
+    if ENVELOPE in headers:
+        error = f"headers: {ENVELOPE!r} is the queue's own name, take another"
+        raise InvalidArgument(error)
+    if len(headers) > limits.QUEUE_HEADERS_MAX:
+        error = f"headers: has {len(headers)}, must have at most {limits.QUEUE_HEADERS_MAX}"
+        raise InvalidArgument(error)
+    size_bytes = sum(_size_bytes(part) for header in headers.items() for part in header)
+    if size_bytes > limits.QUEUE_HEADER_BYTES_MAX:
+        error = f"headers: has {size_bytes} bytes, must have at most {limits.QUEUE_HEADER_BYTES_MAX}"
+        raise InvalidArgument(error)
+
+
+def _size_bytes(part: object) -> int:
+    if isinstance(part, str):
+        return len(part.encode("utf-8", "surrogatepass"))
+    return memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else 0
+
+
 def _check_text(name: str, value: object, bytes_max: int) -> None:
     if not isinstance(value, str):
         error = f"{name}: is {type(value).__name__}, must be a str"
+        raise InvalidArgument(error)
+    if "\0" in value:
+        error = f"{name} {value!r} has a NUL in it, which PostgreSQL cannot store: remove it"
         raise InvalidArgument(error)
     if len(value) * 4 <= bytes_max and value.isascii():
         return
