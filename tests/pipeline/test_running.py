@@ -16,6 +16,8 @@ from tests.pipeline.shop import Shop, orders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+OVERWRITING = "spark.sql.sources.partitionOverwriteMode"
+
 pytestmark = pytest.mark.xdist_group("pipeline")
 
 
@@ -148,6 +150,20 @@ def test_source_that_cannot_be_followed_is_read_again_without_doubles(shop: Shop
     assert (outcome.rows, outcome.stored, outcome.duplicates) == (7, 6, 5)
     assert shop.ids() == sorted(f"o{number}" for number in range(6))
     assert [row["position"] for row in shop.sent_on()] == list(range(6))
+
+
+def test_batch_replaces_itself_whatever_folders_its_rows_go_to(shop: Shop, spark: SparkSession) -> None:
+    """Done again after midnight, a batch by the day of writing leaves nothing behind, however Spark is set."""
+    shop.change(('path = "out"', 'path = "out"\nsql = "SELECT position, uuid() AS d FROM log"\npartition_by = ["d"]'))
+    shop.send(*orders(0, 4))
+    spark.conf.set(OVERWRITING, "dynamic")
+    try:
+        shop.run(spark)
+        shop.forget("out-of-log")
+        shop.run(spark)
+    finally:
+        spark.conf.unset(OVERWRITING)
+    assert [row["position"] for row in shop.sent_on()] == list(range(4))
 
 
 def test_sink_may_be_another_log(shop: Shop, spark: SparkSession) -> None:

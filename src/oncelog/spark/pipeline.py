@@ -146,6 +146,7 @@ class Pipeline:
         sink = self.spec.sink
         assert sink is not None
         writer = rows.write.mode("overwrite").options(**frames.options(sink.options)).partitionBy(*sink.partition_by)
+        writer = writer.option("partitionOverwriteMode", "static")  # the whole folder, whatever the session is set to
         writer.format(sink.format).save(f"{sink.path}/batch={batch:010d}")
 
     def _write_delta(self, rows: DataFrame, batch: int) -> None:
