@@ -434,8 +434,8 @@ def test_visible_before_it_is_synced_is_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_a_window_that_is_not_recovered_is_noticed(monkeypatch: pytest.MonkeyPatch, make: MakeWorld) -> None:
     """A control: where a writer opens with an empty window, the ladder finds records written again."""
 
-    def forget(*arguments: object) -> Recovered:
-        found = recover(*arguments)
+    def forget(*arguments: object, **options: object) -> Recovered:
+        found = recover(*arguments, **options)
         return found._replace(window=DedupWindow(1 << 60, 10_000))
 
     recover: Callable[..., Recovered] = recovery.recover

@@ -358,8 +358,8 @@ def test_a_log_says_what_a_dictionary_says(machine: type[LogMachine]) -> None:
 def test_a_window_that_is_not_recovered_is_noticed(monkeypatch: pytest.MonkeyPatch, machine: type[LogMachine]) -> None:
     """A control: a writer that opens with an empty window does not say what the dictionary says."""
 
-    def forget(*arguments: object) -> Recovered:
-        return recover(*arguments)._replace(window=DedupWindow(10_000_000, 5))
+    def forget(*arguments: object, **options: object) -> Recovered:
+        return recover(*arguments, **options)._replace(window=DedupWindow(10_000_000, 5))
 
     recover: Callable[..., Recovered] = recovery.recover
     monkeypatch.setattr(recovery, "recover", forget)

@@ -143,7 +143,7 @@ def _ticks(highest: float) -> list[float]:
     """Return about four round figures from 0 up to beyond the highest, or just below it.
 
     >>> _ticks(13_700)
-    [0.0, 5000.0, 10000.0, 15000.0]
+    [0, 5000, 10000, 15000]
     """
     step = 10 ** math.floor(math.log10(highest / 3)) if highest > 0 else 1
     step = next(step * factor for factor in (1, 2, 5, 10) if highest / (step * factor) <= _TICKS)
