@@ -9,10 +9,19 @@ import pytest
 
 import oncelog
 from oncelog import Database, EventAck, LogSettings, Record, Streams, Window
-from oncelog.errors import IdConflict, InvalidArgument, NotFound, PartialOverlap, WriterFenced, WrongExpectedVersion
+from oncelog.errors import (
+    IdConflict,
+    InvalidArgument,
+    NotFound,
+    PartialOverlap,
+    Unavailable,
+    WriterFenced,
+    WrongExpectedVersion,
+)
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams import streams as module
+from tests.log.watched import WatchedStorage
 
 BATCH = [Record(b"a", id="1", type="Placed"), Record(b"b", id="2", type="Paid", headers={"trace": b"x"})]
 
@@ -379,3 +388,20 @@ def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after
     assert streams._writer is not None
     assert not streams._writer.closed
     assert places(streams.append("s", Record(b"d"), expected=1)) == [(2, 2)]
+
+
+def test_a_stream_whose_first_event_is_on_its_way_is_there() -> None:
+    """Who expects no stream meanwhile loses the race, and is told so; a retry of that first event joins it."""
+    storage = WatchedStorage()
+    with Database(storage) as db:
+        streams = db.streams("orders", create=True)
+        streams.append("other", Record(b"x"))
+        storage.otherwise = "refused"
+        with pytest.raises(Unavailable) as lost:
+            streams.append("s", Record(b"a", id="1"), expected="no stream", timeout_s=0.01)
+        assert lost.value.outcome == "unknown"
+        with pytest.raises(WrongExpectedVersion):
+            streams.append("s", Record(b"b", id="2"), expected="no stream")
+        storage.otherwise = "stored"
+        [ack] = streams.append("s", Record(b"a", id="1"), expected="no stream")
+        assert (ack.version, ack.position, ack.duplicate) == (0, 1, True)

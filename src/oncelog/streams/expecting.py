@@ -60,6 +60,8 @@ def stored_already(index: Index, log: Log, records: Sequence[Record], earlier: E
 def _entries(index: Index, log: Log, earlier: Earlier, count: int) -> list[tuple[Entry, int]]:
     """Return the events that stand at the versions which are asked for, as far as they were not truncated away."""
     found: list[tuple[Entry, int]] = []
+    if index.version(earlier.stream) == NO_VERSION:
+        return found  # all there is of the stream is still on its way
     for positions, versions in index.find(earlier.stream, earlier.exact + 1, backward=False):
         for position, version in zip(positions.tolist(), versions.tolist(), strict=True):
             if version > earlier.exact + count:
