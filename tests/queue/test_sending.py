@@ -9,6 +9,7 @@ import pytest
 
 from oncelog import AppendErrors, IdConflict, InvalidArgument, Message, Queue, Unavailable
 from oncelog.connect import Database
+from oncelog.queue.message import identity
 from oncelog.queue.sending import SendStatus
 from tests.log.watched import LONG_S, WatchedStorage
 from tests.queue.conftest import World
@@ -192,3 +193,18 @@ def test_what_cannot_be_sent_is_refused_and_nothing_is_written(message: Message)
         assert queue.stats().ends == [0]
         with pytest.raises(InvalidArgument):
             queue.send(b"a", on_pending="wait")  # type: ignore[arg-type]
+
+
+def test_what_is_committed_stays_so_whatever_becomes_of_a_duplicate(world: World) -> None:
+    """Somebody who sends it again and is refused, or killed, does not make it look as if it were not in the queue."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    other = world.open().queue("work", state=world.state)
+    queue.send(b"a", id="a")
+    before = queue.status("a")
+    assert before is not None
+    assert (before.status, before.position) == ("COMMITTED", 0)
+    with pytest.raises(Unavailable):
+        other.send(b"a", id="a", timeout_s=0)
+    assert queue.status("a") == before
+    other._sending._begin(0, [identity("", "", "a")])
+    assert queue.status("a") == before

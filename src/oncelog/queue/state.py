@@ -319,11 +319,13 @@ def gate(transaction: Transaction, topic: str, identity: str) -> GateRow | None:
 def gate_begin(
     transaction: Transaction, topic: str, identities: Iterable[tuple[str, int]], session: str, at_us: int
 ) -> None:
-    """Note that sends begin: (identity, partition) each. The last error of one that failed before stays."""
+    """Note that sends begin: (identity, partition) each. The last error of one that failed before stays, and so does
+    that one is in the queue.
+    """
     transaction.many(
         "INSERT INTO oncelog_gate (queue, identity, status, part, session, at_us) VALUES (?, ?, 'PENDING', ?, ?, ?) "
         "ON CONFLICT (queue, identity) DO UPDATE SET status = 'PENDING', session = excluded.session, "
-        "at_us = excluded.at_us, position = NULL",
+        "at_us = excluded.at_us, position = NULL WHERE oncelog_gate.status <> 'COMMITTED'",
         [(topic, identity, partition, session, at_us) for identity, partition in sorted(identities)],
     )
 
@@ -331,11 +333,16 @@ def gate_begin(
 def gate_end(
     transaction: Transaction, topic: str, outcomes: Iterable[tuple[str, str, str | None, int | None]], at_us: int
 ) -> None:
-    """Note how sends ended: (identity, status, error, position) each. Without an error the last one stays."""
+    """Note how sends ended: (identity, status, error, position) each. Without an error the last one stays; that a
+    duplicate failed does not take the first out of the queue.
+    """
     transaction.many(
         "UPDATE oncelog_gate SET status = ?, last_error = coalesce(?, last_error), position = ?, at_us = ? "
-        "WHERE queue = ? AND identity = ?",
-        [(status, error, position, at_us, topic, identity) for identity, status, error, position in sorted(outcomes)],
+        "WHERE queue = ? AND identity = ? AND (status <> 'COMMITTED' OR ? = 'COMMITTED')",
+        [
+            (status, error, position, at_us, topic, identity, status)
+            for identity, status, error, position in sorted(outcomes)
+        ],
     )
 
 
