@@ -159,6 +159,23 @@ def test_a_letter_that_is_there_already_is_buried(world: World) -> None:
     assert [found.value for found in letters._topic.read(0, 0, 5)] == [b"a", b"b"]
 
 
+def test_what_was_sent_to_the_dead_letters_by_hand_is_in_nobodys_way(world: World) -> None:
+    """It has no queue to go back to, and stays; the letters around it are listed and sent back."""
+    db = world.open()
+    queue = db.queue("work", create=True, state=world.state)
+    with queue.consume("g") as consumer:
+        for value in (b"a", b"b"):
+            queue.send(value)
+            consumer.receive()[0].nack("no", retry=False)
+            db.queue("dlq.work", state=world.state).send(b"by hand")
+        assert [letter.value for letter in queue.dead_letters.list()] == [b"a", b"b"]
+        with pytest.raises(InvalidArgument, match="by hand"):
+            queue.dead_letters.show(1)
+        assert queue.dead_letters.redrive([0, 0]) == 1
+        assert queue.dead_letters.redrive() == 1
+        assert [delivery.value for delivery in consumer.receive(2)] == [b"a", b"b"]
+
+
 def test_retention_would_lose_messages() -> None:
     """A log's own retention does not ask whether a message was delivered."""
     with oncelog.connect("memory://") as db, pytest.raises(InvalidArgument, match="trim"):

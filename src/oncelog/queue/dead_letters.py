@@ -160,7 +160,8 @@ class DeadLetters:
         again. Asked for twice, also after a crash in between, it comes back once (within the log's window).
         Returns how many.
         """
-        wanted = [self.show(position) for position in positions] if positions is not None else self._letters(None)
+        chosen = dict.fromkeys(positions) if positions is not None else None
+        wanted = [self.show(position) for position in chosen] if chosen is not None else self._letters(None)
         count = 0
         batch: list[DeadLetter] = []
         for letter in wanted:
@@ -172,7 +173,7 @@ class DeadLetters:
 
     def discard(self, positions: Iterable[int]) -> int:
         """Give dead letters up for good; return how many."""
-        letters = [self.show(position) for position in positions]
+        letters = [self.show(position) for position in dict.fromkeys(positions)]
         self._settle(letters)
         return len(letters)
 
@@ -208,7 +209,8 @@ class DeadLetters:
                     return
                 for entry in self._topic.read(0, first, min(_AT_ONCE, run.end - first, left)):
                     left -= 1
-                    yield _dead_letter(entry)
+                    if message.envelope_of(entry).origin is not None:  # else somebody has sent it here by hand
+                        yield _dead_letter(entry)
 
     def _absorb(self) -> None:
         """Have all that has come so far in runs, so that each can be taken out on its own."""
