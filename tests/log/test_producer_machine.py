@@ -230,6 +230,15 @@ def test_producers_are_remembered_as_a_list_has_them(machine: type[ProducerMachi
 
 def test_a_base_that_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: a truncation that writes no base is found out."""
+    machine = MemoryMachine()
+    machine.create()
+    machine.append(name="a", sequence=0)
+    machine.snapshot()
+    machine.append(name="a", sequence=1)
+    machine.crash(ending="crash", seed=0)
     monkeypatch.setattr(bases, "write", lambda *_: None)
+    machine.truncate(share=1.0)
+    machine.crash(ending="crash", seed=0)
     with pytest.raises(AssertionError):
-        run(MemoryMachine, 200, [Phase.generate])  # what was found need not be made small
+        machine.says_what_the_list_says()
+    machine.teardown()
