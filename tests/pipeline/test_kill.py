@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,7 +41,8 @@ def kill_when(process: subprocess.Popen[bytes], seen: Callable[[], bool]) -> boo
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return True
-        time.sleep(0.005)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.005)  # its end is waited for; what is seen meanwhile it does not tell
     process.communicate()
     return False
 
