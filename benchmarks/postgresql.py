@@ -142,10 +142,20 @@ class PostgreSQLTwice(PostgreSQL):
 
 def _store(connection: psycopg.Connection, prepared: Sequence[bytes]) -> None:
     for data in prepared:
+        while not _stored(connection, data):
+            pass
+
+
+def _stored(connection: psycopg.Connection, data: bytes) -> bool:
+    """Store a batch; false where two connections hold an id that the other waits for, and this one had to give way."""
+    try:
         with connection.transaction(), connection.cursor() as cursor:
             with cursor.copy(_COPY) as copy:
                 copy.write(data)
             cursor.execute(_INSERT)
+    except psycopg.errors.DeadlockDetected:
+        return False
+    return True
 
 
 def _binary_copy(batch: Batch) -> bytes:
