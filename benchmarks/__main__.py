@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import bucket, crash, faces, growth, queues, report, spark, window, workloads
+from benchmarks import bucket, crash, faces, growth, queues, reading, report, spark, window, workloads
 from benchmarks.machine import machine
 from benchmarks.measure import FULL, QUICK, Measurement, Plan
 from benchmarks.reach import reach
@@ -26,7 +26,7 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "retries": workloads.retries,
     "single": workloads.single,
     "submit": workloads.submit,
-    "read": workloads.read,
+    "read": reading.read,
     "open": crash.open_after_crash,
     "window": window.window,
     "bucket": bucket.bucket,

@@ -16,6 +16,7 @@ from benchmarks.records import Batch
 from oncelog import LogSettings, Record
 from oncelog.connect import Database
 from oncelog.dedup import kernels
+from oncelog.settings import Seal
 from oncelog.storage.base import Chunk
 from oncelog.storage.disk import RealDisk
 from oncelog.storage.local import LocalStorage
@@ -28,19 +29,25 @@ COMPILED = ", numba"
 _WORDS: dict[Ids, str] = {"explicit": "explicit ids", "content": "content ids", "off": "idempotence off"}
 
 
-def settings(ids: Ids = "explicit") -> LogSettings:
+def settings(ids: Ids = "explicit", seal: Seal = "auto") -> LogSettings:
     """Return settings under which a commit takes 10,000 records, of 1 KB values too."""
-    return LogSettings(idempotence=ids, block_bytes=16 << 20)
+    return LogSettings(idempotence=ids, block_bytes=16 << 20, seal=seal)
 
 
 class Embedded(Contender):
     """A log in a folder, one writer, one thread that appends."""
 
     def __init__(
-        self, folder: Path, way: Way = "append_arrow", ids: Ids = "explicit", *, compiled: bool = False
+        self,
+        folder: Path,
+        way: Way = "append_arrow",
+        ids: Ids = "explicit",
+        *,
+        compiled: bool = False,
+        seal: Seal = "auto",
     ) -> None:
-        """Say how to append, which ids there are, and whether numba is to help."""
-        self.way, self.ids, self.compiled = way, ids, compiled
+        """Say how to append, which ids there are, whether numba is to help, and whether files are sealed meanwhile."""
+        self.way, self.ids, self.compiled, self._seal = way, ids, compiled, seal
         self.name = f"Oncelog, {way}, {_WORDS[ids]}{COMPILED if compiled else ''}"
         kind = "numba" if compiled else "numpy"
         self.folder = folder / f"oncelog-{way.replace(' ', '-').replace(',', '')}-{ids}-{kind}"
@@ -53,7 +60,7 @@ class Embedded(Contender):
             message = "numba is missing: pip install 'oncelog[fast]'"
             raise NotInstalledError(message)
         self._db = Database(LocalStorage(self.folder, self._disk()))
-        self.log = self._db.log("bench", settings(self.ids), create=True)
+        self.log = self._db.log("bench", settings(self.ids, self._seal), create=True)
         self.writer = self.log.writer()
 
     def _disk(self) -> RealDisk:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
-
 from benchmarks.contender import Contender, NotInstalledError
-from benchmarks.embedded import COMMITS_A_CALL, Embedded, Limited, Way, use
+from benchmarks.embedded import COMMITS_A_CALL, Embedded, Limited, Way
 from benchmarks.jetstream import JetStream
 from benchmarks.measure import Measurement, Plan, calibrated, timed
 from benchmarks.postgresql import PostgreSQL, PostgreSQLTwice
@@ -78,7 +76,7 @@ def retries(folder: Path, plan: Plan) -> list[Measurement]:
 
 
 @contextlib.contextmanager
-def _opened(makers: Makers, folder: Path, workload: str, found: list[Measurement]) -> Iterator[list[Contender]]:
+def opened(makers: Makers, folder: Path, workload: str, found: list[Measurement]) -> Iterator[list[Contender]]:
     """Open all contenders; one that is not installed is noted and left out."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
@@ -117,7 +115,7 @@ def _rates(
     workload: str, makers: Makers, value_bytes: int, folder: Path, plan: Plan, *, retry: bool = False
 ) -> list[Measurement]:
     found: list[Measurement] = []
-    with _opened(makers, folder, workload, found) as contenders:
+    with opened(makers, folder, workload, found) as contenders:
         runs = [_Run(workload, contender, value_bytes, retry=retry) for contender in contenders]
         for run in runs:
             run.warm_up(plan)
@@ -191,7 +189,7 @@ def single(folder: Path, plan: Plan) -> list[Measurement]:
         *NOT_DURABLE[:1],
     )
     found: list[Measurement] = []
-    with _opened(makers, folder, workload, found) as contenders:
+    with opened(makers, folder, workload, found) as contenders:
         rows = [_measurement(workload, contender, "records/s", []) for contender in contenders]
         source = Source(100)
         count = 100 if plan.quick else 1000
@@ -241,61 +239,3 @@ def submit(folder: Path, plan: Plan) -> list[Measurement]:
         row = _measurement(workload, log, "records/s", rounds)
         row.contender = "Oncelog, submit, explicit ids"
         return [row]
-
-
-def read(folder: Path, plan: Plan) -> list[Measurement]:
-    """Read everything, in order."""
-    workload = "read"
-    found: list[Measurement] = []
-    batches = 10 if plan.quick else 100
-    with _opened((Embedded, SQLite, PostgreSQL, Redis, *NOT_DURABLE[:1]), folder, workload, found) as contenders:
-        source = Source(100)
-        kept = [source.batch(contenders[0].batch_records) for _ in range(batches)]
-        works: list[tuple[Measurement, Callable[[], int], int]] = []
-        for contender in contenders:
-            stored = kept if isinstance(contender, Embedded) else kept[: 10 if plan.quick else 20]
-            for batch in stored:
-                contender.append(contender.prepare([batch]))
-            row = _measurement(workload, contender, "records/s", [])
-            row.note = ""
-            works.append((row, contender.read, sum(map(len, stored))))
-        log = contenders[0]
-        assert isinstance(log, Embedded)
-        works[0][0].contender = "Oncelog, read_arrow"
-        works[0][0].note = "ids and values, every byte used; a block's checksum is verified when it is first read"
-        entries = _measurement(workload, log, "records/s", [])
-        entries.contender = "Oncelog, read, one by one"
-        works.insert(1, (entries, log.read_entries, log.count()))
-        works.insert(2, (*_mapped_ipc(workload, folder / "mapped.arrow", kept), log.count()))
-        for number in range(plan.rounds + 1):
-            for row, work, expected in works:
-                rate = _read_rate(work, expected)
-                if number:
-                    row.rounds.append(rate)
-        found += [row for row, _, _ in works]
-    return found
-
-
-def _read_rate(work: Callable[[], int], expected: int) -> float:
-    started = time.perf_counter()
-    count = work()
-    seconds = time.perf_counter() - started
-    assert count == expected, f"{count} records were read, {expected} are stored"
-    return count / seconds
-
-
-def _mapped_ipc(workload: str, path: Path, batches: Sequence[Batch]) -> tuple[Measurement, Callable[[], int]]:
-    """Return pyarrow reading the same records from a mapped IPC file."""
-    tables = [batch.table() for batch in batches]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, tables[0].schema) as writer:
-        for table in tables:
-            writer.write_batch(table)
-
-    def work() -> int:
-        with pa.memory_map(str(path)) as file:
-            reader = pa.ipc.open_file(file)
-            return sum(use(reader.get_batch(number)) for number in range(reader.num_record_batches))
-
-    row = Measurement(workload=workload, contender="pyarrow, mapped IPC file", unit="records/s", rounds=[])
-    row.note = "the same ids and values, every byte used; nothing is verified"
-    return row, work
