@@ -17,13 +17,34 @@ from tests.queue.servers import postgresql
 Opener = Callable[[], Database]
 
 
+class ServersClock(SimulatedClock):
+    """A clock whose passing time is a PostgreSQL server's too; what it jumps is a matter of one machine."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._server = psycopg.connect(url, autocommit=True)
+        self._server.execute("CREATE TABLE server_time AS SELECT to_timestamp(%s) AS now", (self.now_us() / 1e6,))
+        self._server.execute(
+            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql AS 'SELECT now FROM server_time'"
+        )
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, everywhere."""
+        super().advance(seconds)
+        self._server.execute("UPDATE server_time SET now = now + make_interval(secs => %s)", (seconds,))
+
+    def close(self) -> None:
+        """Leave the server."""
+        self._server.close()
+
+
 class World:
     """A database on a disk, and where its queues' state is. ``open`` is a process of its own, as far as can be."""
 
     def __init__(self, folder: Path, state: str | None) -> None:
         self.folder = folder
         self.state = state
-        self.clock = SimulatedClock()
+        self.clock = SimulatedClock() if state is None else ServersClock(state)
         self._opened: list[Database] = []
 
     def open(self, clock: SimulatedClock | None = None) -> Database:
@@ -36,6 +57,8 @@ class World:
         """Close all."""
         for opened in self._opened:
             opened.close()
+        if isinstance(self.clock, ServersClock):
+            self.clock.close()
 
 
 @pytest.fixture(scope="session")
@@ -50,11 +73,11 @@ _schemas = itertools.count()
 
 @pytest.fixture
 def postgres_state(server: str) -> str:
-    """Return the URL of a schema that nobody else uses."""
+    """Return the URL of a schema that nobody else uses; what is in it comes before PostgreSQL's own functions."""
     schema = f"test_{next(_schemas)}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return f"{server}&options=-csearch_path%3D{schema}"
+    return f"{server}&options=-csearch_path%3D{schema},pg_catalog"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

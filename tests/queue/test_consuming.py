@@ -99,6 +99,33 @@ def test_one_key_with_many_messages_does_not_fill_the_state(world: World) -> Non
         assert queue.stats().groups["g"].new > 0
 
 
+def test_a_key_that_waits_does_not_hold_other_keys_back(world: World) -> None:
+    """However many messages are parked behind one that is delayed, what is behind them all is delivered."""
+    queue = made(world)
+    queue.send(b"head", key="hot", delay_s=60)
+    queue.send_many([Message(b"%d" % number, key="hot") for number in range(2_600)])
+    queue.send(b"behind", key="other")
+    with queue.consume("g", ordered=True) as consumer:
+        [behind] = consumer.receive()
+        assert behind.value == b"behind"
+        behind.ack()
+        assert queue.stats().groups["g"].waiting == 2_601
+        world.clock.advance(60)
+        for expected in (b"head", b"0", b"1"):
+            [delivery] = consumer.receive()
+            assert delivery.value == expected
+            delivery.ack()
+
+
+def test_delayed_messages_of_many_keys_do_not_hold_other_keys_back(world: World) -> None:
+    """Those that wait for their own time only are not parked, and nobody waits for them."""
+    queue = made(world)
+    queue.send_many([Message(b"-", key=str(number), delay_s=60) for number in range(2_100)])
+    queue.send_many([Message(b"behind", key="a"), Message(b"behind", key="b")])
+    with queue.consume("g", ordered=True) as consumer:
+        assert [values(consumer), values(consumer), values(consumer)] == [[b"behind"], [b"behind"], []]
+
+
 # Delays and deadlines.
 
 

@@ -21,9 +21,11 @@ from tests.queue.worker import ACK_TIMEOUT_S, GROUP, TOPIC, Task
 
 ROOT = Path(__file__).parents[2]
 SOAK = os.environ.get("ONCELOG_SOAK") == "1"
-MESSAGES = 10_000 if SOAK else 400
+MESSAGES = 3_000 if SOAK else 300
+"""Of each producer. About a hundred a second are done, most of the time by processes that are being born."""
 MESSAGES_CONTROL = 150
-KILLS_MIN = 400 if SOAK else 25
+MESSAGES_PER_KILL_MAX = 16
+"""When all is done nobody says much, and kills would be long in coming: so few are waited for that there are."""
 PRODUCERS = ("p0", "p1")
 CONSUMERS = ("c0", "c1")
 
@@ -45,6 +47,12 @@ class Works:
     ended: set[str] = field(default_factory=set)
     unanswered: set[tuple[tuple[int, int], int]] = field(default_factory=set)
     births: int = 0
+    heard_at: dict[tuple[tuple[int, int], int], int] = field(default_factory=dict)
+
+    @property
+    def kills_min(self) -> int:
+        """How many kills there have to be."""
+        return self.messages // MESSAGES_PER_KILL_MAX
 
     def bear(self, name: str) -> None:
         """Start a child under a name, which an earlier one may have had."""
@@ -73,8 +81,10 @@ class Works:
             self.ended.add(child)
         elif word == "got":
             partition, position, attempts, token, until_us = map(int, rest[:5])
+            delivery = (partition, position), token
+            self.heard_at[delivery] = len(self.history.got)
             self.history.got.append(Got(partition, position, attempts, token, until_us, rest[5]))
-            self.unanswered.add(((partition, position), token))
+            self.unanswered.add(delivery)
         elif word in ("acked", "nacked", "lost", "extended"):
             self._answered(word, list(map(int, rest)))
         else:
@@ -84,9 +94,8 @@ class Works:
     def _answered(self, word: str, rest: list[int]) -> None:
         delivery = (rest[0], rest[1]), rest[2]
         if word == "extended":
-            got = next(one for one in self.history.got if ((one.partition, one.position), one.token) == delivery)
-            self.history.got.remove(got)
-            self.history.got.append(got._replace(until_us=rest[3]))
+            at = self.heard_at[delivery]
+            self.history.got[at] = self.history.got[at]._replace(until_us=rest[3])
             return
         self.unanswered.discard(delivery)
         if word == "acked":
@@ -105,7 +114,7 @@ class Works:
         for name in (*CONSUMERS, *PRODUCERS):
             self.bear(name)
         until_kill = 0
-        while min(self.sent.values()) < self.messages or self.kills < KILLS_MIN:
+        while min(self.sent.values()) < self.messages or self.kills < self.kills_min:
             until_kill -= 1
             if until_kill <= 0:
                 self.kill(self.chance.choice(sorted(self.pids)))
@@ -159,11 +168,11 @@ def test_every_message_is_done_or_dead_whoever_is_killed(tmp_path: Path, *, orde
     if not ordered:
         complaints = [complaint for complaint in complaints if "was done" not in complaint]
     assert complaints == []
-    assert works.kills >= KILLS_MIN
+    assert works.kills >= works.kills_min
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", range(2, 5))
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
 def test_every_message_is_done_or_dead_for_long(
     tmp_path: Path, request: pytest.FixtureRequest, where: str, seed: int

@@ -34,17 +34,14 @@ class Group:
         for run in change.come:
             assert not any(run.first < other.end and other.first < run.end for other in self.runs.values())
             self.runs[run.first] = run
+        for key in change.settled_keys:
+            first = min((run for run in self.runs.values() if run.key == key), key=lambda run: run.first, default=None)
+            if first is not None and first.condition is Condition.PARKED:
+                self.runs[first.first] = delivery.freed(first)
 
-    def heads(self) -> list[Run]:
-        """Return the runs that may be delivered: in an ordered group, the first of each key."""
-        ordered = sorted(self.runs.values(), key=lambda run: run.first)
-        if not self.ordered:
-            return ordered
-        return [
-            run
-            for run in ordered
-            if run.key is None or not any(other.key == run.key and other.first < run.first for other in ordered)
-        ]
+    def in_order(self) -> list[Run]:
+        """Return the runs in the order of their positions."""
+        return sorted(self.runs.values(), key=lambda run: run.first)
 
     @property
     def watermark(self) -> int:
@@ -99,7 +96,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.not_before_us[position] = self.now_us
         group.token += 1
         lease = Lease(group.token, self.now_us + lease_s * SECOND_US)
-        change = delivery.deliver(group.heads(), lease, limit, rules)
+        change = delivery.deliver(group.in_order(), lease, limit, rules)
         group.apply(change)
         leased = [run for run in change.come if run.token == lease.token]
         suspects = [run for run in leased if delivery.is_suspect(run)]
@@ -216,6 +213,15 @@ class DeliveryMachine(RuleBasedStateMachine):
             for position in run.positions
         }
         assert held == self.holders
+
+    @invariant()
+    def nothing_is_parked_behind_nothing(self) -> None:
+        """See that the first unsettled message of a key waits for nobody: nothing would ever let it go."""
+        firsts: dict[str, Run] = {}
+        for run in self.group.in_order():
+            if run.key is not None:
+                firsts.setdefault(run.key, run)
+        assert all(run.condition is not Condition.PARKED for run in firsts.values())
 
     @invariant()
     def watermark_only_moves_forward(self) -> None:

@@ -336,8 +336,7 @@ def test_clock_moved_back_or_forth_nothing_storms(world: World) -> None:
     for jump_s in (-86_400, 2 * 86_400, -3_600):
         world.clock.jump(jump_s)
         assert consumer.receive() == []
-        if world.state is None:  # on one machine, the steady clock tells a process that starts
-            assert reopened(world).consume("g").receive() == []
+        assert reopened(world).consume("g").receive() == []
     leased.ack()
     world.clock.advance(10)
     assert one(consumer).value == b"resting"
@@ -354,6 +353,32 @@ def test_a_process_that_starts_after_the_clock_was_set_back_does_not_wait_for_th
     assert consumer.receive() == []
     world.clock.advance(31)
     assert one(consumer).attempts == 2
+
+
+def test_brokers_whose_clocks_differ_have_one_time(world: World) -> None:
+    """Neither one that is a day ahead ends the leases of the others, nor does one that is a day behind keep them.
+
+    On one machine, where there is one wall clock, that is a clock that jumped: until a group has looked at it, a delay
+    goes by that clock.
+    """
+    queue = made(world)
+    queue.send(b"a")
+    queue.send(b"late", delay_s=60)
+    consumer = queue.consume("g")
+    first = one(consumer)
+    if world.state is None:
+        assert consumer.receive() == []
+    for ahead_s in (86_400, -86_400):
+        world.clock.jump(ahead_s)
+        assert world.open().queue(TOPIC, state=world.state).consume("g").receive() == []
+    world.clock.jump(86_400)
+    other = reopened(world).consume("g")
+    world.clock.advance(30)
+    second = one(other)
+    assert (second.value, second.token > first.token) == (b"a", True)
+    second.ack()
+    world.clock.advance(30)
+    assert one(other).value == b"late"
 
 
 # Leases.

@@ -131,6 +131,26 @@ def test_an_unknown_outcome_stays_pending(queue: Queue, storage: WatchedStorage)
     assert queue.stats().ends == [2]
 
 
+def test_a_refusal_tells_nothing_of_an_attempt_whose_outcome_is_unknown(
+    queue: Queue, storage: WatchedStorage, state: str | None
+) -> None:
+    """It stays PENDING, with the error to be seen: FAILED would say that it is not in the queue, and it may be."""
+    queue.send(b"first")
+    storage.otherwise = "refused"
+    with pytest.raises(Unavailable):
+        queue.send(b"a", id="x", timeout_s=0.05)
+    with Database(storage) as db:
+        other = db.queue("emails", state=state)
+        with pytest.raises(Unavailable) as refused:
+            other.send(b"a", id="x", timeout_s=0)
+        assert refused.value.outcome == "not written"
+        assert (status(other, "x").status, status(other, "x").last_error) == ("PENDING", str(refused.value))
+        storage.otherwise = "stored"
+        queue.send(b"a", id="x")
+        assert status(other, "x").status == "COMMITTED"
+    assert queue.stats().ends == [2]
+
+
 def test_an_unknown_id_has_no_status(queue: Queue) -> None:
     """What was never sent is not known."""
     assert queue.status("x") is None

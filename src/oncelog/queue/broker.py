@@ -26,7 +26,9 @@ POLL_S = 0.02
 
 _EXPIRED_AT_ONCE = 1_000
 _PARKED_MAX = 2_000
-"""So many messages of an ordered group wait for others of their keys before no more are looked at."""
+"""So many messages of an ordered group wait for others of their keys before more are looked at only if nothing else
+can be delivered.
+"""
 _LOOKED_AT_MIN = 256
 """So many fresh messages are read at once at least: those that are delayed, say, must not hide what is behind them."""
 _LOOKS_MAX = 50
@@ -75,10 +77,12 @@ class Broker:
         self._database = database
         self._clock = clock
         self._queue_id = queue_id
-        row = self._row_now()
+        with database.reading() as transaction:
+            row = self._row(transaction)
+            self._wall_us = transaction.now_us()
         self.id = row.id
         self.ordered = row.ordered
-        self._time = QueueTime(clock, row.noted, one_machine=database.one_machine)
+        self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
         self._claiming = threading.Lock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._cursors: list[int] = []
@@ -89,11 +93,11 @@ class Broker:
         self.bury: Callable[[], None] = lambda: None
         """Brings what is dying to the dead letters; set by who has them."""
 
-    def _row_now(self) -> state.GroupRow:
-        with self._database.reading() as transaction:
-            row = state.group(transaction, self._queue_id, self.name)
+    def _row(self, transaction: Transaction) -> state.GroupRow:
+        """Return the group as it is stored; in a writing transaction, nobody else changes it until that ends."""
+        row = state.group(transaction, self._queue_id, self.name)
         if row is None:
-            message = f"queue {self.topic.name!r} has no group {self.name!r}: consume(group=…) makes it"
+            message = f"queue {self.topic.name!r} has no group {self.name!r} (any more): consume(group=…) makes it"
             raise NotFound(message)
         return row
 
@@ -146,9 +150,9 @@ class Broker:
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
     ) -> tuple[list[Run], dict[int, dict[int, Entry]]]:
-        row = state.group(transaction, self._queue_id, self.name)
-        assert row is not None
+        row = self._row(transaction)
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
+        self._wall_us = transaction.now_us()
         rules = self.rules(now_us)
         lease = Lease(row.token + 1, now_us + lease_us)
         expired = delivery.expire(state.due(transaction, self.id, Condition.LEASED, now_us, _EXPIRED_AT_ONCE), rules)
@@ -159,12 +163,13 @@ class Broker:
         fresh: dict[int, dict[int, Entry]] = {}
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
-            leases += self._admit(transaction, lease, left, rules, fresh)
+            if not (leases and self._many_parked(transaction)):
+                leases += self._admit(transaction, lease, left, rules, fresh)
         state.note(
             transaction,
             self.id,
             lease.token,
-            self._time.note(now_us),
+            self._time.note(now_us, self._wall_us),
             delivered=sum(run.count for run in leases),
             timed_out=sum(run.count for run in expired.gone),
         )
@@ -174,6 +179,9 @@ class Broker:
         if self.ordered:
             return state.due_heads(transaction, self.id, now_us, limit)
         return state.due(transaction, self.id, Condition.WAITING, now_us, limit)
+
+    def _many_parked(self, transaction: Transaction) -> bool:
+        return self.ordered and state.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
 
     def _admit(
         self,
@@ -185,8 +193,6 @@ class Broker:
     ) -> list[Run]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[Run] = []
-        if self.ordered and state.parked(transaction, self.id) >= _PARKED_MAX:
-            return leases
         cursors = state.cursors(transaction, self.id)
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
@@ -211,7 +217,6 @@ class Broker:
 
     def _fresh(self, partition: int, entries: Iterable[Entry], now_us: int) -> list[Fresh]:
         """Return what the machine has to know of messages: of plain neighbours, where they are."""
-        wall_us = self._clock.now_us()
         found: list[Fresh] = []
         first = count = 0
         for entry in entries:
@@ -226,17 +231,17 @@ class Broker:
             if count:
                 found.append(Fresh(partition, first, count))
                 count = 0
-            found.append(self._special(partition, entry, now_us, wall_us))
+            found.append(self._special(partition, entry, now_us))
         if count:
             found.append(Fresh(partition, first, count))
         return found
 
-    def _special(self, partition: int, entry: Entry, now_us: int, wall_us: int) -> Fresh:
+    def _special(self, partition: int, entry: Entry, now_us: int) -> Fresh:
         """Return what the machine has to know of a message that is not like any other."""
         envelope = message.envelope_of(entry)
         key = message.order_key(entry.tenant or "", entry.stream or "") if self.ordered else None
         # A span is counted from when the message was stored; a wall clock that was set back does not make it longer.
-        age_us = max(0, wall_us - micros(entry.timestamp))
+        age_us = max(0, self._wall_us - micros(entry.timestamp))
         deadline_us = envelope.deadline_us
         return Fresh(
             partition,
@@ -278,9 +283,9 @@ class Broker:
     def buried(self, runs: Sequence[Run]) -> None:
         """Let go of messages that the dead letters have."""
         with self._database.writing() as transaction:
-            state.group(transaction, self._queue_id, self.name)
+            self._row(transaction)
             there = [run for run in runs if state.at(transaction, self.id, run.partition, run.first) == run]
-            state.apply(transaction, self.id, Change(there, []))
+            self._apply(transaction, Change(there, []))
             state.count(transaction, self.id, "buried", sum(run.count for run in there))
 
     # Settling.
@@ -318,8 +323,7 @@ class Broker:
                 asked.done = True
 
     def _settle_all(self, transaction: Transaction, taken: Sequence[_Asked]) -> None:
-        row = state.group(transaction, self._queue_id, self.name)
-        assert row is not None
+        row = self._row(transaction)
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
         counted: dict[str, int] = defaultdict(int)
         for asked in taken:
@@ -330,10 +334,18 @@ class Broker:
     def _settle(self, transaction: Transaction, step: Step, now_us: int, counted: dict[str, int]) -> list[int]:
         runs = [run for run in state.leased(transaction, self.id, step.token) if run.partition == step.partition]
         settled = delivery.settle(runs, step.token, step.positions, now_us, self._becoming(step, now_us))
-        state.apply(transaction, self.id, settled.change)
+        self._apply(transaction, settled.change)
         if step.kind in ("acked", "refused"):
             counted[step.kind] += sum(run.count for run in settled.taken)
         return settled.lost
+
+    def _apply(self, transaction: Transaction, change: Change) -> None:
+        """Store a change, and let the next go whose keys have no other before them any more."""
+        state.apply(transaction, self.id, change)
+        for key in change.settled_keys:
+            run = state.first_of_key(transaction, self.id, key)
+            if run is not None and run.condition is Condition.PARKED:
+                state.apply(transaction, self.id, Change([run], [delivery.freed(run)]))
 
     def _becoming(self, step: Step, now_us: int) -> Callable[[Run], Run | None]:
         if step.kind == "refused":

@@ -20,6 +20,10 @@ class Transaction(Protocol):
         """Run a statement once for each row of values."""
         ...
 
+    def now_us(self) -> int:
+        """Return wall time, by the clock that all who use the database have in common."""
+        ...
+
 
 class StateDatabase(Protocol):
     """A database that several processes may use at once. Safe to share between threads.
@@ -70,7 +74,8 @@ STATE_TABLES = (
 GATE_TABLES = (
     """CREATE TABLE IF NOT EXISTS oncelog_gate (
         queue TEXT NOT NULL, identity TEXT NOT NULL, status TEXT NOT NULL, last_error TEXT, part INTEGER NOT NULL,
-        position BIGINT, session TEXT NOT NULL, at_us BIGINT NOT NULL, PRIMARY KEY (queue, identity))""",
+        position BIGINT, session TEXT NOT NULL, at_us BIGINT NOT NULL, unanswered INTEGER NOT NULL,
+        PRIMARY KEY (queue, identity))""",
     "CREATE INDEX IF NOT EXISTS oncelog_gate_age ON oncelog_gate (queue, at_us)",
     """CREATE TABLE IF NOT EXISTS oncelog_want (
         queue TEXT NOT NULL, part INTEGER NOT NULL, session TEXT NOT NULL, until_us BIGINT NOT NULL,

@@ -29,6 +29,7 @@ class Condition(IntEnum):
     WAITING = 0  # for ``at_us``, to be delivered
     LEASED = 1  # for its consumer, until ``at_us``
     DYING = 2  # for the dead-letter topic to have it
+    PARKED = 3  # for all before it that have its key, in an ordered group; ``at_us`` comes after that
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -161,6 +162,11 @@ def extended(run: Run, until_us: int) -> Run:
     return msgspec.structs.replace(run, at_us=until_us)
 
 
+def freed(run: Run) -> Run:
+    """Return a parked run as the first of its key: it waits for its own time only."""
+    return msgspec.structs.replace(run, condition=Condition.WAITING)
+
+
 def is_suspect(run: Run) -> bool:
     """Tell whether a message may have taken its worker with it: it is delivered alone, so that only it pays."""
     return run.last_error == ACK_TIMEOUT
@@ -174,6 +180,11 @@ class Change(NamedTuple):
 
     gone: list[Run]
     come: list[Run]
+
+    @property
+    def settled_keys(self) -> set[str]:
+        """The keys that messages have left for good: what is parked behind them may be free now."""
+        return {run.key for run in self.gone if run.key is not None} - {run.key for run in self.come if run.key}
 
 
 def expire(runs: Iterable[Run], rules: Rules) -> Change:
@@ -254,7 +265,9 @@ def _admitted(message: Fresh, count: int, lease: Lease, rules: Rules, *, blocked
     )
     if late:
         return dying(wait, DEADLINE, rules.now_us)
-    return wait if blocked or message.delay_us > 0 else leased(wait, lease)
+    if blocked:
+        return msgspec.structs.replace(wait, condition=Condition.PARKED)
+    return wait if message.delay_us > 0 else leased(wait, lease)
 
 
 class Settlement(NamedTuple):

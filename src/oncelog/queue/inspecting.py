@@ -19,6 +19,7 @@ _STANDING: dict[Condition, Standing] = {
     Condition.WAITING: "waiting",
     Condition.LEASED: "leased",
     Condition.DYING: "dying",
+    Condition.PARKED: "waiting",
 }
 
 
@@ -92,7 +93,7 @@ def _group(database: StateDatabase, queue_id: int, name: str, ends: Sequence[int
         paused=row.paused,
         lag=new + sum(totals.values()),
         new=new,
-        waiting=totals.get(Condition.WAITING, 0),
+        waiting=totals.get(Condition.WAITING, 0) + totals.get(Condition.PARKED, 0),
         leased=totals.get(Condition.LEASED, 0),
         dying=totals.get(Condition.DYING, 0),
         watermarks=[lowest.get(part, cursor) for part, cursor in enumerate(cursors)],

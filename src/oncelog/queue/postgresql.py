@@ -36,6 +36,10 @@ class _Statements:
         with self._connection.cursor() as cursor:
             cursor.executemany(_translated(statement, self._lock), rows)
 
+    def now_us(self) -> int:
+        rows = self.all("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        return int(rows[0][0])
+
 
 def _translated(statement: str, lock: str) -> bytes:
     return statement.replace("?", "%s").replace(LOCK, lock).encode()

@@ -2,7 +2,8 @@
 
 A process that runs goes by its steady clock alone. One that starts goes on from what was stored: by the wall clock's
 difference, or, where the steady clock is the same for all (one machine since its start), by the smaller of the two.
-Late is safe, early is not: a lease that ends early is a message delivered twice.
+The wall clock is the one that all brokers have in common: where several machines share the state, its server's. Late is
+safe, early is not: a lease that ends early is a message delivered twice.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from oncelog.clock import Clock
 
 
 class Noted(NamedTuple):
-    """A moment that was stored: in queue time, by the wall clock, and by the steady clock of who stored it."""
+    """A moment that was stored: in queue time, by the common wall clock, and by the steady clock of who stored it."""
 
     queue_us: int
     wall_us: int
@@ -39,10 +40,11 @@ def resumed_us(noted: Noted | None, wall_us: int, steady_us: int, *, one_machine
 class QueueTime:
     """The queue time of one process."""
 
-    def __init__(self, clock: Clock, noted: Noted | None, *, one_machine: bool) -> None:
+    def __init__(self, clock: Clock, noted: Noted | None, wall_us: int, *, one_machine: bool) -> None:
+        """Go on from what was noted. ``wall_us`` was read just before: what passed since only makes it late."""
         self._clock = clock
         steady_us = clock.elapsed_us()
-        self._ahead_us = resumed_us(noted, clock.now_us(), steady_us, one_machine=one_machine) - steady_us
+        self._ahead_us = resumed_us(noted, wall_us, steady_us, one_machine=one_machine) - steady_us
 
     def now_us(self) -> int:
         """Return the time now."""
@@ -56,6 +58,6 @@ class QueueTime:
             return stored_us
         return now_us
 
-    def note(self, now_us: int) -> Noted:
-        """Return a moment to store."""
-        return Noted(now_us, self._clock.now_us(), self._clock.elapsed_us())
+    def note(self, now_us: int, wall_us: int) -> Noted:
+        """Return a moment to store. ``wall_us`` was read after ``now_us``: who goes by it is late, not early."""
+        return Noted(now_us, wall_us, self._clock.elapsed_us())

@@ -41,8 +41,9 @@ class Sent(msgspec.Struct, frozen=True):
 class SendStatus(msgspec.Struct, frozen=True):
     """How far an attempt to send has come, and how the last one that failed did so.
 
-    ``PENDING``: begun, outcome not known. ``COMMITTED``: in the queue, at ``position``. ``FAILED``: not in the queue;
-    sending again begins anew, and ``last_error`` stays to be seen.
+    ``PENDING``: begun, and of at least one attempt the outcome is not known. ``COMMITTED``: in the queue, at
+    ``position``. ``FAILED``: every attempt surely wrote nothing; sending again begins anew, and ``last_error`` stays to
+    be seen.
     """
 
     status: Status

@@ -25,6 +25,7 @@ class _File:
     def __init__(self, path: Path | None, synchronous: str, tables: Sequence[str], clock: Clock) -> None:
         self.name = str(path) if path is not None else "memory"
         self._lock = threading.RLock()
+        self._clock = clock
         with _explained(self.name):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,20 +34,20 @@ class _File:
             )
         try:
             with _explained(self.name):
-                self._prepare(synchronous, tables, clock)
+                self._prepare(synchronous, tables)
         except BaseException:
             self._connection.close()
             raise
 
-    def _prepare(self, synchronous: str, tables: Sequence[str], clock: Clock) -> None:
-        self._switch_to_wal(clock)
+    def _prepare(self, synchronous: str, tables: Sequence[str]) -> None:
+        self._switch_to_wal()
         self._connection.execute(f"PRAGMA synchronous={synchronous}")
         with self.writing() as transaction:
             for table in tables:
                 statement = table.replace("/* identity */", "INTEGER PRIMARY KEY AUTOINCREMENT")
                 transaction.all(statement)
 
-    def _switch_to_wal(self, clock: Clock) -> None:
+    def _switch_to_wal(self) -> None:
         """Have readers not wait for the writer. While two processes do this at once, SQLite tells one of them to try
         again, without waiting itself.
         """
@@ -58,7 +59,7 @@ class _File:
                 if left == 0 or "locked" not in str(error):
                     raise
                 with condition:
-                    clock.wait(condition, _AGAIN_S)
+                    self._clock.wait(condition, _AGAIN_S)
             else:
                 return
 
@@ -84,6 +85,9 @@ class _File:
 
     def many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         self._connection.executemany(statement, rows)
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
 
     def close(self) -> None:
         with self._lock:

@@ -183,11 +183,10 @@ def due(transaction: Transaction, group_id: int, condition: Condition, now_us: i
 
 
 def due_heads(transaction: Transaction, group_id: int, now_us: int, limit: int) -> list[Run]:
-    """Return the waiting runs of an ordered group whose time has come and before which no other of their key is."""
+    """Return the waiting runs of an ordered group whose time has come, in the order of their positions."""
     return _runs(
         transaction.all(
-            f"SELECT {_RUN} FROM oncelog_run r WHERE grp = ? AND condition = ? AND at_us <= ? AND NOT EXISTS "  # noqa: S608
-            "(SELECT 1 FROM oncelog_run e WHERE e.grp = r.grp AND e.key = r.key AND e.first < r.first) "
+            f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND condition = ? AND at_us <= ? "  # noqa: S608
             "ORDER BY part, first LIMIT ?",
             group_id,
             int(Condition.WAITING),
@@ -234,10 +233,20 @@ def held_keys(transaction: Transaction, group_id: int, keys: Sequence[str]) -> s
     return found
 
 
-def parked(transaction: Transaction, group_id: int) -> int:
-    """Return how many runs of an ordered group wait."""
+def first_of_key(transaction: Transaction, group_id: int, key: str) -> Run | None:
+    """Return the first unsettled message with a key."""
+    statement = f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND key = ? ORDER BY first LIMIT 1"  # noqa: S608
+    runs = _runs(transaction.all(statement, group_id, key))
+    return runs[0] if runs else None
+
+
+def parked(transaction: Transaction, group_id: int, limit: int) -> int:
+    """Return how many messages of an ordered group wait for others of their keys, counting to ``limit`` at most."""
     rows = transaction.all(
-        "SELECT count(*) FROM oncelog_run WHERE grp = ? AND condition = ?", group_id, int(Condition.WAITING)
+        "SELECT count(*) FROM (SELECT 1 FROM oncelog_run WHERE grp = ? AND condition = ? LIMIT ?) AS found",
+        group_id,
+        int(Condition.PARKED),
+        limit,
     )
     return int(rows[0][0])
 
@@ -323,9 +332,10 @@ def gate_begin(
     that one is in the queue.
     """
     transaction.many(
-        "INSERT INTO oncelog_gate (queue, identity, status, part, session, at_us) VALUES (?, ?, 'PENDING', ?, ?, ?) "
-        "ON CONFLICT (queue, identity) DO UPDATE SET status = 'PENDING', session = excluded.session, "
-        "at_us = excluded.at_us, position = NULL WHERE oncelog_gate.status <> 'COMMITTED'",
+        "INSERT INTO oncelog_gate (queue, identity, status, part, session, at_us, unanswered) "
+        "VALUES (?, ?, 'PENDING', ?, ?, ?, 1) ON CONFLICT (queue, identity) DO UPDATE SET status = 'PENDING', "
+        "session = excluded.session, at_us = excluded.at_us, position = NULL, unanswered = oncelog_gate.unanswered + 1 "
+        "WHERE oncelog_gate.status <> 'COMMITTED'",
         [(topic, identity, partition, session, at_us) for identity, partition in sorted(identities)],
     )
 
@@ -334,13 +344,16 @@ def gate_end(
     transaction: Transaction, topic: str, outcomes: Iterable[tuple[str, str, str | None, int | None]], at_us: int
 ) -> None:
     """Note how sends ended: (identity, status, error, position) each. Without an error the last one stays; that a
-    duplicate failed does not take the first out of the queue.
+    duplicate failed does not take the first out of the queue. One that failed while another is on its way, or ended
+    nobody knows how, says nothing of that one: the identity stays pending.
     """
     transaction.many(
-        "UPDATE oncelog_gate SET status = ?, last_error = coalesce(?, last_error), position = ?, at_us = ? "
+        "UPDATE oncelog_gate SET status = CASE WHEN ? = 'FAILED' AND unanswered > 1 THEN 'PENDING' ELSE ? END, "
+        "last_error = coalesce(?, last_error), position = ?, at_us = ?, "
+        "unanswered = CASE WHEN ? = 'FAILED' THEN unanswered - 1 ELSE 0 END "
         "WHERE queue = ? AND identity = ? AND (status <> 'COMMITTED' OR ? = 'COMMITTED')",
         [
-            (status, error, position, at_us, topic, identity, status)
+            (status, status, error, position, at_us, status, topic, identity, status)
             for identity, status, error, position in sorted(outcomes)
         ],
     )
