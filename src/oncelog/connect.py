@@ -21,9 +21,10 @@ from oncelog.log.handle import Handle
 from oncelog.log.log import Log
 from oncelog.log.manifests import Manifests, version_key
 from oncelog.log.policies import Policies
-from oncelog.queue import states
+from oncelog.queue import deleting, states
 from oncelog.queue.database import StateDatabase
-from oncelog.queue.queue import Queue, open_queue
+from oncelog.queue.opening import open_queue
+from oncelog.queue.queue import Queue
 from oncelog.queue.settings import QueueSettings
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import REMOVING, Storage
@@ -120,12 +121,14 @@ class Database(Handle):
         *,
         partitions: int | None = None,
         create: bool = False,
+        adopt: bool = False,
         state: str | None = None,
     ) -> Queue:
         """Open a work queue; create it, of one partition or as many as asked, only when asked to.
 
         ``state`` is where its brokers remember what they delivered: beside the logs by default, or
-        ``postgresql://…`` when brokers on several machines share it. Raises ``NotFound`` when it is not there,
+        ``postgresql://…`` when brokers on several machines share it. If that is lost, ``create`` with ``adopt`` begins
+        anew with the messages that are in the logs: all are delivered again. Raises ``NotFound`` when it is not there,
         ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
         the same object as long as it is not closed.
         """
@@ -138,10 +141,11 @@ class Database(Handle):
                     self._state_of(state),
                     self._clock,
                     lambda log, log_settings, make: self.log(log, log_settings, create=make),
-                    lambda sibling: self.queue(sibling, create=True, state=state),
+                    lambda sibling: self.queue(sibling, create=True, adopt=True, state=state),
                     given=settings,
                     partitions=partitions,
                     create=create,
+                    adopt=adopt,
                 )
                 if queue is None or queue.closed:
                     queue = self._queues[name, state] = opened
@@ -152,6 +156,23 @@ class Database(Handle):
         self._check_usable()
         with self._queues_lock:
             return states.queue_names(self._state_of(state))
+
+    def delete_queue(self, name: str, *, force: bool = False, state: str | None = None) -> None:
+        """Delete a work queue: its messages, its dead letters, and what is remembered of both.
+
+        Raises ``NotFound`` when it is not there, and ``LogBusy`` while it is in use: another process sends and does not
+        let go, or workers hold messages; ``force`` does not ask them. Cut short, it is there for nobody: delete it
+        again.
+        """
+        self._check_usable()
+        with self._queues_lock:
+            deleting.delete_queue(
+                name,
+                self._state_of(state),
+                lambda one: self.queue(one, state=state),
+                self.delete,
+                force=force,
+            )
 
     def _state_of(self, url: str | None) -> StateDatabase:
         if url not in self._states:

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 import oncelog
-from oncelog import Queue
+from oncelog import Message, Queue
 from oncelog.cli import app, run
 from tests.cli.shell import Outcome, shell
 
@@ -54,7 +54,7 @@ def queue(url: str, call: Call) -> Iterator[Queue]:
 
 def test_every_command_is_there() -> None:
     """What operators were promised."""
-    promised = {"create", "send", "consume", "stats", "peek", "pause", "dlq list", "dlq show", "dlq redrive"}
+    promised = {"create", "send", "consume", "stats", "peek", "pause", "delete", "dlq list", "dlq show", "dlq redrive"}
     assert {" ".join(words[1:]) for words in COMMANDS} == promised
 
 
@@ -129,6 +129,33 @@ def test_dead_letters(call: Call, queue: Queue) -> None:
     assert call("queue", "dlq", "redrive", "emails", position, "--json").json["redriven"] == 1
     assert b"no dead letters" in call("queue", "dlq", "list", "emails").out
     assert len(call("queue", "consume", "emails", "-g", "mailer", "--json").lines) == 1
+
+
+def test_delete(call: Call, queue: Queue, url: str) -> None:
+    """A queue goes with what is in it: not by mistake, and not while it is in use unless one says so."""
+    queue.send_many([Message(b"a"), Message(b"b"), Message(b"c")])
+    with queue.consume("mailer") as consumer:
+        consumer.receive()[0].nack("never", retry=False)
+        consumer.receive()
+    queue.close()
+    assert call("queue", "delete", "emails").code == 2
+    assert call("queue", "delete", "emails", "--yes").code != 0
+    deleted = call("queue", "delete", "emails", "--yes", "--force", "--json").json
+    assert (deleted["messages"], deleted["dead_letters"]) == (2, 1)
+    assert call("queue", "stats", "emails").code == 2
+    assert call("queue", "delete", "emails", "--yes").code == 2
+
+
+def test_a_lost_state(call: Call, queue: Queue, tmp_path: Path) -> None:
+    """It is told what is there and what is not, and how to begin anew."""
+    queue.send(b"a")
+    queue.close()
+    for left in (tmp_path / "db" / "queues").iterdir():
+        left.unlink()
+    assert b"adopt" in call("queue", "consume", "emails").err
+    assert call("queue", "create", "emails").code == 2
+    assert call("queue", "create", "emails", "--adopt").code == 0
+    assert call("queue", "consume", "emails").out == b"a\n"
 
 
 def test_what_is_not_there_is_told(call: Call) -> None:

@@ -1,26 +1,25 @@
-"""``oncelog queue``: work queues, from sending to the dead letters."""
+"""``oncelog queue``: work queues, from sending to their end."""
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.text import Text
 
 import oncelog
-from oncelog.cli.options import Json, Limit, Url, paragraphs, show_help
-from oncelog.cli.output import plural, print_facts, print_json, print_table, say
-from oncelog.cli.quantities import duration_s, show_duration, show_time
+from oncelog.cli import asking
+from oncelog.cli.options import Json, Limit, Url, Yes, show_help
+from oncelog.cli.output import plural, print_json, print_table, say
+from oncelog.cli.quantities import duration_s, show_count, show_duration, show_time
+from oncelog.cli.queue_letters import dlq
+from oncelog.cli.queue_options import Group, QueueName, State, json_value, opened_queue, queue_command, short, text_of
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
-    from oncelog import Delivery, Queue
-    from oncelog.queue.dead_letters import DeadLetter
+    from oncelog import Database, Delivery
     from oncelog.queue.inspecting import QueueStats
 
 app = typer.Typer(
@@ -28,88 +27,37 @@ app = typer.Typer(
     callback=show_help,
     invoke_without_command=True,
 )
-dlq = typer.Typer(help="Dead letters: what could not be delivered.", callback=show_help, invoke_without_command=True)
 app.add_typer(dlq, name="dlq")
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-_SHOWN_BYTES = 60
 _BATCH = 500
 
-QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
-State = Annotated[
-    str | None,
-    typer.Option(
-        "--state",
-        envvar="ONCELOG_QUEUE_STATE",
-        metavar="URL",
-        help="Where its brokers remember: postgresql://…",
-        show_default="SQLite beside the logs",
-    ),
-]
-Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")]
-Position = Annotated[int, typer.Argument(metavar="POSITION", help="Its place, as list shows it.", show_default=False)]
 
-
-def _command(on: typer.Typer, noun: str, *examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog {noun} {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        return on.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
-
-    return made
-
-
-@contextmanager
-def _opened(url: str, name: str, state: str | None) -> Iterator[Queue]:
-    """Open a queue that is there; of one that is not, say what makes it in a shell."""
-    with oncelog.connect(url) as db:
-        try:
-            queue = db.queue(name, state=state)
-        except NotFound as error:
-            message = f"there is no queue {name!r} at {url}: make it with oncelog queue create"
-            raise NotFound(message) from error
-        yield queue
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")
-
-
-def _short(value: bytes) -> str:
-    return _text(value[:_SHOWN_BYTES]).replace("\n", "␤") + ("…" if len(value) > _SHOWN_BYTES else "")
-
-
-def _value(value: bytes) -> dict[str, str]:
-    """Return a value for JSON: as text where it is text."""
-    try:
-        return {"value": value.decode()}
-    except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(value).decode()}
-
-
-@_command(app, "queue", "create emails", "create emails --partitions 4")
+@queue_command(app, "queue", "create emails", "create emails --partitions 4")
 def create(
     name: QueueName,
     url: Url,
     *,
     partitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The logs it is spread over: fixed from now on.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, metavar="N", help="The logs it is spread over: fixed from now on.", show_default="1"),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", metavar="", help="Its state is lost: begin anew with what is in its logs, all of it."),
+    ] = False,
     state: State = None,
     json: Json = False,
 ) -> None:
     """Create a queue. One that is there with as many partitions is left as it is."""
     with oncelog.connect(url) as db:
-        queue = db.queue(name, partitions=partitions, create=True, state=state)
+        queue = db.queue(name, partitions=partitions, create=True, adopt=adopt, state=state)
         if json:
             print_json({"queue": queue.name, "partitions": queue.partitions})
         else:
             say((name, "cyan"), " is there, with ", plural(queue.partitions, "partition"))
 
 
-@_command(
+@queue_command(
     app,
     "queue",
     "send emails 'welcome!' --id user-7",
@@ -148,7 +96,7 @@ def send(
         raise typer.BadParameter(message)
     lines = (value.encode() for value in values) if values else (line.rstrip(b"\n") for line in sys.stdin.buffer)
     stored = duplicates = 0
-    with _opened(url, name, state) as queue:
+    with opened_queue(url, name, state) as queue:
         batch: list[Message] = []
         for line in lines:
             batch.append(Message(line, id, key, tenant, None, delay, deadline))
@@ -164,7 +112,7 @@ def send(
         say((name, "cyan"), ": ", plural(stored, "message"), f" sent{', there before' if duplicates else ''}")
 
 
-@_command(
+@queue_command(
     app,
     "queue",
     "consume emails --group mailer",
@@ -185,7 +133,7 @@ def consume(
 
     Ends when there are none to deliver now. Killed in between, it may write a message again the next time.
     """
-    with _opened(url, name, state) as queue, queue.consume(group, prefetch=100) as consumer:
+    with opened_queue(url, name, state) as queue, queue.consume(group, prefetch=100) as consumer:
         left = limit if limit is not None else -1
         while left:
             found = consumer.receive(_BATCH if left < 0 else min(left, _BATCH), timeout_s=1.0 if follow else 0.0)
@@ -201,7 +149,7 @@ def consume(
 
 def _write(delivery: Delivery, *, json: bool) -> None:
     if not json:
-        sys.stdout.write(_text(delivery.value) + "\n")
+        sys.stdout.write(text_of(delivery.value) + "\n")
         return
     print_json(
         {
@@ -213,13 +161,13 @@ def _write(delivery: Delivery, *, json: bool) -> None:
             "attempts": delivery.attempts,
             "last_error": delivery.last_error,
             "sent_at": show_time(delivery.sent_at),
-            "headers": {header: _text(value) for header, value in delivery.headers.items()},
-            **_value(delivery.value),
+            "headers": {header: text_of(value) for header, value in delivery.headers.items()},
+            **json_value(delivery.value),
         }
     )
 
 
-@_command(app, "queue", "stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
+@queue_command(app, "queue", "stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
 def stats(
     url: Url,
     name: Annotated[
@@ -261,16 +209,16 @@ def _paused(paused: bool) -> Text:  # noqa: FBT001 (it says what it is)
     return Text("paused" if paused else "", "yellow")
 
 
-@_command(app, "queue", "peek emails --group mailer", "peek emails --limit 3 --json")
+@queue_command(app, "queue", "peek emails --group mailer", "peek emails --limit 3 --json")
 def peek(
     name: QueueName, url: Url, *, group: Group = "default", limit: Limit = 10, state: State = None, json: Json = False
 ) -> None:
     """Show the first messages that a group has not settled, and how each stands, without delivering them."""
-    with _opened(url, name, state) as queue:
+    with opened_queue(url, name, state) as queue:
         found = queue.peek(group, limit=limit if limit is not None else 10)
     for one in found if json else ():
         known = msgspec.to_builtins(one, builtin_types=(bytes,))
-        print_json({**{part: value for part, value in known.items() if part != "value"}, **_value(one.value)})
+        print_json({**{part: value for part, value in known.items() if part != "value"}, **json_value(one.value)})
     if json:
         return
     columns = [
@@ -293,14 +241,14 @@ def peek(
                 one.id,
                 one.key,
                 one.last_error or "",
-                _short(one.value),
+                short(one.value),
             )
             for one in found
         ],
     )
 
 
-@_command(app, "queue", "pause emails", "pause emails --group mailer", "pause emails --resume")
+@queue_command(app, "queue", "pause emails", "pause emails --group mailer", "pause emails --resume")
 def pause(
     name: QueueName,
     url: Url,
@@ -313,7 +261,7 @@ def pause(
     json: Json = False,
 ) -> None:
     """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
-    with _opened(url, name, state) as queue:
+    with opened_queue(url, name, state) as queue:
         (queue.resume if resume else queue.pause)(group)
     if json:
         print_json({"queue": name, "group": group, "paused": not resume})
@@ -321,77 +269,36 @@ def pause(
         say((name, "cyan"), f"{f', group {group}' if group else ''}: ", "delivers" if resume else "is paused")
 
 
-# Dead letters.
-
-
-def _letter(letter: DeadLetter) -> dict[str, object]:
-    known: dict[str, object] = msgspec.to_builtins(letter, builtin_types=(bytes,))
-    known["headers"] = {header: _text(value) for header, value in letter.headers.items()}
-    known["died_at"] = show_time(letter.died_at)
-    del known["value"]
-    return {**known, **_value(letter.value)}
-
-
-@_command(dlq, "queue dlq", "list emails", "list emails --json | jq .last_error", name="list")
-def list_letters(name: QueueName, url: Url, *, limit: Limit = None, state: State = None, json: Json = False) -> None:
-    """List the dead letters of a queue, oldest first."""
-    with _opened(url, name, state) as queue:
-        found = queue.dead_letters.list(limit=limit)
-    for one in found if json else ():
-        print_json(_letter(one))
-    if json:
-        return
-    if not found:
-        say((name, "cyan"), ": no dead letters")
-        return
-    columns = [("position", "right"), ("died at", "left"), ("group", "left"), ("attempts", "right"), ("id", "left")]
-    columns += [("last error", "fold"), ("value", "fold")]
-    print_table(
-        columns,
-        [
-            (
-                f"{one.position:,}",
-                show_time(one.died_at),
-                one.group,
-                str(one.attempts),
-                one.id,
-                one.last_error,
-                _short(one.value),
-            )
-            for one in found
-        ],
-    )
-
-
-@_command(dlq, "queue dlq", "show emails 3")
-def show(name: QueueName, position: Position, url: Url, *, state: State = None, json: Json = False) -> None:
-    """Show one dead letter: where it comes from, why it died, and what it says."""
-    with _opened(url, name, state) as queue:
-        letter = queue.dead_letters.show(position)
-    if json:
-        print_json(_letter(letter))
-        return
-    facts = [(part.replace("_", " "), str(value)) for part, value in _letter(letter).items() if value not in ("", {})]
-    print_facts([("", facts)])
-
-
-@_command(dlq, "queue dlq", "redrive emails", "redrive emails 3 4 7")
-def redrive(
+@queue_command(app, "queue", "delete emails", "delete emails --yes --force")
+def delete(
     name: QueueName,
     url: Url,
-    positions: Annotated[
-        list[int] | None, typer.Argument(metavar="[POSITION]...", help="Which; nothing: all.", show_default=False)
-    ] = None,
     *,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
     state: State = None,
     json: Json = False,
 ) -> None:
-    """Send dead letters back to the queue and group they came from. An effect that had been done is not done again,
-    where workers use an inbox.
-    """
-    with _opened(url, name, state) as queue:
-        count = queue.dead_letters.redrive(positions or None)
+    """Delete a queue with its messages and its dead letters, for good."""
+    with oncelog.connect(url) as db:
+        messages, letters = _counted(db, name, state)
+        if not yes:
+            lost = f"{show_count(messages, 'message')} and {show_count(letters, 'dead letter')} will be gone"
+            asking.confirm_name(f"{lost}. Type the queue's name to go on", name)
+        db.delete_queue(name, force=force, state=state)
     if json:
-        print_json({"queue": name, "redriven": count})
+        print_json({"queue": name, "deleted": True, "messages": messages, "dead_letters": letters})
     else:
-        say((name, "cyan"), ": ", plural(count, "message"), " sent back")
+        say((name, "cyan"), " is deleted, with ", plural(messages, "message"), " and ", plural(letters, "dead letter"))
+
+
+def _counted(db: Database, name: str, state: str | None) -> tuple[int, int]:
+    """Return the messages and the dead letters of a queue; none of one whose deletion was cut short."""
+    try:
+        queue = db.queue(name, state=state)
+    except NotFound:
+        return 0, 0
+    groups = queue.stats().groups.values()
+    messages = max((group.lag for group in groups), default=sum(queue.stats().ends))
+    letters = f"dlq.{name}" in db.queues(state=state)
+    return messages, len(queue.dead_letters.list()) if letters else 0

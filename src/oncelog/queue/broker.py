@@ -132,10 +132,10 @@ class Broker:
         """Read what may be claimed; tell whether there is anything to do at all."""
         with self._database.reading() as transaction:
             row = state.queue(transaction, self.topic.name)
-            group = state.group(transaction, self._queue_id, self.name)
+            group = self._row(transaction)
             self._cursors = state.cursors(transaction, self.id)
             due_us = state.next_us(transaction, self.id)
-        if row is None or group is None or row.paused or group.paused:
+        if row is None or row.paused or group.paused:
             return False
         self.settings = row.settings
         count = max(limit, _LOOKED_AT_MIN)

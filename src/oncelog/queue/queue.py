@@ -8,11 +8,8 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Self
 
-import msgspec
-
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.limits import QUEUE_PARTITIONS_MAX
 from oncelog.log import arguments, names
 from oncelog.log.handle import Handle
 from oncelog.queue import inspecting, message, settings, state
@@ -25,7 +22,7 @@ from oncelog.queue.message import Message
 from oncelog.queue.retry import RetryPolicy
 from oncelog.queue.sending import OnPending, Sending, SendStatus, Sent
 from oncelog.queue.settings import QueueSettings
-from oncelog.queue.topic import DEAD_LETTERS, OpenLog, Topic, log_name
+from oncelog.queue.topic import DEAD_LETTERS, Topic
 
 TIMEOUT_S = 30.0
 
@@ -136,6 +133,11 @@ class Queue(Handle):
         """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
         self._check_usable()
         return self._sending.status(message.identity(tenant, key, id))
+
+    def take_writers(self, timeout_s: float) -> None:
+        """Become the writer of every partition; ``Unavailable`` if another process writes one and does not let go."""
+        self._check_usable()
+        self._sending.take_writers(timeout_s)
 
     # Consuming.
 
@@ -302,50 +304,3 @@ class Queue(Handle):
     def __enter__(self) -> Self:
         """Return the queue itself."""
         return self
-
-
-def open_queue(
-    name: str,
-    database: StateDatabase,
-    clock: Clock,
-    open_log: OpenLog,
-    sibling: Callable[[str], Queue],
-    *,
-    given: QueueSettings | None,
-    partitions: int | None,
-    create: bool,
-) -> Queue:
-    """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs."""
-    names.check(name)
-    longest = name if name.startswith(DEAD_LETTERS) else DEAD_LETTERS + name
-    names.check(log_name(longest, QUEUE_PARTITIONS_MAX))
-    wanted = settings.check(given) if given is not None else None
-    if partitions is not None:
-        settings.check_partitions(partitions)
-    with database.reading() as transaction:
-        row = state.queue(transaction, name)
-    if row is None and create:
-        with database.writing() as transaction:
-            state.add_queue(transaction, name, partitions or 1, wanted or QueueSettings())
-            row = state.queue(transaction, name)
-    if row is None:
-        error = f"there is no queue {name!r}: create=True makes it"
-        raise NotFound(error)
-    _check_same(name, row, wanted, partitions)
-    logs = [open_log(log_name(name, part), row.settings.log, True) for part in range(row.partitions)]
-    return Queue(Topic(name, logs), row, database, clock, sibling)
-
-
-def _check_same(name: str, row: state.QueueRow, wanted: QueueSettings | None, partitions: int | None) -> None:
-    if partitions is not None and partitions != row.partitions:
-        error = (
-            f"queue {name!r} has {row.partitions} partitions, not {partitions}: their number is fixed when it is made"
-        )
-        raise InvalidArgument(error)
-    if wanted is not None and wanted != row.settings:
-        before, after = msgspec.to_builtins(row.settings), msgspec.to_builtins(wanted)
-        different = [
-            f"{part}: stored {before[part]}, given {after[part]}" for part in before if before[part] != after[part]
-        ]
-        error = f"queue {name!r} has other settings ({'; '.join(different)}): open it without, or configure() it"
-        raise InvalidArgument(error)

@@ -216,6 +216,12 @@ class Sending:
             return None
         return SendStatus(row.status, row.last_error, row.partition, row.position)  # type: ignore[arg-type]
 
+    def take_writers(self, timeout_s: float) -> None:
+        """Become the writer of every partition, and stay so until somebody else asks."""
+        for partition in range(self._topic.partitions):
+            with self._turns.writing(partition, timeout_s):
+                pass
+
     def close(self) -> None:
         """Let every writer go."""
         self._turns.close()

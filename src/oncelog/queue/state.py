@@ -15,6 +15,8 @@ from oncelog.queue.settings import QueueSettings
 
 _RUN = "part, first, count, condition, at_us, attempts, token, last_error, key, policy, deadline_us"
 _KEYS_AT_ONCE = 500
+_DELETING = 2
+"""In the column ``paused``, of a queue that is there for nobody any more."""
 _COUNTED = ("delivered", "acked", "refused", "timed_out", "buried")
 
 
@@ -25,6 +27,7 @@ class QueueRow(NamedTuple):
     partitions: int
     settings: QueueSettings
     paused: bool
+    deleting: bool
 
 
 class GroupRow(NamedTuple):
@@ -46,7 +49,8 @@ def queue(transaction: Transaction, name: str) -> QueueRow | None:
     if not rows:
         return None
     id, partitions, settings, paused = rows[0]
-    return QueueRow(id, partitions, msgspec.json.decode(settings, type=QueueSettings), bool(paused))
+    decoded = msgspec.json.decode(settings, type=QueueSettings)
+    return QueueRow(id, partitions, decoded, bool(paused), deleting=paused == _DELETING)
 
 
 def add_queue(transaction: Transaction, name: str, partitions: int, settings: QueueSettings) -> None:
@@ -61,7 +65,8 @@ def add_queue(transaction: Transaction, name: str, partitions: int, settings: Qu
 
 def queue_names(transaction: Transaction) -> list[str]:
     """Return the names of the queues there are."""
-    return [name for (name,) in transaction.all("SELECT name FROM oncelog_queue ORDER BY name")]
+    statement = "SELECT name FROM oncelog_queue WHERE paused <> ? ORDER BY name"
+    return [name for (name,) in transaction.all(statement, _DELETING)]
 
 
 def configure(transaction: Transaction, queue_id: int, settings: QueueSettings) -> None:
@@ -74,11 +79,26 @@ def configure(transaction: Transaction, queue_id: int, settings: QueueSettings) 
 def pause(transaction: Transaction, queue_id: int, group: str | None, *, paused: bool) -> None:
     """Have a queue, or one of its groups, deliver nothing until further notice; or go on."""
     if group is None:
-        transaction.all("UPDATE oncelog_queue SET paused = ? WHERE id = ?", int(paused), queue_id)
+        statement = "UPDATE oncelog_queue SET paused = ? WHERE id = ? AND paused <> ?"
+        transaction.all(statement, int(paused), queue_id, _DELETING)
     else:
         transaction.all(
             "UPDATE oncelog_group SET paused = ? WHERE queue = ? AND name = ?", int(paused), queue_id, group
         )
+
+
+def mark_deleting(transaction: Transaction, queue_id: int) -> None:
+    """Have nobody open a queue any more."""
+    transaction.all("UPDATE oncelog_queue SET paused = ? WHERE id = ?", _DELETING, queue_id)
+
+
+def remove_queue(transaction: Transaction, queue_id: int) -> None:
+    """Forget a queue and its groups."""
+    for table in ("oncelog_run", "oncelog_cursor"):
+        statement = f"DELETE FROM {table} WHERE grp IN (SELECT id FROM oncelog_group WHERE queue = ?)"  # noqa: S608
+        transaction.all(statement, queue_id)
+    transaction.all("DELETE FROM oncelog_group WHERE queue = ?", queue_id)
+    transaction.all("DELETE FROM oncelog_queue WHERE id = ?", queue_id)
 
 
 # Groups.
@@ -362,6 +382,12 @@ def gate_end(
 def gate_forget(transaction: Transaction, topic: str, before_us: int) -> None:
     """Forget what ended before a moment, and what was begun before it by somebody who never told the end."""
     transaction.all("DELETE FROM oncelog_gate WHERE queue = ? AND at_us < ?", topic, before_us)
+
+
+def forget_sends(transaction: Transaction, topic: str) -> None:
+    """Forget all that was sent to a topic, and who wants to write to it."""
+    for table in ("oncelog_gate", "oncelog_want"):
+        transaction.all(f"DELETE FROM {table} WHERE queue = ?", topic)  # noqa: S608
 
 
 def want(transaction: Transaction, topic: str, partition: int, session: str, until_us: int) -> None:
