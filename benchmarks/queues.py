@@ -65,7 +65,7 @@ class OncelogQueue:
 
     def __init__(self, folder: Path) -> None:
         """Remember where to work."""
-        self._folder = folder / "oncelog"
+        self._folder = folder / type(self).__name__
 
     def open(self) -> None:
         """Make the queue."""
@@ -87,6 +87,23 @@ class OncelogQueue:
         _use([delivery.value for delivery in found])
         self._consumer.ack(found)
         return len(found)
+
+
+class OncelogQueueWithIds(OncelogQueue):
+    """The same, with an id for each message: sent again, it would be there once."""
+
+    name = "Oncelog, state in SQLite, with ids"
+    note = "as above, each message with an id that the log's window and the gate know"
+
+    def open(self) -> None:
+        """Make the queue."""
+        super().open()
+        self._sent = 0
+
+    def send(self, values: Sequence[bytes]) -> None:
+        """Send a batch under ids that were never used."""
+        first, self._sent = self._sent, self._sent + len(values)
+        self._queue.send_many([Message(value, f"order-{first + row}") for row, value in enumerate(values)])
 
 
 class RedisQueue(Redis):
@@ -161,16 +178,22 @@ class PostgresQueue(PostgreSQL):
 class JetStreamQueue(JetStream):
     """A stream with work-queue retention and a pull consumer."""
 
-    messages = 1_000
+    messages = 2_000
 
     def __init__(self, folder: Path) -> None:
         """Have every write synced."""
-        super().__init__(folder, sync=True)
+        super().__init__(folder, sync=True, atomic=True)
         self.name = "NATS JetStream, work queue"
-        self.note = "sync_interval: always; publishes in flight together, pull of a batch, acknowledgements confirmed"
+        self.note = "sync_interval: always; atomic batches, which are synced once; pull of a batch, all acks in flight"
 
     async def _make_stream(self) -> None:
-        config = {"name": "WORK", "subjects": ["work"], "storage": "file", "retention": "workqueue"}
+        config = {
+            "name": "WORK",
+            "subjects": ["work"],
+            "storage": "file",
+            "retention": "workqueue",
+            "allow_atomic": True,
+        }
         answer = await self._client.request("$JS.API.STREAM.CREATE.WORK", json.dumps(config).encode(), timeout=10)
         assert b'"error"' not in answer.data, answer.data
         self._pull = await self._client.jetstream().pull_subscribe(
@@ -181,13 +204,17 @@ class JetStreamQueue(JetStream):
 
     def send(self, values: Sequence[bytes]) -> None:
         """Publish a batch, and wait for all answers."""
-        self._run(self._publish_plain(values))
+        self._run(self._publish_batch(values))
 
-    async def _publish_plain(self, values: Sequence[bytes]) -> None:
+    async def _publish_batch(self, values: Sequence[bytes]) -> None:
         self._answered.clear()
-        self._awaited = len(values)
-        for value in values:
-            await self._client.publish("work", value, self._inbox)
+        self._awaited = 1
+        self._batches += 1
+        for number, value in enumerate(values, 1):
+            headers = {"Nats-Batch-Id": str(self._batches), "Nats-Batch-Sequence": str(number)}
+            if number == len(values):
+                headers["Nats-Batch-Commit"] = "1"
+            await self._client.publish("work", value, self._inbox if number == len(values) else "", headers)
         await asyncio.wait_for(self._answered.wait(), _WAIT_S)
 
     def take(self) -> int:
@@ -197,7 +224,11 @@ class JetStreamQueue(JetStream):
     async def _pull_some(self) -> int:
         found = await self._pull.fetch(BATCH, timeout=_WAIT_S)
         _use([message.data for message in found])
-        await asyncio.gather(*(message.ack_sync(timeout=_WAIT_S) for message in found))
+        self._answered.clear()
+        self._awaited = len(found)
+        for message in found:
+            await self._client.publish(message.reply, b"+ACK", self._inbox)
+        await asyncio.wait_for(self._answered.wait(), _WAIT_S)
         return len(found)
 
 
@@ -205,7 +236,13 @@ def _use(values: Sequence[bytes]) -> int:
     return sum(map(len, values))
 
 
-MAKERS: Sequence[Callable[[Path], WorkQueue]] = (OncelogQueue, RedisQueue, PostgresQueue, JetStreamQueue)
+MAKERS: Sequence[Callable[[Path], WorkQueue]] = (
+    OncelogQueue,
+    OncelogQueueWithIds,
+    RedisQueue,
+    PostgresQueue,
+    JetStreamQueue,
+)
 
 
 def queues(folder: Path, plan: Plan) -> list[Measurement]:

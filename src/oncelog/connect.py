@@ -170,6 +170,7 @@ class Database(Handle):
                 name,
                 self._state_of(state),
                 lambda one: self.queue(one, state=state),
+                self.log,
                 self.delete,
                 force=force,
             )

@@ -176,9 +176,12 @@ def settle(
 ) -> list[Delivery]:
     """Settle deliveries in one commit; return those that were lost to others."""
     grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
+    run: Run | None = None
     for one in deliveries:
-        run = one._run  # noqa: SLF001
-        grouped.setdefault((run.token, run.partition), {})[one._entry.position] = one  # noqa: SLF001
+        if one._run is not run:  # noqa: SLF001  neighbours share theirs
+            run = one._run  # noqa: SLF001
+            held = grouped.setdefault((run.token, run.partition), {})
+        held[one._entry.position] = one  # noqa: SLF001
     steps = [
         Step(token, partition, list(held), kind, reason, again, extend_us)
         for (token, partition), held in grouped.items()

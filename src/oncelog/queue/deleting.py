@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unavailable
+from oncelog.log.log import Log
 from oncelog.queue import state
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.delivery import Condition
@@ -19,6 +20,7 @@ def delete_queue(
     name: str,
     database: StateDatabase,
     open_queue: Callable[[str], Queue],
+    open_log: Callable[[str], Log],
     delete_log: Callable[[str], None],
     *,
     force: bool,
@@ -42,6 +44,8 @@ def delete_queue(
     for one, row in rows.items():
         for part in range(row.partitions):
             with contextlib.suppress(NotFound):  # an earlier attempt got so far
+                _close(open_log(log_name(one, part)))
+            with contextlib.suppress(NotFound):
                 delete_log(log_name(one, part))
     with database.writing(durable=False) as transaction:
         for one in rows:
@@ -49,6 +53,11 @@ def delete_queue(
     with database.writing() as transaction:
         for row in rows.values():
             state.remove_queue(transaction, row.id)
+
+
+def _close(log: Log) -> None:
+    """Take a log from who wrote it in a bucket, where nobody's death closes it."""
+    log.writer(wait_s=_WAIT_S).close()
 
 
 def _make_unreachable(

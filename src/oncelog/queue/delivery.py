@@ -106,6 +106,8 @@ def cut(run: Run, positions: Collection[int]) -> tuple[list[Run], list[Run]]:
     [[(5, 2), (8, 1)], [(7, 1)]]
     """
     chosen = positions if isinstance(positions, set | frozenset | range) else set(positions)
+    if not isinstance(chosen, range) and chosen.issuperset(run.positions):
+        return [run], []
     taken: list[Run] = []
     left: list[Run] = []
     start, inside = run.first, run.first in chosen

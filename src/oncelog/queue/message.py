@@ -90,8 +90,6 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
-    if message.is_plain:
-        return message
     _check_text("id", message.id, limits.ID_BYTES_MAX)
     _check_text("key", message.key, limits.LABEL_BYTES_MAX)
     _check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)

@@ -77,8 +77,8 @@ def _made(
         return row
     if messages and not (create and adopt):
         error = (
-            f"queue {name!r}: its {len(found)} logs are there, with messages, but not what became of them: name the state "
-            "that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
+            f"queue {name!r}: its {len(found)} logs are there, with messages, but not what became of them: name the "
+            "state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
         )
         raise InvalidArgument(error) if create else NotFound(error)
     if not create:

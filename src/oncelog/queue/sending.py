@@ -82,9 +82,9 @@ class Sending:
 
     def outgoing(self, given: object) -> Outgoing:
         """Return a message as it goes into a log; ``InvalidArgument`` when it cannot be one."""
+        if isinstance(given, Message) and given.is_plain:
+            return Outgoing(self._any_partition(), Record(given.value))
         message = message_module.check(given)
-        if message.is_plain:
-            return Outgoing(self._any_partition(), Record(message.value))
         identity = message_module.identity(message.tenant, message.key, message.id) if message.id else None
         return Outgoing(self.partition_of(message), message_module.record_of(message, identity))
 

@@ -1,0 +1,64 @@
+"""A queue whose messages are in a bucket and whose state is in PostgreSQL: brokers on several machines share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from benchmarks.seaweedfs import BUCKET, SeaweedFS
+from oncelog import InvalidArgument, LeaseLost, Message, QueueSettings, RetryPolicy
+from oncelog.connect import Database
+from oncelog.log import asking
+from oncelog.storage.bucket import Bucket
+from oncelog.storage.object import ObjectStorage
+
+NO_REST = QueueSettings(retry=RetryPolicy(max_attempts=2, backoff_s=0, max_backoff_s=0))
+
+
+@pytest.fixture(params=["memory", pytest.param("seaweedfs", marks=pytest.mark.soak)])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """Yield a bucket in memory, as the client itself has it, or one on a real server."""
+    monkeypatch.setattr(asking, "TENURE_S", 0.01)
+    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    if request.param == "memory":
+        yield Bucket(MemoryStore(), "s3://memory")
+        return
+    server = SeaweedFS(tmp_path)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield Bucket.connect(f"s3://{BUCKET}/queue", {})
+    server.end()
+
+
+def test_two_brokers_share_a_queue_in_a_bucket(bucket: Bucket, postgres_state: str) -> None:
+    """Sent by both, each is there once, and delivered to one of them; what died is sent back; all can be deleted."""
+    with Database(ObjectStorage(bucket)) as one, Database(ObjectStorage(bucket)) as two:
+        here = one.queue("work", NO_REST, partitions=2, create=True, state=postgres_state)
+        there = two.queue("work", state=postgres_state)
+        here.send_many([Message(b"%d" % number, id=str(number)) for number in range(10)])
+        sent = there.send_many([Message(b"%d" % number, id=str(number)) for number in range(5, 15)])
+        assert [answer.duplicate for answer in sent] == [True] * 5 + [False] * 5
+        first, second = here.consume("g", prefetch=7), there.consume("g", prefetch=20)
+        mine, yours = first.receive(), second.receive()
+        assert sorted(int(delivery.value) for delivery in mine + yours) == list(range(15))
+        second.ack(yours)
+        with pytest.raises(LeaseLost):
+            second.ack(yours)
+        first.nack(mine, "no", retry=False)
+        assert here.lag("g") == 0
+        assert there.dead_letters.redrive() == 7
+        again = second.receive()
+        assert {delivery.value for delivery in again} == {delivery.value for delivery in mine}
+        second.ack(again)
+        one.delete_queue("work", state=postgres_state)
+        assert (two.queues(state=postgres_state), two.logs()) == ([], [])
+
+
+def test_a_bucket_needs_a_state_that_brokers_share() -> None:
+    """SQLite beside a bucket would be another one on each machine: said before anything is made."""
+    storage = ObjectStorage(Bucket(MemoryStore(), "s3://memory"))
+    with Database(storage) as db, pytest.raises(InvalidArgument, match="postgresql"):
+        db.queue("work", create=True)
