@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import typer.main
 import oncelog
 from oncelog import Message, Queue
 from oncelog.cli import app, run
-from tests.cli.shell import Outcome, shell
+from tests.cli.shell import COMMAND, Outcome, environment, shell
 
 Call = Callable[..., Outcome]
 ROOT: Any = typer.main.get_command(app)
@@ -93,6 +94,20 @@ def test_send_takes_lines(url: str, queue: Queue) -> None:
     assert queue.lag() == 1
 
 
+def test_what_a_broken_pipe_left_unwritten_is_not_held(url: str, queue: Queue) -> None:
+    """A reader that goes away leaves nothing in nobody's hands: what was not written comes again."""
+    queue.send_many([Message(b"x" * 1_000) for _ in range(1_000)])
+    command = [*COMMAND, "queue", "consume", "emails"]
+    with subprocess.Popen(command, env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.stderr is not None
+        assert reading.stderr.read() == b""
+    group = queue.stats().groups["default"]
+    assert (group.leased, group.acked + group.lag, group.refused > 0) == (0, 1_000, True)
+
+
 def test_delay_and_deadline(call: Call, queue: Queue) -> None:
     """Durations are written as people write them."""
     call("queue", "send", "emails", "later", "--delay", "1h", "--deadline", "2h")
@@ -110,7 +125,8 @@ def test_stats_and_pause(call: Call, queue: Queue) -> None:
     assert call("queue", "stats", "emails", "--json").json["groups"]["mailer"]["lag"] == 1
     assert call("queue", "pause", "emails").code == 0
     assert b"paused" in call("queue", "stats").out
-    assert call("queue", "consume", "emails", "-g", "mailer").out == b""
+    paused = call("queue", "consume", "emails", "-g", "mailer")
+    assert (paused.out, b"paused" in paused.err) == (b"", True)
     assert call("queue", "pause", "emails", "--resume").code == 0
     assert call("queue", "consume", "emails", "-g", "mailer").out == b"a\n"
 

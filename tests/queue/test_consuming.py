@@ -262,6 +262,8 @@ def test_peek_and_lag_show_what_is_unsettled(world: World) -> None:
         assert [(one.value, one.standing, one.attempts) for one in peeked] == [
             (b"0", "waiting", 1), (b"1", "leased", 1), (b"2", "new", 0), (b"3", "new", 0)
         ]  # fmt: skip
+        world.clock.advance(4)
+        assert [one.due_in_s for one in queue.peek("g", limit=2)] == [6, 26]
         assert (peeked[0].last_error, peeked[0].id, peeked[0].key, peeked[0].tenant) == ("why not", "0", "k", "t")
         assert queue.lag("g") == 4
         stats = queue.stats().groups["g"]
@@ -271,7 +273,7 @@ def test_peek_and_lag_show_what_is_unsettled(world: World) -> None:
         assert len(queue.peek("g", limit=1)) == 1
     with pytest.raises(NotFound):
         queue.peek("nobody")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="there are 'g'"):
         queue.lag("nobody")
 
 

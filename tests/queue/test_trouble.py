@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -14,8 +15,10 @@ from oncelog import (
     Closed,
     CorruptionError,
     InvalidArgument,
+    LeaseLost,
     LogSettings,
     Message,
+    Queue,
     QueueSettings,
     Record,
     RetryPolicy,
@@ -174,6 +177,69 @@ def test_what_was_sent_to_the_dead_letters_by_hand_is_in_nobodys_way(world: Worl
         assert queue.dead_letters.redrive([0, 0]) == 1
         assert queue.dead_letters.redrive() == 1
         assert [delivery.value for delivery in consumer.receive(2)] == [b"a", b"b"]
+
+
+def test_what_is_settled_is_settled(world: World) -> None:
+    """Whatever a worker says after its ack or its nack changes nothing, and it is told."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send_many([Message(b"a"), Message(b"b")])
+    acked, nacked = queue.consume("g", prefetch=2).receive()
+    acked.ack()
+    nacked.nack("later")
+    for delivery in (acked, nacked):
+        for again in (delivery.ack, lambda one=delivery: one.nack("no"), lambda one=delivery: one.extend(9)):
+            with pytest.raises(LeaseLost):
+                again()
+    assert (queue.lag("g"), queue.stats().groups["g"].refused) == (1, 1)
+
+
+def test_a_delivery_of_another_group_is_not_taken_for_ones_own(world: World) -> None:
+    """Its token and position are those of another message here, which would be lost."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send_many([Message(b"a"), Message(b"b")])
+    one, other = queue.consume("one"), queue.consume("other")
+    mine, theirs = one.receive(), other.receive()
+    for wrong in (theirs, mine + theirs, [b"a"], None):
+        for use in (one.ack, lambda given: one.nack(given, "no")):
+            with pytest.raises(InvalidArgument, match="deliveries"):
+                use(wrong)  # type: ignore[arg-type]
+    assert (queue.lag("one"), queue.lag("other")) == (2, 2)
+
+
+def test_letters_that_several_send_back_at_once_come_back_once(world: World) -> None:
+    """And each is counted once."""
+    queue = world.open().queue("work", create=True, state=world.state)
+    queue.send_many([Message(b"%d" % number) for number in range(8)])
+    with queue.consume("g", prefetch=8) as consumer, ThreadPoolExecutor(4) as pool:
+        consumer.nack(consumer.receive(), "no", retry=False)
+        counts = list(pool.map(lambda _: queue.dead_letters.redrive(), range(4)))
+        assert sum(counts) == 8
+        assert sorted(delivery.value for delivery in consumer.receive(20)) == [b"%d" % number for number in range(8)]
+
+
+WRONG: list[Callable[[Queue], object]] = [
+    lambda queue: queue.send_many(None),  # type: ignore[arg-type]
+    lambda queue: queue.send_many(Message(b"a")),  # type: ignore[arg-type]
+    lambda queue: queue.send(b"a", delay_s=None),  # type: ignore[arg-type]
+    lambda queue: queue.status(3),  # type: ignore[arg-type]
+    lambda queue: queue.consume("g", ordered="yes"),  # type: ignore[arg-type]
+    lambda queue: queue.dead_letters.redrive(3),  # type: ignore[arg-type]
+    lambda queue: queue.dead_letters.redrive("0"),  # type: ignore[arg-type]
+    lambda queue: queue.dead_letters.show("0"),  # type: ignore[arg-type]
+    lambda queue: queue.dead_letters.list(limit=-1),
+]
+
+
+def test_wrong_calls_are_told_so() -> None:
+    """None ends in an error of Python's, and none does anything."""
+    with oncelog.connect("memory://") as db:
+        queue = db.queue("work", create=True)
+        for wrong in WRONG:
+            with pytest.raises(InvalidArgument):
+                wrong(queue)
+        with pytest.raises(InvalidArgument):
+            db.queue("work", state=3)  # type: ignore[arg-type]
+        assert (queue.groups(), queue.stats().ends) == ([], [0])
 
 
 def test_retention_would_lose_messages() -> None:

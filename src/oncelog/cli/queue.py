@@ -12,14 +12,25 @@ from rich.text import Text
 import oncelog
 from oncelog.cli import asking
 from oncelog.cli.options import Json, Limit, Url, Yes, show_help
-from oncelog.cli.output import plural, print_json, print_table, say
+from oncelog.cli.output import note, plural, print_json, print_table, say
 from oncelog.cli.quantities import duration_s, show_count, show_duration, show_time
 from oncelog.cli.queue_letters import dlq
-from oncelog.cli.queue_options import Group, QueueName, State, json_value, opened_queue, queue_command, short, text_of
+from oncelog.cli.queue_options import (
+    Group,
+    QueueName,
+    State,
+    json_value,
+    named_queue,
+    opened_queue,
+    queue_command,
+    short,
+    text_of,
+)
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
     from oncelog import Database, Delivery
+    from oncelog.queue.consumer import Consumer
     from oncelog.queue.inspecting import QueueStats
 
 app = typer.Typer(
@@ -139,12 +150,23 @@ def consume(
             found = consumer.receive(_BATCH if left < 0 else min(left, _BATCH), timeout_s=1.0 if follow else 0.0)
             if not found and not follow:
                 break
-            for delivery in found:
-                _write(delivery, json=json)
-            sys.stdout.flush()
             if found:
-                consumer.ack(found)
+                _write_all(consumer, found, json=json)
             left -= len(found)
+        if not json and queue.stats().paused:
+            note(f"{name} is paused: it delivers nothing until oncelog queue pause {name} --resume")
+
+
+def _write_all(consumer: Consumer, found: list[Delivery], *, json: bool) -> None:
+    """Write deliveries, then acknowledge them; those that cannot be written (a broken pipe, Ctrl-C) are refused."""
+    try:
+        for delivery in found:
+            _write(delivery, json=json)
+        sys.stdout.flush()
+    except BaseException as error:
+        consumer.nack(found, f"not written: {error!r}")
+        raise
+    consumer.ack(found)
 
 
 def _write(delivery: Delivery, *, json: bool) -> None:
@@ -180,7 +202,7 @@ def stats(
     """Show how far each group is: what is new, in workers' hands, waiting, dead. With --json: one object a queue."""
     with oncelog.connect(url) as db:
         names = [name] if name is not None else db.queues(state=state)
-        found = [db.queue(one, state=state).stats() for one in names]
+        found = [named_queue(db, one, state).stats() for one in names]
     for one in found if json else ():
         print_json(one)
     if not json:
@@ -266,7 +288,8 @@ def pause(
     if json:
         print_json({"queue": name, "group": group, "paused": not resume})
     else:
-        say((name, "cyan"), f"{f', group {group}' if group else ''}: ", "delivers" if resume else "is paused")
+        what = f", group {group}," if group else ""
+        say((name, "cyan"), what, " delivers again" if resume else " is paused")
 
 
 @queue_command(app, "queue", "delete emails", "delete emails --yes --force")

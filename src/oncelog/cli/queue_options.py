@@ -14,7 +14,7 @@ from oncelog.cli.options import paragraphs
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
-    from oncelog import Queue
+    from oncelog import Database, Queue
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN_BYTES = 60
@@ -49,16 +49,20 @@ def queue_command(
 
 @contextmanager
 def opened_queue(url: str, name: str, state: str | None) -> Iterator[Queue]:
-    """Open a queue that is there; of one that is not, say what makes it in a shell."""
+    """Open a queue of a database, for a while."""
     with oncelog.connect(url) as db:
-        try:
-            queue = db.queue(name, state=state)
-        except NotFound as error:
-            if not str(error).startswith("there is no queue"):
-                raise
-            message = f"there is no queue {name!r} at {url}: make it with oncelog queue create"
-            raise NotFound(message) from error
-        yield queue
+        yield named_queue(db, name, state)
+
+
+def named_queue(db: Database, name: str, state: str | None) -> Queue:
+    """Return a queue that is there; of one that is not, say what makes it in a shell."""
+    try:
+        return db.queue(name, state=state)
+    except NotFound as error:
+        if not str(error).startswith("there is no queue"):
+            raise
+        message = f"there is no queue {name!r} at {db.url}: make it with oncelog queue create"
+        raise NotFound(message) from error
 
 
 def text_of(value: bytes) -> str:

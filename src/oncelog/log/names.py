@@ -15,28 +15,28 @@ CONFLICTS = "conflicts."
 """What the name of a log of conflicts begins with, before that of the log they conflict with."""
 
 
-def check(name: object) -> str:
+def check(name: object, what: str = "log") -> str:
     """Return the name, or raise ``InvalidArgument`` saying which rule it breaks.
 
     A name is 1 to 255 bytes of UTF-8 without control characters; a ``/`` separates a namespace from the rest, and no
     part may be empty, ``.`` or ``..``.
     """
     if not isinstance(name, str):
-        message = f"a log's name is a str, not {type(name).__name__}"
+        message = f"a {what}'s name is a str, not {type(name).__name__}"
         raise InvalidArgument(message)
     try:
         size_bytes = len(name.encode())
     except UnicodeEncodeError as error:
-        message = f"log name {name!r} is not valid Unicode: remove the lone surrogate"
+        message = f"{what} name {name!r} is not valid Unicode: remove the lone surrogate"
         raise InvalidArgument(message) from error
     if not 1 <= size_bytes <= NAME_BYTES_MAX:
-        message = f"log name of {size_bytes} bytes: must be 1 to {NAME_BYTES_MAX} bytes of UTF-8"
+        message = f"{what} name of {size_bytes} bytes: must be 1 to {NAME_BYTES_MAX} bytes of UTF-8"
         raise InvalidArgument(message)
     if any(unicodedata.category(character) == "Cc" for character in name):
-        message = f"log name {name!r} holds a control character"
+        message = f"{what} name {name!r} holds a control character"
         raise InvalidArgument(message)
     if any(part in ("", ".", "..") for part in name.split("/")):
-        message = f"log name {name!r}: no part between slashes may be empty, '.' or '..'"
+        message = f"{what} name {name!r}: no part between slashes may be empty, '.' or '..'"
         raise InvalidArgument(message)
     return name
 

@@ -159,8 +159,8 @@ def _settle(
         one = lost[0]
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         error = (
-            f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over; it "
-            "is delivered again, and what another makes of it stands"
+            f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over: it "
+            "was settled before, or its time ran out; then it is delivered again, and what another makes of it stands"
         )
         raise LeaseLost(error)
 
@@ -278,13 +278,26 @@ class Consumer(Handle):
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
-        self._check_process()
-        _settle(self._broker, list(deliveries), "acked")
+        _settle(self._broker, self._own(deliveries), "acked")
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
         """Refuse many in one commit, as ``Delivery.nack`` does one."""
+        _settle(self._broker, self._own(deliveries), "refused", reason=_reason(reason), again=retry)
+
+    def _own(self, deliveries: object) -> list[Delivery]:
+        """Return deliveries of this group as a list: the tokens of another say nothing here."""
         self._check_process()
-        _settle(self._broker, list(deliveries), "refused", reason=_reason(reason), again=retry)
+        if not isinstance(deliveries, Iterable):
+            error = f"deliveries: is {type(deliveries).__name__}, must be a list of Delivery"
+            raise InvalidArgument(error)
+        listed = list(deliveries)
+        for one in listed:
+            if not isinstance(one, Delivery) or one._broker is not self._broker:  # noqa: SLF001
+                error = (
+                    f"deliveries: {one!r} did not come from group {self.group!r} of {self._broker.topic.name!r} here"
+                )
+                raise InvalidArgument(error)
+        return listed
 
     def close(self) -> None:
         """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""

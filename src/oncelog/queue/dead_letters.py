@@ -11,6 +11,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
+from oncelog.log import arguments
 from oncelog.queue import message, state
 from oncelog.queue.broker import Broker
 from oncelog.queue.database import StateDatabase
@@ -140,10 +141,11 @@ class DeadLetters:
 
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
         """Return the dead letters that were not sent back, oldest first."""
-        return list(self._letters(limit))
+        return list(self._letters(None if limit is None else arguments.count("limit", limit)))
 
     def show(self, position: int) -> DeadLetter:
         """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
+        arguments.count("position", position)
         self._absorb()
         with self._database.reading() as transaction:
             run = state.at(transaction, self._group_id, 0, position)
@@ -157,10 +159,10 @@ class DeadLetters:
         """Send dead letters back to the queue and the group they came from: all, or those at these positions.
 
         Each goes under a new place in the log and its original inbox key: an effect that had committed is not run
-        again. Asked for twice, also after a crash in between, it comes back once (within the log's window).
-        Returns how many.
+        again. Asked for twice, at once or after a crash in between, it comes back once (within the log's window).
+        Returns how many came back by this call.
         """
-        chosen = dict.fromkeys(positions) if positions is not None else None
+        chosen = _chosen(positions) if positions is not None else None
         wanted = [self.show(position) for position in chosen] if chosen is not None else self._letters(None)
         count = 0
         batch: list[DeadLetter] = []
@@ -173,17 +175,14 @@ class DeadLetters:
 
     def discard(self, positions: Iterable[int]) -> int:
         """Give dead letters up for good; return how many."""
-        letters = [self.show(position) for position in dict.fromkeys(positions)]
-        self._settle(letters)
-        return len(letters)
+        return self._settle([self.show(position) for position in _chosen(positions)])
 
     def _redrive(self, letters: Sequence[DeadLetter]) -> int:
         if letters:
             entries = {letter.position: self._topic.read(0, letter.position, 1)[0] for letter in letters}
             outgoing = [self._revived(letter, entries[letter.position]) for letter in letters]
             self._back.send(outgoing, _TIMEOUT_S, "join")
-            self._settle(letters)
-        return len(letters)
+        return self._settle(letters)
 
     def _revived(self, letter: DeadLetter, entry: Entry) -> Outgoing:
         envelope = message.envelope_of(entry)
@@ -223,13 +222,24 @@ class DeadLetters:
                     state.apply(transaction, self._group_id, Change([], [run]))
                     state.move(transaction, self._group_id, partition, ends[partition])
 
-    def _settle(self, letters: Sequence[DeadLetter]) -> None:
+    def _settle(self, letters: Sequence[DeadLetter]) -> int:
+        """Have letters not be there any more; return how many were, until now."""
+        count = 0
         with self._database.writing() as transaction:
             state.group(transaction, self._queue_id, GROUP)
             for letter in letters:
                 run = state.at(transaction, self._group_id, 0, letter.position)
                 if run is not None:
                     state.apply(transaction, self._group_id, Change([run], cut(run, {letter.position})[1]))
+                    count += 1
+        return count
+
+
+def _chosen(positions: object) -> dict[int, None]:
+    if isinstance(positions, str | bytes) or not isinstance(positions, Iterable):
+        error = f"positions: is {type(positions).__name__}, must be a list of positions"
+        raise InvalidArgument(error)
+    return dict.fromkeys(arguments.count("position", position) for position in positions)
 
 
 def _dead_letter(entry: Entry) -> DeadLetter:

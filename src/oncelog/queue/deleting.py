@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unavailable
 from oncelog.log.log import Log
-from oncelog.queue import state
+from oncelog.queue import gate, state
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.delivery import Condition
 from oncelog.queue.queue import Queue
@@ -49,7 +49,7 @@ def delete_queue(
                 delete_log(log_name(one, part))
     with database.writing(durable=False) as transaction:
         for one in rows:
-            state.forget_sends(transaction, one)
+            gate.forget_topic(transaction, one)
     with database.writing() as transaction:
         for row in rows.values():
             state.remove_queue(transaction, row.id)

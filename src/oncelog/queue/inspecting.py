@@ -11,6 +11,7 @@ from oncelog.errors import NotFound
 from oncelog.queue import message, state
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.delivery import Condition, Run
+from oncelog.queue.queue_time import resumed_us
 from oncelog.queue.topic import Topic
 from oncelog.types import Entry
 
@@ -110,16 +111,24 @@ def kept_from(topic: Topic, database: StateDatabase, queue_id: int, groups: Sequ
     return [min(column) for column in zip(*marks, strict=True)]
 
 
-def peek(topic: Topic, database: StateDatabase, queue_id: int, group: str, limit: int) -> list[Peeked]:
+def no_group(topic: str, group: str, there: Sequence[str]) -> NotFound:
+    """Return the error that there is no such group."""
+    known = f"there are {', '.join(map(repr, there))}" if there else "there are none: the first consumer makes one"
+    return NotFound(f"queue {topic!r} has no group {group!r}: {known}")
+
+
+def peek(
+    topic: Topic, database: StateDatabase, queue_id: int, group: str, limit: int, *, steady_us: int
+) -> list[Peeked]:
     """Return the first unsettled messages of a group: those it has looked at, then those that are new."""
     with database.reading() as transaction:
         row = state.group(transaction, queue_id, group)
         if row is None:
-            error = f"queue {topic.name!r} has no group {group!r}"
-            raise NotFound(error)
+            raise no_group(topic.name, group, state.groups(transaction, queue_id))
+        wall_us = transaction.now_us()
         runs = state.unsettled(transaction, row.id, limit)
         cursors = state.cursors(transaction, row.id)
-    now_us = row.noted.queue_us if row.noted is not None else 0
+    now_us = resumed_us(row.noted, wall_us, steady_us, one_machine=database.one_machine)
     found: list[Peeked] = []
     for run in runs:
         entries = topic.read(run.partition, run.first, min(run.count, limit - len(found)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -90,12 +90,12 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
-    _check_text("id", message.id, limits.ID_BYTES_MAX)
-    _check_text("key", message.key, limits.LABEL_BYTES_MAX)
-    _check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
+    check_text("id", message.id, limits.ID_BYTES_MAX)
+    check_text("key", message.key, limits.LABEL_BYTES_MAX)
+    check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
     if message.headers is not None:
         _check_headers(message.headers)
-    if message.delay_s:
+    if message.delay_s != 0:
         span_us("delay_s", message.delay_s)
     if message.deadline_s is not None:
         span_us("deadline_s", message.deadline_s)
@@ -127,7 +127,8 @@ def _size_bytes(part: object) -> int:
     return memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else 0
 
 
-def _check_text(name: str, value: object, bytes_max: int) -> None:
+def check_text(name: str, value: object, bytes_max: int) -> str:
+    """Return a text, or raise ``InvalidArgument``."""
     if not isinstance(value, str):
         error = f"{name}: is {type(value).__name__}, must be a str"
         raise InvalidArgument(error)
@@ -135,7 +136,7 @@ def _check_text(name: str, value: object, bytes_max: int) -> None:
         error = f"{name} {value!r} has a NUL in it, which PostgreSQL cannot store: remove it"
         raise InvalidArgument(error)
     if len(value) * 4 <= bytes_max and value.isascii():
-        return
+        return value
     try:
         size_bytes = len(value.encode())
     except UnicodeEncodeError as cause:
@@ -144,6 +145,7 @@ def _check_text(name: str, value: object, bytes_max: int) -> None:
     if size_bytes > bytes_max:
         error = f"{name} of {size_bytes} bytes: must be at most {bytes_max} bytes of UTF-8"
         raise InvalidArgument(error)
+    return value
 
 
 def span_us(name: str, seconds: object) -> int:
@@ -158,6 +160,23 @@ def span_us(name: str, seconds: object) -> int:
 def _scope(tenant: str, key: str) -> str:
     """Return tenant and key, each with its length, so that no two pairs look the same."""
     return f"{len(tenant)}:{tenant}{len(key)}:{key}" if tenant or key else "0:0:"
+
+
+def listed(messages: object) -> list[object]:
+    """Return what was given to be sent as a list."""
+    if isinstance(messages, str | bytes | Message) or not isinstance(messages, Iterable):
+        error = f"messages: is {type(messages).__name__}, must be a list of Message"
+        raise InvalidArgument(error)
+    return list(messages)
+
+
+def check_identity(tenant: object, key: object, id: object) -> str:
+    """Return what a message is known by, of parts that a user gave; ``InvalidArgument`` when they cannot be that."""
+    return identity(
+        check_text("tenant", tenant, limits.LABEL_BYTES_MAX),
+        check_text("key", key, limits.LABEL_BYTES_MAX),
+        check_text("id", id, limits.ID_BYTES_MAX),
+    )
 
 
 def identity(tenant: str, key: str, id: str) -> str:

@@ -32,7 +32,7 @@ def open_queue(
     adopt: bool,
 ) -> Queue:
     """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs."""
-    names.check(name)
+    names.check(name, "queue")
     longest = name if name.startswith(DEAD_LETTERS) else DEAD_LETTERS + name
     names.check(log_name(longest, QUEUE_PARTITIONS_MAX))
     wanted = settings.check(given) if given is not None else None

@@ -17,7 +17,7 @@ from oncelog.queue.broker import Broker
 from oncelog.queue.consumer import Consumer, check_prefetch
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.dead_letters import DeadLetters, Undertaker
-from oncelog.queue.inspecting import GroupStats, Peeked, QueueStats
+from oncelog.queue.inspecting import Peeked, QueueStats
 from oncelog.queue.message import Message
 from oncelog.queue.retry import RetryPolicy
 from oncelog.queue.sending import OnPending, Sending, SendStatus, Sent
@@ -123,7 +123,7 @@ class Queue(Handle):
         if some were refused.
         """
         self._check_usable()
-        outgoing = [self._sending.outgoing(one) for one in messages]
+        outgoing = [self._sending.outgoing(one) for one in message.listed(messages)]
         sent = self._sending.send(outgoing, arguments.seconds("timeout_s", timeout_s), on_pending)
         for broker in list(self._brokers.values()):
             broker.wake()
@@ -132,7 +132,7 @@ class Queue(Handle):
     def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
         """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
         self._check_usable()
-        return self._sending.status(message.identity(tenant, key, id))
+        return self._sending.status(message.check_identity(tenant, key, id))
 
     def take_writers(self, timeout_s: float) -> None:
         """Become the writer of every partition; ``Unavailable`` if another process writes one and does not let go."""
@@ -160,7 +160,7 @@ class Queue(Handle):
         if message.span_us("ack_timeout_s", timeout_s) <= 0:
             error = f"ack_timeout_s is {timeout_s}, must be more than 0"
             raise InvalidArgument(error)
-        broker = self._broker(group, ordered=ordered, start=start)
+        broker = self._broker(group, ordered=_checked_order(ordered), start=start)
         consumer = Consumer(
             broker, self._clock, prefetch=prefetch, ack_timeout_s=timeout_s, leave=self._consumers.discard
         )
@@ -169,7 +169,7 @@ class Queue(Handle):
 
     def _broker(self, group: str, *, ordered: bool | None, start: str) -> Broker:
         self._check_usable()
-        names.check(group)
+        names.check(group, "group")
         if start not in ("earliest", "latest"):
             error = f"start is {start!r}, must be 'earliest' or 'latest'"
             raise InvalidArgument(error)
@@ -239,8 +239,7 @@ class Queue(Handle):
         self._check_usable()
         with self._database.writing() as transaction:
             if group is not None and state.group(transaction, self._row.id, group) is None:
-                error = f"queue {self.name!r} has no group {group!r}"
-                raise NotFound(error)
+                raise inspecting.no_group(self.name, group, state.groups(transaction, self._row.id))
             state.pause(transaction, self._row.id, group, paused=paused)
         for broker in list(self._brokers.values()):
             broker.wake()
@@ -258,16 +257,18 @@ class Queue(Handle):
 
     def lag(self, group: str = "default") -> int:
         """Return how many messages a group has yet to settle."""
-        found: GroupStats | None = self.stats().groups.get(group)
-        if found is None:
-            error = f"queue {self.name!r} has no group {group!r}"
-            raise NotFound(error)
-        return found.lag
+        row, groups = self._stored(), self.groups()
+        if group not in groups:
+            raise inspecting.no_group(self.name, group, groups)
+        return inspecting.stats(self._topic, self._database, row, [group]).groups[group].lag
 
     def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
         """Return the first messages that a group has not settled, and how each stands, without delivering them."""
         self._check_usable()
-        return inspecting.peek(self._topic, self._database, self._row.id, group, arguments.count("limit", limit))
+        wanted = arguments.count("limit", limit)
+        return inspecting.peek(
+            self._topic, self._database, self._row.id, group, wanted, steady_us=self._clock.elapsed_us()
+        )
 
     def configure(self, changed: QueueSettings) -> None:
         """Change the stored settings, but for those of its logs."""
@@ -304,3 +305,10 @@ class Queue(Handle):
     def __enter__(self) -> Self:
         """Return the queue itself."""
         return self
+
+
+def _checked_order(ordered: object) -> bool | None:
+    if not isinstance(ordered, bool | None):
+        error = f"ordered is {ordered!r}, must be True, False, or None for as it is"
+        raise InvalidArgument(error)
+    return ordered

@@ -14,8 +14,8 @@ import msgspec
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.log.writer import Writer
+from oncelog.queue import gate
 from oncelog.queue import message as message_module
-from oncelog.queue import state
 from oncelog.queue.database import StateDatabase
 from oncelog.queue.message import Message
 from oncelog.queue.settings import QueueSettings
@@ -174,15 +174,15 @@ class Sending:
         now_us = self._clock.now_us()
         with self._database.writing(durable=False) as transaction:
             pairs = [(identity, partition) for identity in identities]
-            state.gate_begin(transaction, self._topic.name, pairs, self._turns.session, now_us)
+            gate.begin(transaction, self._topic.name, pairs, self._turns.session, now_us)
             if self._begun % _FORGET_EVERY == 0:
-                state.gate_forget(transaction, self._topic.name, now_us - round(self._settings.gate_s * 1e6))
+                gate.forget(transaction, self._topic.name, now_us - round(self._settings.gate_s * 1e6))
             self._begun += 1
 
     def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
         """Note how sends ended. If that cannot be noted, the log knows it all the same."""
         with contextlib.suppress(Unavailable), self._database.writing(durable=False) as transaction:
-            state.gate_end(transaction, self._topic.name, outcomes, self._clock.now_us())
+            gate.end(transaction, self._topic.name, outcomes, self._clock.now_us())
 
     def _refuse_pending(self, partition: int, identities: Sequence[str]) -> None:
         """Raise ``Unavailable`` if one of these is on its way, here or in the process that writes the partition now."""
@@ -191,7 +191,7 @@ class Sending:
         if here is not None:
             raise _pending_error(here)
         with self._database.reading(durable=False) as transaction:
-            rows = [(identity, state.gate(transaction, self._topic.name, identity)) for identity in identities]
+            rows = [(identity, gate.known(transaction, self._topic.name, identity)) for identity in identities]
         elsewhere = [
             identity
             for identity, row in rows
@@ -211,7 +211,7 @@ class Sending:
     def status(self, identity: str) -> SendStatus | None:
         """Return what is known of an identity; ``None`` if nothing is, or not any more."""
         with self._database.reading(durable=False) as transaction:
-            row = state.gate(transaction, self._topic.name, identity)
+            row = gate.known(transaction, self._topic.name, identity)
         if row is None:
             return None
         return SendStatus(row.status, row.last_error, row.partition, row.position)  # type: ignore[arg-type]

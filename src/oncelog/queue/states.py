@@ -19,13 +19,13 @@ FOLDER = "queues"
 """Beside the logs of a database on a local disk."""
 
 
-def open_state(url: str | None, storage: Storage, clock: Clock) -> StateDatabase:
+def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
     """Open the state database at a URL, or the one that belongs to a storage.
 
     Raises ``InvalidArgument`` for a URL that is none, and where a storage has no place for one.
     """
     if url is not None:
-        if urlsplit(url).scheme not in ("postgresql", "postgres"):
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("postgresql", "postgres"):
             message = f"state: is {url!r}, must be postgresql://… (or left out, for SQLite beside the logs)"
             raise InvalidArgument(message)
         from oncelog.queue.postgresql import PostgresqlDatabase  # noqa: PLC0415  psycopg is for those who use it

@@ -15,7 +15,7 @@ from oncelog.clock import Clock
 from oncelog.errors import Closed, LogBusy, OncelogError, Unavailable
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
-from oncelog.queue import state
+from oncelog.queue import gate
 from oncelog.queue.database import StateDatabase
 
 LOOK_S = 0.05
@@ -132,13 +132,13 @@ class Turns:
                     busy = error
         finally:
             with self._database.writing(durable=False) as transaction:
-                state.unwant(transaction, self._topic, partition, self.session, transaction.now_us())
+                gate.unwant(transaction, self._topic, partition, self.session, transaction.now_us())
         raise self._busy(partition, busy) from busy
 
     def _ask(self, partition: int, timeout_s: float) -> None:
         with self._database.writing(durable=False) as transaction:
             until_us = transaction.now_us() + round(min(timeout_s, 60.0) * 1e6)
-            state.want(transaction, self._topic, partition, self.session, until_us)
+            gate.want(transaction, self._topic, partition, self.session, until_us)
 
     def _stand_back(self, partition: int, deadline_us: int) -> None:
         """Let the one who asked go first."""
@@ -177,7 +177,7 @@ class Turns:
 
     def _wanted(self) -> set[int]:
         with self._database.reading(durable=False) as transaction:
-            return state.wanted(transaction, self._topic, self.session, transaction.now_us())
+            return gate.wanted(transaction, self._topic, self.session, transaction.now_us())
 
     def _yield(self, partition: int) -> None:
         """Give a writer up, once its time is over and what was begun is done."""
