@@ -75,7 +75,7 @@ GATE_TABLES = (
     """CREATE TABLE IF NOT EXISTS oncelog_gate (
         queue TEXT NOT NULL, identity TEXT NOT NULL, status TEXT NOT NULL, last_error TEXT, part INTEGER NOT NULL,
         position BIGINT, session TEXT NOT NULL, at_us BIGINT NOT NULL, unanswered INTEGER NOT NULL,
-        PRIMARY KEY (queue, identity))""",
+        PRIMARY KEY (queue, identity)) /* clustered */""",
     "CREATE INDEX IF NOT EXISTS oncelog_gate_age ON oncelog_gate (queue, at_us)",
     """CREATE TABLE IF NOT EXISTS oncelog_want (
         queue TEXT NOT NULL, part INTEGER NOT NULL, session TEXT NOT NULL, until_us BIGINT NOT NULL,

@@ -46,27 +46,25 @@ def begin(
     )
 
 
-def end(
-    transaction: Transaction, topic: str, outcomes: Iterable[tuple[str, str, str | None, int | None]], at_us: int
-) -> None:
+def end(transaction: Transaction, topic: str, outcomes: Iterable[tuple[str, str, str | None, int | None]]) -> None:
     """Note how sends ended: (identity, status, error, position) each. Without an error the last one stays; that a
     duplicate failed does not take the first out of the queue. One that failed while another is on its way, or ended
     nobody knows how, says nothing of that one: the identity stays pending.
     """
     transaction.many(
         "UPDATE oncelog_gate SET status = CASE WHEN ? = 'FAILED' AND unanswered > 1 THEN 'PENDING' ELSE ? END, "
-        "last_error = coalesce(?, last_error), position = ?, at_us = ?, "
+        "last_error = coalesce(?, last_error), position = ?, "
         "unanswered = CASE WHEN ? = 'FAILED' THEN unanswered - 1 ELSE 0 END "
         "WHERE queue = ? AND identity = ? AND (status <> 'COMMITTED' OR ? = 'COMMITTED')",
         [
-            (status, status, error, position, at_us, status, topic, identity, status)
+            (status, status, error, position, status, topic, identity, status)
             for identity, status, error, position in sorted(outcomes)
         ],
     )
 
 
 def forget(transaction: Transaction, topic: str, before_us: int) -> None:
-    """Forget what ended before a moment, and what was begun before it by somebody who never told the end."""
+    """Forget what was begun before a moment, whether it ended or not."""
     transaction.all("DELETE FROM oncelog_gate WHERE queue = ? AND at_us < ?", topic, before_us)
 
 

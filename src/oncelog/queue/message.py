@@ -90,9 +90,12 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
-    check_text("id", message.id, limits.ID_BYTES_MAX)
-    check_text("key", message.key, limits.LABEL_BYTES_MAX)
-    check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
+    if message.id != "":
+        check_text("id", message.id, limits.ID_BYTES_MAX)
+    if message.key != "":
+        check_text("key", message.key, limits.LABEL_BYTES_MAX)
+    if message.tenant != "":
+        check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
     if message.headers is not None:
         _check_headers(message.headers)
     if message.delay_s != 0:

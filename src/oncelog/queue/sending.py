@@ -182,7 +182,7 @@ class Sending:
     def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
         """Note how sends ended. If that cannot be noted, the log knows it all the same."""
         with contextlib.suppress(Unavailable), self._database.writing(durable=False) as transaction:
-            gate.end(transaction, self._topic.name, outcomes, self._clock.now_us())
+            gate.end(transaction, self._topic.name, outcomes)
 
     def _refuse_pending(self, partition: int, identities: Sequence[str]) -> None:
         """Raise ``Unavailable`` if one of these is on its way, here or in the process that writes the partition now."""

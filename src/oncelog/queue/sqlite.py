@@ -45,7 +45,7 @@ class _File:
         with self.writing() as transaction:
             for table in tables:
                 statement = table.replace("/* identity */", "INTEGER PRIMARY KEY AUTOINCREMENT")
-                transaction.all(statement)
+                transaction.all(statement.replace("/* clustered */", "WITHOUT ROWID"))
 
     def _switch_to_wal(self) -> None:
         """Have readers not wait for the writer. While two processes do this at once, SQLite tells one of them to try
