@@ -86,7 +86,7 @@ class Raw(Contender):
         """Return the block of one record."""
         return block.encode_one(
             value,
-            id,
+            id.encode(),
             segment=0,
             first_entry=0,
             first_position=0,

@@ -167,7 +167,7 @@ def make() -> dict[str, bytes]:
         "block_value": joined(block.encode(value_only, **STAMP).chunks),
         "block_id": joined(block.encode(with_id, **STAMP).chunks),
         "block_all_columns": joined(block.encode(all_columns, **STAMP).chunks),
-        "block_one": joined(block.encode_one(b"hello", "order-42", **STAMP).chunks),
+        "block_one": joined(block.encode_one(b"hello", b"order-42", **STAMP).chunks),
         "frame": frame.wrap(FRAME_KIND, FRAME_VERSION, FRAME_PAYLOAD),
         "snapshot": joined(snapshot.encode(make_snapshot(100))),
         "snapshot_empty": joined(snapshot.encode(make_snapshot(0))),

@@ -19,7 +19,6 @@ import pytest
 
 from oncelog.dedup.window import Window as DedupWindow
 from oncelog.errors import Closed, Unavailable
-from oncelog.format.block import BlockHeader
 from oncelog.limits import KIB, MIB
 from oncelog.log import recovery
 from oncelog.log.log import Log
@@ -417,13 +416,11 @@ def test_visible_before_it_is_synced_is_noticed(monkeypatch: pytest.MonkeyPatch)
     """A control: where readers are let further than the last sync, the ladder finds records taken back."""
 
     def write_and_publish(
-        self: LocalSegmentWriter, descriptor: int, header: BlockHeader, block: Sequence[Chunk]
-    ) -> int:
-        end = self._end + header.size_bytes
+        self: LocalSegmentWriter, descriptor: int, block: Sequence[Chunk], end: int, entries: int
+    ) -> None:
         self._disk.write(descriptor, block, self._end)
-        self._publisher.publish(self._segment, end, header.first_entry + header.count)
+        self._publisher.publish(self._segment, end, entries)
         self._disk.sync(descriptor)
-        return end
 
     monkeypatch.setattr(LocalSegmentWriter, "_write", write_and_publish)
     with pytest.raises(AssertionError, match="taken back"):

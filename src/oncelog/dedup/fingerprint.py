@@ -20,6 +20,7 @@ FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=33
 HASHED_COLUMNS = ("value", "stream", "type", "headers", "producer", "sequence", "tenant")
 """The columns of a payload that make its content: all but ``id`` and ``start``."""
 
+_PRIME = FINGERPRINT_FAMILY.prime
 _CHUNK_ROWS = 5000
 _WORD = 32
 _PAIR = struct.Struct("<QQ")
@@ -53,6 +54,7 @@ class Fingerprints:
         self._secret = secret
         self._headers = headers
         self._columns: dict[str, Multilinear] = {}
+        self._value = self._column("value")
 
     def _column(self, name: str) -> Multilinear:
         found = self._columns.get(name)
@@ -104,13 +106,22 @@ class Fingerprints:
 
     def one(self, record: Record) -> int:
         """Return the fingerprint of one record."""
-        packed = (self._columns.get("value") or self._column("value")).one(record.value)
+        low, high = self._value.one(record.value)
         if (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant) != _NO_LABELS:
             for name, part in content_parts(record):
                 row = self._pack_headers(part) if isinstance(part, Mapping) else part
-                packed += self._column(name).one(row)
-        low, high = FINGERPRINT_FAMILY.residues(packed)
-        return high << _WORD | low
+                more_low, more_high = self._column(name).one(row)
+                low, high = low + more_low, high + more_high
+        return high % _PRIME << _WORD | low % _PRIME
+
+    def front(self, limbs: int) -> NDArray[np.uint64]:
+        """Return the coefficients of a value's mark and the limbs behind it, so many together."""
+        return self._value.front(limbs)
+
+    def of_value(self, value: bytes) -> int:
+        """Return the fingerprint of a record that has a value, perhaps an id, and nothing else."""
+        low, high = self._value.one(value)
+        return high % _PRIME << _WORD | low % _PRIME
 
     def _pack_headers(self, headers: Mapping[str, bytes]) -> bytes:
         hashes = sorted(self._headers.one(name.encode(), value) for name, value in headers.items())

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from oncelog.dedup import columns
 from oncelog.dedup.columns import Column
 from oncelog.dedup.content import content_id, content_ids
-from oncelog.dedup.fingerprint import Fingerprints
+from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY, Fingerprints
 from oncelog.dedup.kernels import kernels
-from oncelog.dedup.linear import Family, Multilinear
+from oncelog.dedup.linear import LIMB, Family, Multilinear
 from oncelog.errors import InvalidArgument
 from oncelog.types import Record
 
@@ -21,8 +21,17 @@ SECRET_BYTES = 32
 """The length of a log's secret."""
 
 PAIR_FAMILY = Family(prime=2**32 - 5, rows=4, stripe_limbs=31, stripes=16)
+_PRIME = PAIR_FAMILY.prime
+_OTHER = FINGERPRINT_FAMILY.prime
 _CHUNK_ROWS = 5000
 _WORD = 32
+
+SHORT_BYTES_MAX = 256
+"""Up to this an id and a value are hashed together, when they come alone."""
+_SHORT_MAX = 256
+_PADS = [bytes(size & 1) for size in range(SHORT_BYTES_MAX + 1)]
+_ID_MARKS = [size.to_bytes(2, "little") for size in range(SHORT_BYTES_MAX + 1)]
+_VALUE_MARKS = [(size + 1).to_bytes(2, "little") for size in range(SHORT_BYTES_MAX + 1)]
 
 
 class Pairs:
@@ -60,11 +69,15 @@ class Pairs:
 
     def one(self, first: bytes, second: bytes) -> tuple[int, int]:
         """Return the hash of one pair, the same as ``many`` does."""
-        packed = self._second.one(second)
+        a, b, c, d = self._second.one(second)
         if first:
-            packed += self._first.one(first)
-        a, b, c, d = PAIR_FAMILY.residues(packed)
-        return b << _WORD | a, d << _WORD | c
+            e, f, g, h = self._first.one(first)
+            a, b, c, d = a + e, b + f, c + g, d + h
+        return b % _PRIME << _WORD | a % _PRIME, d % _PRIME << _WORD | c % _PRIME
+
+    def front(self, limbs: int) -> NDArray[np.uint64]:
+        """Return the coefficients of the second string's mark and the limbs behind it, so many together."""
+        return self._second.front(limbs)
 
 
 class Hasher:
@@ -85,6 +98,7 @@ class Hasher:
             message = f"a log's secret has {SECRET_BYTES} bytes, this one {len(secret)}"
             raise InvalidArgument(message)
         self.by_stream = by_stream
+        self._short: dict[tuple[int, int], NDArray[np.uint64]] = {}
         self._identities = Pairs(secret, "scope", "id", presence=0)
         self._fingerprints = Fingerprints(secret, Pairs(secret, "header name", "header value", presence=1))
 
@@ -115,3 +129,31 @@ class Hasher:
     def fingerprint(self, record: Record) -> int:
         """Return the fingerprint of one record, the same as ``fingerprints`` does."""
         return self._fingerprints.one(record)
+
+    def both(self, id: bytes, value: bytes) -> tuple[int, int, int]:
+        """Return identity (high and low) and fingerprint of a record that has an id, a value, and nothing else.
+
+        One product with the coefficients of both: what an append waits for is not the arithmetic, but the calls.
+        """
+        id_bytes, value_bytes = len(id), len(value)
+        if id_bytes > SHORT_BYTES_MAX or value_bytes > SHORT_BYTES_MAX:
+            return *self._identities.one(b"", id), self._fingerprints.of_value(value)
+        coefficients = self._short.get((id_bytes + 1 >> 1, value_bytes + 1 >> 1))
+        if coefficients is None:
+            coefficients = self._learn(id_bytes + 1 >> 1, value_bytes + 1 >> 1)
+        limbs = b"".join(
+            (_ID_MARKS[id_bytes], id, _PADS[id_bytes], _VALUE_MARKS[value_bytes], value, _PADS[value_bytes])
+        )
+        a, b, c, d, e, f = coefficients.dot(np.frombuffer(limbs, LIMB)).tolist()
+        return b % _PRIME << _WORD | a % _PRIME, d % _PRIME << _WORD | c % _PRIME, f % _OTHER << _WORD | e % _OTHER
+
+    def _learn(self, id_limbs: int, value_limbs: int) -> NDArray[np.uint64]:
+        """Return the coefficients of an id and a value of so many limbs, each behind its mark, and keep them."""
+        ids, values = self._identities.front(id_limbs + 1), self._fingerprints.front(value_limbs + 1)
+        coefficients = np.zeros((len(ids) + len(values), id_limbs + value_limbs + 2), np.uint64)
+        coefficients[: len(ids), : id_limbs + 1] = ids
+        coefficients[len(ids) :, id_limbs + 1 :] = values
+        if len(self._short) >= _SHORT_MAX:
+            self._short = {}
+        self._short[id_limbs, value_limbs] = coefficients
+        return coefficients

@@ -26,10 +26,8 @@ Which way a string goes depends on nothing but its own length.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Callable
 from functools import lru_cache
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -42,13 +40,12 @@ Sums = NDArray[np.float64]
 
 _EXACT_MAX = 1 << 53
 _LONG_MARK = 0xFFFF
+_LONG_MARKED = _LONG_MARK.to_bytes(2, "little")
 _DIGEST_BYTES = 16
 _WIDTH_STEP_BYTES = 4
 _GEMV_ROWS_MAX = 2
-_U2 = np.dtype("<u2")
-_PACKED_LIMBS = 8
+LIMB = np.dtype("<u2")
 _ALL_VALID = np.zeros(0, np.bool_)
-_LIMBS = [struct.Struct(f"<{(size + 1) // 2}H") for size in range(2 * _PACKED_LIMBS + 1)]
 
 
 class Family:
@@ -65,11 +62,6 @@ class Family:
         self.stripe_bytes = 2 * stripe_limbs
         self.stripes = stripes
         self.bytes_max = self.stripe_bytes * stripes
-        self._fields = struct.Struct(f"<{rows}Q")
-
-    def residues(self, packed: int) -> list[int]:
-        """Take apart a sum of what ``Multilinear.one`` returned, and reduce it."""
-        return [total % self.prime for total in self._fields.unpack(packed.to_bytes(self._fields.size, "little"))]
 
     def reduce(self, sums: Sums) -> Sums:
         """Return the sums modulo the prime: the quotient of two integers below 2**53 has an exact floor."""
@@ -96,11 +88,8 @@ class Multilinear:
         integers = (drawn % np.uint64(family.prime)).reshape(-1, family.rows)
         coefficients = integers.astype(np.float64)
         self._mark = coefficients[:1]
-        self._packed_mark, *self._packed = (
-            int.from_bytes(row.tobytes(), "little") for row in integers[: _PACKED_LIMBS + 1]
-        )
-        self._integers = np.ascontiguousarray(integers[1:].T)
-        self._fronts: dict[int, NDArray[np.uint64]] = {}
+        self._marked = np.ascontiguousarray(integers.T)
+        self._integers = self._marked[:, 1:]
         self._bytewise: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
         self._stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
         self._widths: dict[int, NDArray[np.float64]] = {}
@@ -180,27 +169,25 @@ class Multilinear:
     def _digest(self, row: bytes | memoryview) -> bytes:
         return hashlib.blake2b(row, digest_size=_DIGEST_BYTES, key=self._digest_key).digest()
 
-    def one(self, row: bytes) -> int:
-        """Return the hash of one string: the sum of each row of the family, not reduced, in a 64-bit field of its own.
+    def one(self, row: bytes) -> list[int]:
+        """Return the hash of one string: the sum in each row of the family, not reduced.
 
-        Integers of 64 bits hold the sum of any string's products: no stripes are needed here.
-        Such numbers may be added, a few of them, and then taken apart by ``Family.residues``.
+        Integers of 64 bits hold the sum of any string's products: no stripes are needed here. The mark comes first.
         """
         size = len(row)
-        mark = (size + self._presence) * self._packed_mark
-        if size <= 2 * _PACKED_LIMBS:
-            limbs = _LIMBS[size].unpack(row + b"\0" if size & 1 else row)
-            packed: int = sum(map(mul, self._packed, limbs), start=mark)
-            return packed
         if size > self._family.bytes_max:
-            row, mark = self._digest(row), _LONG_MARK * self._packed_mark
-        elif size & 1:
-            row += b"\0"
-        values = np.frombuffer(row, _U2)
-        front = self._fronts.get(values.size)
-        if front is None:
-            front = self._fronts[values.size] = self._integers[:, : values.size]
-        return mark + int.from_bytes(front.dot(values).tobytes(), "little")
+            limbs = _LONG_MARKED + self._digest(row)
+        else:
+            limbs = (size + self._presence).to_bytes(2, "little") + row
+            if size & 1:
+                limbs += b"\0"
+        values = np.frombuffer(limbs, LIMB)
+        sums: list[int] = self.front(values.size).dot(values).tolist()
+        return sums
+
+    def front(self, limbs: int) -> NDArray[np.uint64]:
+        """Return the coefficients of the mark and the limbs behind it, so many together, one line for each row."""
+        return self._marked[:, :limbs]
 
 
 def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, spare: int = 0) -> NDArray[np.uint16]:

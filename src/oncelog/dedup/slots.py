@@ -53,19 +53,14 @@ class Slots:
         self._tag_view = self._tags.data
         self._number_view = self._numbers.data
         self._cursor_view = self._cursors.data
-        self._spill: dict[tuple[int, int], int] = {}
+        self.spill: dict[tuple[int, int], int] = {}  # keys that found both buckets full, some perhaps evicted
         self._spill_highs: NDArray[np.uint64] | None = None
         self._spill_limit = _SPILL_MIN
 
     @property
-    def spilled(self) -> int:
-        """How many keys are in the dictionary, some of them perhaps evicted."""
-        return len(self._spill)
-
-    @property
     def nbytes(self) -> int:
         """The bytes of the table and of the dictionary."""
-        spill = sys.getsizeof(self._spill) + _SPILL_ENTRY_BYTES * len(self._spill)
+        spill = sys.getsizeof(self.spill) + _SPILL_ENTRY_BYTES * len(self.spill)
         highs = 0 if self._spill_highs is None else self._spill_highs.nbytes
         return self._tags.nbytes + self._numbers.nbytes + self._cursors.nbytes + spill + highs
 
@@ -90,7 +85,7 @@ class Slots:
         else:
             for low in range(0, len(keys), _CHUNK_KEYS):
                 self._find_chunk(keys[low : low + _CHUNK_KEYS], tail, handles[low : low + _CHUNK_KEYS])
-        if self._spill:
+        if self.spill:
             self._find_spilled(keys, handles, tail)
         return handles
 
@@ -140,23 +135,28 @@ class Slots:
 
     def _find_spilled(self, keys: Keys, handles: Handles, tail: int) -> None:
         if self._spill_highs is None:
-            self._spill_highs = np.sort(np.array([high for high, _ in self._spill], dtype=np.uint64))
+            self._spill_highs = np.sort(np.array([high for high, _ in self.spill], dtype=np.uint64))
         highs = self._spill_highs
         missing = np.flatnonzero(handles < 0)
         wanted = keys[missing, 0]
         near = highs.take(np.searchsorted(highs, wanted), mode="clip") == wanted
         for row in missing[near].tolist():
             high, low = keys[row].tolist()
-            handle = self._spill.get((high, low), -1)
+            handle = self.spill.get((high, low), -1)
             handles[row] = handle if handle >= tail else -1
 
     def find_one(self, high: int, low: int, tail: int) -> int:
         """Return the handle of one key, or -1."""
-        slot = self._slot_of(high, low, tail)
-        if slot >= 0:
-            return self._number_view[slot] + self._base
-        if self._spill:
-            handle = self._spill.get((high, low), -1)
+        tag, buckets, view = high & _TAG_MASK, self._buckets, self._tag_view
+        one = (high >> _HALF) * buckets >> _HALF << _BUCKET_BITS
+        two = (low >> _HALF) * buckets >> _HALF << _BUCKET_BITS
+        # Nearly always no slot of the two buckets has the tag.
+        if tag in view[one : one + BUCKET_SLOTS].tolist() or tag in view[two : two + BUCKET_SLOTS].tolist():
+            slot = self._slot_of(high, low, tail)
+            if slot >= 0:
+                return self._number_view[slot] + self._base
+        if self.spill:
+            handle = self.spill.get((high, low), -1)
             return handle if handle >= tail else -1
         return -1
 
@@ -301,10 +301,10 @@ class Slots:
         return -1
 
     def _put_spilled(self, high: int, low: int, handle: int, tail: int) -> None:
-        if len(self._spill) >= self._spill_limit:
-            self._spill = {key: known for key, known in self._spill.items() if known >= tail}
-            self._spill_limit = max(_SPILL_MIN, 2 * len(self._spill))
-        self._spill[high, low] = handle
+        if len(self.spill) >= self._spill_limit:
+            self.spill = {key: known for key, known in self.spill.items() if known >= tail}
+            self._spill_limit = max(_SPILL_MIN, 2 * len(self.spill))
+        self.spill[high, low] = handle
         self._spill_highs = None
 
     # Changing
@@ -316,7 +316,7 @@ class Slots:
             if slot >= 0:
                 self._number_view[slot] = handle - self._base
             else:
-                self._spill[high, low] = handle
+                self.spill[high, low] = handle
 
     def remove(self, keys: Keys, tail: int) -> None:
         """Take keys out."""
@@ -325,5 +325,5 @@ class Slots:
             if slot >= 0:
                 self._number_view[slot] = 0
             else:
-                self._spill.pop((high, low), None)
+                self.spill.pop((high, low), None)
         self._spill_highs = None

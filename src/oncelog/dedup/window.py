@@ -185,7 +185,7 @@ class Window:
         self._slots.insert(keys, np.arange(self._head, self._head + count), self._tail)
         self._head += count
         self._pending += count
-        if self._slots.spilled:
+        if self._slots.spill:
             self._relieve()
 
     def add_one(self, high: int, low: int, position: int, fingerprint: int, start: bool = True) -> None:  # noqa: FBT001, FBT002
@@ -197,7 +197,9 @@ class Window:
         mark = (position << FLAG_BITS) | (START | PENDING if start else PENDING)
         if not 0 <= mark - marks.base <= NARROW_MAX:
             marks.admit(mark, mark, self._places)
-        place = ring.place(head)
+        place = head - ring.origin
+        if place >= ring.capacity:
+            place -= ring.capacity
         ring.key_view[2 * place] = high
         ring.key_view[2 * place + 1] = low
         ring.fingerprint_view[place] = fingerprint
@@ -205,7 +207,7 @@ class Window:
         self._slots.insert_one(high, low, head, self._tail)
         self._head = head + 1
         self._pending += 1
-        if self._slots.spilled:
+        if self._slots.spill:
             self._relieve()
 
     def _places(self) -> NDArray[np.int64]:
@@ -220,23 +222,28 @@ class Window:
         """Make every pending key with a position below ``before_position`` committed, at this up-time and wall time."""
         if self._pending == 0:
             return
-        ring = self._ring
-        ring.ticks.admit(tick_us, tick_us, self._settled_places)
-        ring.times.admit(time_us, time_us, self._settled_places)
+        ring, ticks, times = self._ring, self._ring.ticks, self._ring.times
+        if not 0 <= tick_us - ticks.base <= NARROW_MAX:
+            ticks.admit(tick_us, tick_us, self._settled_places)
+        if not 0 <= time_us - times.base <= NARROW_MAX:
+            times.admit(time_us, time_us, self._settled_places)
         if self._head - self._settled != self._pending:
             self._commit_among_refreshed(before_position, tick_us, time_us)
             return
-        end = self._first_from(before_position)
-        if end == self._settled + 1:
-            place = ring.place(self._settled)
+        place = self._settled - ring.origin
+        if place >= ring.capacity:
+            place -= ring.capacity
+        if self._pending == 1 and ring.marks.view[place] < (before_position << FLAG_BITS) - ring.marks.base:
             ring.marks.view[place] -= PENDING
-            ring.ticks.view[place] = tick_us - ring.ticks.base
-            ring.times.view[place] = time_us - ring.times.base
+            ticks.view[place] = tick_us - ticks.base
+            times.view[place] = time_us - times.base
+            end = self._settled + 1
         else:
+            end = self._first_from(before_position)
             for part in ring.spans(self._settled, end):
                 ring.marks.stored[part] -= PENDING
-                ring.ticks.stored[part] = tick_us - ring.ticks.base
-                ring.times.stored[part] = time_us - ring.times.base
+                ticks.stored[part] = tick_us - ticks.base
+                times.stored[part] = time_us - times.base
         self._pending -= end - self._settled
         self._settled = end
 
@@ -316,7 +323,10 @@ class Window:
             return 0
         excess = self._head - tail - self._ghosts - self._max_keys
         expired_us = now_us - self._duration_us
-        if excess <= 0 and ring.ticks.view[ring.place(tail)] + ring.ticks.base > expired_us:
+        place = tail - ring.origin
+        if place >= ring.capacity:
+            place -= ring.capacity
+        if excess <= 0 and ring.ticks.view[place] + ring.ticks.base > expired_us:
             return 0
         dropped = self._move_tail(self._first_kept(excess, expired_us))
         self._evicted += dropped
@@ -442,7 +452,7 @@ class Window:
 
     def _relieve(self) -> None:
         """Take more buckets when too many keys found theirs full; for keys that always collide this ends soon."""
-        if self._slots.spilled > _SPILL_MIN + self.count // _SPILL_SHARE and self._crowded < _CROWDED_MAX:
+        if len(self._slots.spill) > _SPILL_MIN + self.count // _SPILL_SHARE and self._crowded < _CROWDED_MAX:
             self._crowded *= 2
             self._index()
 

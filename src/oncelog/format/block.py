@@ -45,6 +45,7 @@ _CHECKSUM = struct.Struct("<Q")
 HEADER = struct.Struct("<8sHHI5q8x16s2q4Q")
 """Magic, version, flags, then the fields of ``BlockHeader``. The first ``CHECKED_BYTES`` are under its checksum."""
 _HOP = struct.Struct("<8sH14xq8xq48xQQQQ")
+_EXTENT = struct.Struct("<8s8xqq8xq48xQ")
 CHECKED_BYTES = _HEADER.size
 _ZEROS = bytes(ALIGNMENT_BYTES)
 _COPIED_BYTES_MAX = 16_384
@@ -153,7 +154,7 @@ def encode(
 
 def encode_one(
     value: bytes,
-    record_id: str | None,
+    record_id: bytes | None,
     *,
     segment: int,
     first_entry: int,
@@ -169,7 +170,7 @@ def encode_one(
     if record_id is None:
         mask, message = VALUE, single.message(value, None)
     else:
-        mask, message = _VALUE_AND_ID, single.message(value, record_id.encode())
+        mask, message = _VALUE_AND_ID, single.message(value, record_id)
     body = message + _ZEROS[: -len(message) & 63]
     head = _HEADER.pack(
         MAGIC,
@@ -285,6 +286,17 @@ def read_header(buffer: pa.Buffer | bytes | memoryview, offset: int = 0) -> Bloc
     if fields[1] != VERSION or fields[2] or mask & ~ALL_BITS or not mask & VALUE:
         _refuse_version(fields[1], fields[2], mask, f"block at offset {offset}")
     return BlockHeader(*fields[3:])
+
+
+def read_extent(head: bytes) -> tuple[int, int, int] | None:
+    """Return the segment, the entry behind the last and the size in bytes, as a header that was just made says them.
+
+    ``None`` when it is no header. It is not checked: that is for who reads it back.
+    """
+    if len(head) < HEADER_BYTES:
+        return None
+    magic, segment, first_entry, count, body_bytes = _EXTENT.unpack_from(head)
+    return (segment, first_entry + count, HEADER_BYTES + body_bytes) if magic == MAGIC else None
 
 
 def _refuse_part(part: bytes, offset: int) -> None:

@@ -21,7 +21,7 @@ from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap
 from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.adopted import Adopted
-from oncelog.log.committer import Group, Ticket
+from oncelog.log.groups import Group, Ticket
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record
 

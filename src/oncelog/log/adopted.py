@@ -53,7 +53,7 @@ class Adopted:
 
     def __init__(self, duration_us: int) -> None:
         self._duration_us = duration_us
-        self._files: list[Segment] = []  # oldest first
+        self.files: list[Segment] = []  # oldest first
         self._runs: list[_Run] = []  # oldest first, and all that is in one is older than all that is in the next
 
     @classmethod
@@ -68,33 +68,33 @@ class Adopted:
         found = cls(duration_us)
         if before is not None and segments:
             found._take_over(before, segments)
-        for segment in segments[len(found._files) :]:
+        for segment in segments[len(found.files) :]:
             found.add(segment, load(segment))
         return found
 
     def _take_over(self, before: Adopted, segments: Sequence[Segment]) -> None:
         """Share the runs of another one, which are never changed, if it holds a first part of what is wanted."""
         first = segments[0].first_position
-        kept = [segment for segment in before._files if segment.first_position >= first]
+        kept = [segment for segment in before.files if segment.first_position >= first]
         same = all(mine.identities == wanted.identities for mine, wanted in zip(kept, segments, strict=False))
         if kept and same and len(kept) <= len(segments):
-            self._files = kept
+            self.files = kept
             self._runs = list(before._runs)
 
     def __bool__(self) -> bool:
         """Tell whether there is anything to search."""
-        return bool(self._files)
+        return bool(self.files)
 
     def add(self, segment: Segment, identities: Identities) -> None:
         """Search this file too, from now on. It is newer than all others."""
-        self._files.append(segment)
+        self.files.append(segment)
         positions = segment.first_position + identities.rows.astype(np.int64)
         self._runs.append(_Run(identities.high, identities.low, identities.fingerprints, positions))
 
     def evict(self, uptime_us: int) -> None:
         """Forget files that are older than the window's duration."""
-        if self._files and self._files[0].last_uptime_us + self._duration_us <= uptime_us:
-            self._files = [each for each in self._files if each.last_uptime_us + self._duration_us > uptime_us]
+        if self.files and self.files[0].last_uptime_us + self._duration_us <= uptime_us:
+            self.files = [each for each in self.files if each.last_uptime_us + self._duration_us > uptime_us]
             first = self.first_position
             gone = (run for run in self._runs if first is None or not (run.positions >= first).any())
             forgotten = {id(run) for run in gone}
@@ -103,7 +103,7 @@ class Adopted:
     @property
     def first_position(self) -> int | None:
         """The first position whose identity is kept here."""
-        return self._files[0].first_position if self._files else None
+        return self.files[0].first_position if self.files else None
 
     def find(self, keys: NDArray[np.uint64]) -> Found:
         """Look identities up."""
@@ -125,8 +125,8 @@ class Adopted:
         times = np.full(len(positions), -1, np.int64)
         hit = np.flatnonzero(positions >= 0)
         if hit.size:
-            starts = np.array([segment.first_position for segment in self._files])
-            moments = np.array([segment.first_timestamp_us for segment in self._files])
+            starts = np.array([segment.first_position for segment in self.files])
+            moments = np.array([segment.first_timestamp_us for segment in self.files])
             times[hit] = moments[np.searchsorted(starts, positions[hit], side="right") - 1]
         return times
 

@@ -10,133 +10,28 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
-from oncelog.dedup.producers import Pushed
 from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
-from oncelog.format import block, columns
 from oncelog.log.counters import Counters
 from oncelog.log.futures import AckFuture, Answers, settle
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
-from oncelog.types import Ack, Record, moment
+from oncelog.types import Ack, Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 
-_NO_LABELS = (None,) * 6
 _T = TypeVar("_T")
 
-Settle = Callable[["Group"], None]
-
-
-class Ticket(NamedTuple):
-    """What was decided for one record: where it is, or will be once ``group`` is stored (-1: that is no longer known);
-    or the error that refuses it.
-    """
-
-    position: int
-    group: Group | None
-    timestamp_us: int
-    duplicate: bool = False
-    conflict: bool = False
-    error: OncelogError | None = None
-
-
-class Waiting(NamedTuple):
-    """A future, and all that is needed to answer it once its group is stored."""
-
-    future: AckFuture
-    ticket: Ticket
-    id: str | None
-
-
-Submitted = tuple[Record, int, AckFuture]
-"""A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
-
+Settle = Callable[[Group], None]
 Answer = Callable[[Ticket, str | None], Ack]
-
-
-class Group:
-    """Records that will be, or are, one block.
-
-    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its bytes and its place
-    are fixed), *landed* (storage has it, but perhaps not all before it: a crash could still take it back), *stored*
-    (durable, visible, acknowledged), or *failed* (``error`` says how).
-    """
-
-    __slots__ = (
-        "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
-        "next_position", "number", "parts", "pushed", "records", "retry_at_us", "segment", "size_bytes", "state",
-        "timestamp_us", "uptime_us", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, first_position: int) -> None:
-        self.first_position = first_position
-        self.next_position = first_position  # behind the last record
-        self.count = 0
-        self.ids = 0
-        self.size_bytes = 0
-        self.parts: list[pa.RecordBatch] = []
-        self.records: list[Record] = []
-        self.waiting: list[Waiting] = []
-        self.crowds: list[tuple[int, list[AckFuture]]] = []  # those of new records side by side, from a position on
-        self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
-        self.error: OncelogError | None = None
-        self.block: block.Encoded | None = None
-        self.number = self.segment = self.first_entry = self.timestamp_us = self.uptime_us = -1
-        self.busy = False
-        self.attempts = 0
-        self.retry_at_us = 0
-        self.pushed: dict[str, Pushed] | None = None  # the last sequences of the producers in it
-
-    def add_record(self, record: Record, size_bytes: int) -> None:
-        """Add one record at the end."""
-        self.records.append(record)
-        self.count += 1
-        self.next_position += 1
-        self.ids += record.id is not None
-        self.size_bytes += size_bytes
-
-    def add_payload(self, payload: pa.RecordBatch, size_bytes: int, ids: int) -> None:
-        """Add records in columns at the end."""
-        self._gather()
-        self.parts.append(payload)
-        self.count += payload.num_rows
-        self.next_position += payload.num_rows
-        self.ids += ids
-        self.size_bytes += size_bytes
-
-    def _gather(self) -> None:
-        if self.records:
-            self.parts.append(columns.from_records(self.records, None))
-            self.records = []
-
-    def acks(self, positions: Sequence[int]) -> Iterable[Ack]:
-        """Return the acks of some of the group's records, which are new, and stored."""
-        shift = self.first_entry - self.first_position
-        entries = [position + shift for position in positions]
-        return map(Ack, positions, repeat(self.segment), entries, repeat(moment(self.timestamp_us)))
-
-    def only_record(self) -> Record | None:
-        """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
-        if self.count != 1 or not self.records:
-            return None
-        record = self.records[0]
-        labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
-        return record if labels == _NO_LABELS else None
-
-    def payload(self) -> pa.RecordBatch:
-        """Return all records as one batch of columns."""
-        self._gather()
-        return self.parts[0] if len(self.parts) == 1 else columns.concat(self.parts)
 
 
 class Committer:
@@ -187,6 +82,7 @@ class Committer:
         self._leaving: OncelogError | None = None
         self._draining = 0
         self._interval_us = -1  # not known before there is a segment
+        self._direct = False  # whether who appends one record may store it at once
         self._formed_at_us = 0
         self._stopping = False
 
@@ -360,6 +256,44 @@ class Committer:
             self._fail_all(error)
         self._tell()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending and nothing stands in the way of storing one record at once."""
+        return (
+            self._direct
+            and not (self._offered or self._waiting or self.submitted or self._forming or self._form_attempts)
+            and self.error is None
+            and self._leaving is None
+            and self._run.ready
+        )
+
+    def store_one(self, value: bytes, id: bytes | None, now_us: int, uptime_us: int) -> Group:
+        """Offer a plain record as a block of its own, now; return its group. The committer is ``idle``.
+
+        If storage does not take it, the group is pending as any other.
+        """
+        group = Group(self.next_position)
+        self._offered.append(group)
+        group.state = "offered"
+        group.count = 1
+        group.size_bytes = len(value) + RECORD_OVERHEAD_BYTES
+        if id is not None:
+            group.ids = 1
+            group.size_bytes += len(id)
+        self._pending_bytes += group.size_bytes
+        self.next_position += 1
+        group.next_position = self.next_position
+        try:
+            group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
+            group.uptime_us = uptime_us
+            self._run.place(group)
+            self._run.encode_one(group, value, id)
+        except BaseException as error:  # noqa: BLE001
+            self._die(error)
+            return group
+        self._offer(group, now_us)
+        return group
+
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
     def _step(self, deadline_us: int | None) -> None:
@@ -397,7 +331,7 @@ class Committer:
         now_us = self._clock.elapsed_us()
         for group in self._offered:
             if not group.busy and group.state == "offered" and group.retry_at_us <= now_us:
-                self._offer(group)
+                self._offer(group, now_us)
                 return True
         if self._forming or self._form_retry_at_us > now_us or len(self._offered) >= self._run.in_flight_max:
             return False
@@ -425,9 +359,9 @@ class Committer:
         group: Group | None = None
         try:
             if not self._run.ready:
-                request = self._uptime.ask()
+                request = self._uptime.ask(self._clock.elapsed_us())
                 self._unlocked(self._run.prepare)
-                self._uptime.answered(request, stored=False)
+                self._uptime.answered(request, self._clock.elapsed_us(), stored=False)
                 if not self._waiting:
                     return True  # stopped meanwhile
             group = self._waiting.popleft()
@@ -436,6 +370,7 @@ class Committer:
             self._offered.append(group)
             if self._interval_us < 0:
                 self._interval_us = int(self._run.commit_interval_s * 1e6)
+                self._direct = self._interval_us == 0 and self._run.in_flight_max == 1
             if self._interval_us > 0:
                 self._formed_at_us = self._clock.elapsed_us()
             group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
@@ -459,16 +394,19 @@ class Committer:
             self._forming = False
             self._tell()
         if group.state == "offered":
-            self._offer(group)
+            self._offer(group, self._clock.elapsed_us())
         return True
 
-    def _offer(self, group: Group) -> None:
-        """Offer a block to storage; on failure leave it for the next attempt, byte for byte as it is."""
+    def _offer(self, group: Group, started_us: int) -> None:
+        """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
         group.busy = True
-        started_us = self._clock.elapsed_us()
-        request = self._uptime.ask()
+        request = self._uptime.ask(started_us)
         try:
-            end = self._unlocked(lambda: self._run.append(group))
+            self.lock.release()
+            try:
+                end = self._run.append(group)
+            finally:
+                self.lock.acquire()
         except BaseException as error:
             group.busy = False
             if not self._survivable(error):
@@ -484,9 +422,10 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
-        self._run.landed(end)
-        self._uptime.answered(request)
-        self._counters.committed(group, self._clock.elapsed_us() - started_us)
+        ended_us = self._clock.elapsed_us()
+        self._run.end = max(self._run.end, end)  # blocks may land in any order
+        self._uptime.answered(request, ended_us)
+        self._counters.committed(group, ended_us - started_us)
         group.state = "landed"
         self._acknowledge()
 
@@ -503,7 +442,8 @@ class Committer:
             if group.waiting or group.crowds:
                 answered.append(group)
             group.parts, group.block = [], None
-        self._tell()
+        if self._sleeping:
+            self.changed.notify_all()
         if answered:
             self._unlocked(lambda: self._answer_groups(answered))
 

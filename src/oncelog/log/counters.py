@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from oncelog.log.committer import Group
+    from oncelog.log.groups import Group
 
 _LATENCIES_KEPT = 1024
 

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
 from oncelog.log import admission
 from oncelog.log.admission import Admitted, Seen
-from oncelog.log.committer import Committer, Submitted, Ticket, Waiting
+from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
 from oncelog.log.sequences import Sequences
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
 from oncelog.types import Record
-
-RECORD_OVERHEAD_BYTES = 16
 
 
 class Decider:
@@ -32,15 +33,17 @@ class Decider:
         sequences: Sequences,
         settings: LogSettings,
         uptime: Uptime,
+        clock: Clock,
         counters: Counters,
     ) -> None:
         self._committer = committer
         self._seen = seen
-        self._window = seen.window
+        self._window, self._adopted = seen
         self._hasher = hasher
         self._sequences = sequences
         self._settings = settings
         self._uptime = uptime
+        self._clock = clock
         self._counters = counters
 
     def one(self, record: Record, size_bytes: int) -> Ticket:
@@ -53,15 +56,9 @@ class Decider:
         elif self._window is not None and record.id is not None:
             high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
             fingerprint = self._hasher.fingerprint(record)
-            self._seen.evict(self._uptime.now_us())
-            handle = self._window.find_one(high, low)
-            if handle >= 0:
-                return self._meet(handle, fingerprint)
-            if self._seen.adopted:
-                met = self._meet_adopted(high, low, fingerprint)
-                if met is not None:
-                    return met
-            self._window.add_one(high, low, self._committer.next_position, fingerprint)
+            met = self._recognise(self._window, high, low, fingerprint, self._uptime.now_us())
+            if met is not None:
+                return met
         group = self._committer.group_for(size_bytes, 1)
         position = group.next_position
         if record.producer is not None:
@@ -69,6 +66,46 @@ class Decider:
         group.add_record(record, size_bytes)
         self._committer.admitted(size_bytes, 1)
         return Ticket(position, group, -1)
+
+    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Group | Ticket | None:
+        """Decide one plain record, and store it if it is new: return its group, or the answer to one that is known.
+
+        ``None``, and nothing is done, if others are on their way. It does in one go what ``one`` and the committer do
+        in steps, so that little is done around a sync. It takes the committer's lock itself: hashing needs none.
+        """
+        window, committer = self._window, self._committer
+        name = None
+        if window is not None and id is not None:
+            name = id.encode()
+            high, low, fingerprint = self._hasher.both(name, value)
+        with committer.lock:
+            if not committer.idle:
+                return None
+            self._counters.attempts += 1
+            now_us = self._clock.elapsed_us()
+            uptime_us = self._uptime.at(now_us)
+            if window is not None and name is not None:
+                met = self._recognise(window, high, low, fingerprint, uptime_us)
+                if met is not None:
+                    return met
+            group = committer.store_one(value, name, now_us, uptime_us)
+            if group.state != "stored":
+                committer.wait(group, None if timeout_us is None else now_us + timeout_us)
+        return group
+
+    def _recognise(self, window: Window, high: int, low: int, fingerprint: int, uptime_us: int) -> Ticket | None:
+        """Return the answer to a record that is known; add it to the window as the next one if it is not."""
+        window.evict(uptime_us)
+        handle = window.find_one(high, low)
+        if handle >= 0:
+            return self._meet(handle, fingerprint)
+        if self._adopted.files:
+            self._adopted.evict(uptime_us)
+            met = self._meet_adopted(high, low, fingerprint)
+            if met is not None:
+                return met
+        window.add_one(high, low, self._committer.next_position, fingerprint)
+        return None
 
     def _meet(self, handle: int, fingerprint: int) -> Ticket:
         assert self._window is not None
@@ -84,7 +121,7 @@ class Decider:
         return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
 
     def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
-        found = self._seen.adopted.find(np.array([[high, low]], np.uint64))
+        found = self._adopted.find(np.array([[high, low]], np.uint64))
         if found.positions[0] < 0:
             return None
         conflict = int(found.fingerprints[0]) != fingerprint

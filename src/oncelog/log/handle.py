@@ -39,7 +39,8 @@ class Handle:
             raise Closed(message)
 
     def _check_usable(self) -> None:
-        self._check_process()
+        if self._generation != _Generation.number:
+            self._check_process()
         if self._closed:
             message = f"this {self._what} is closed"
             raise Closed(message)

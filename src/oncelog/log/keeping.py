@@ -11,8 +11,9 @@ from oncelog.format.snapshot import Snapshot
 from oncelog.limits import MIB
 from oncelog.log import admission, retention, sealing, snapshots
 from oncelog.log.admission import Seen
-from oncelog.log.committer import Committer, Group
+from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
+from oncelog.log.groups import Group
 from oncelog.log.housekeeping import Housekeeper
 from oncelog.log.manifests import Manifests
 from oncelog.log.run import Run

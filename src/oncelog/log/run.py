@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oncelog.clock import Clock
 from oncelog.format import block
@@ -16,7 +16,7 @@ from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome, SegmentWriter
 
 if TYPE_CHECKING:
-    from oncelog.log.committer import Group
+    from oncelog.log.groups import Group
 
 
 class Run:
@@ -48,7 +48,7 @@ class Run:
         self.start = (self.segment, self.first_position)  # read by other threads, so replaced as one
         self.started_us = self._clock.elapsed_us()
         self.entries = self.blocks = self.size_bytes = self.ids = 0
-        self.end = self.checksum = 0
+        self.end = self.checksum = 0  # where the durable blocks end; the last block's checksum
         self.first_timestamp_us = self.last_uptime_us = 0
         self.labels = 0
 
@@ -69,14 +69,19 @@ class Run:
         """Whether the next block belongs into another segment."""
         if self.entries == 0:
             return False
+        if self.size_bytes >= self._settings.segment_bytes:
+            return True
         age_s = self._settings.segment_age_s
-        old = age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
-        return old or self.size_bytes >= self._settings.segment_bytes
+        return age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
 
     @property
     def ready(self) -> bool:
         """Whether the next block can be stored without asking anything else of storage before."""
-        return self._segment_writer is not None and not self.full
+        if self._segment_writer is None:
+            return False
+        if self._settings.segment_age_s is None and self.size_bytes < self._settings.segment_bytes:
+            return True  # nearly always, and asked before every append
+        return not self.full
 
     def timestamp_us(self, now_us: int) -> int:
         """Return the time of the next block: the clock's, but never before the block before it."""
@@ -114,16 +119,13 @@ class Run:
     def encode(self, group: Group) -> None:
         """Fix a placed group's bytes, for good."""
         record = group.only_record()
-        encode = block.encode if record is None else block.encode_one
-        content: tuple[Any, ...]
-        if record is None:
-            payload = group.payload()
-            self.labels |= labels_of(payload)
-            content = (payload,)
-        else:
-            content = (record.value, record.id)
-        group.block = encode(
-            *content,
+        if record is not None:
+            self.encode_one(group, record.value, None if record.id is None else record.id.encode())
+            return
+        payload = group.payload()
+        self.labels |= labels_of(payload)
+        encoded = block.encode(
+            payload,
             segment=group.segment,
             first_entry=group.first_entry,
             first_position=group.first_position,
@@ -133,20 +135,33 @@ class Run:
             timestamp_us=group.timestamp_us,
             previous=self.checksum,
         )
-        self.checksum = group.block.checksum
-        self.size_bytes += group.block.size_bytes
+        group.block = encoded
+        self.checksum = encoded.checksum
+        self.size_bytes += encoded.size_bytes
+
+    def encode_one(self, group: Group, value: bytes, id: bytes | None) -> None:
+        """Fix the bytes of a placed group of one record that is plain: a value, perhaps an id, and nothing else."""
+        encoded = block.encode_one(
+            value,
+            id,
+            segment=group.segment,
+            first_entry=group.first_entry,
+            first_position=group.first_position,
+            epoch=self.epoch,
+            writer=self._writer,
+            uptime_us=group.uptime_us,
+            timestamp_us=group.timestamp_us,
+            previous=self.checksum,
+        )
+        group.block = encoded
+        self.checksum = encoded.checksum
+        self.size_bytes += encoded.size_bytes
 
     def append(self, group: Group) -> int:
-        """Store a group's block; on return it is durable. Return the cursor behind it, for ``landed``."""
+        """Store a group's block; on return it is durable. Return the cursor behind it."""
         assert group.block is not None
         assert self._segment_writer is not None
         return self._segment_writer.append(group.number, group.block.chunks)
-
-    def landed(self, end: int) -> None:
-        """Note where a block ends that is durable. Blocks land in any order, so one thread at a time does this: two at
-        once could leave the lower end, and with it a segment that is closed before its last record.
-        """
-        self.end = max(self.end, end)
 
     def prepare(self) -> None:
         """Make sure that there is a segment to put the next block into. Nothing may be in flight if this one is

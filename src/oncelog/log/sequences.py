@@ -17,8 +17,9 @@ from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.format import arrays, columns
 from oncelog.format.schema import FIELDS, PRODUCER, SEQUENCE
 from oncelog.log.admission import Judged
-from oncelog.log.committer import Committer, Group, Ticket
+from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
+from oncelog.log.groups import Group, Ticket
 from oncelog.log.uptime import Uptime
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record

@@ -24,19 +24,21 @@ class Uptime:
 
     def now_us(self) -> int:
         """Return the up-time of the log so far."""
-        return self._at(self._clock.elapsed_us())
+        return self.at(self._clock.elapsed_us())
 
-    def _at(self, elapsed_us: int) -> int:
+    def at(self, elapsed_us: int) -> int:
+        """Return the up-time of the log at this moment, which is now."""
         if self._stopped_us is not None:
             return self._stopped_us
-        for asked_us in self._asked_us.values():
-            return min(elapsed_us, asked_us + PATIENCE_US) + self._offset_us
+        if self._asked_us:
+            oldest_us = next(iter(self._asked_us.values()))
+            return min(elapsed_us, oldest_us + PATIENCE_US) + self._offset_us
         return elapsed_us + self._offset_us
 
-    def ask(self) -> int:
-        """Note that storage is asked for something; return the number of the request."""
+    def ask(self, elapsed_us: int) -> int:
+        """Note that storage is asked for something, now; return the number of the request."""
         self._requests += 1
-        self._asked_us[self._requests] = self._clock.elapsed_us()
+        self._asked_us[self._requests] = elapsed_us
         return self._requests
 
     def failed(self, request: int) -> None:
@@ -45,10 +47,13 @@ class Uptime:
         if self._stopped_us is None:
             self._stopped_us = asked_us + self._offset_us
 
-    def answered(self, request: int, *, stored: bool = True) -> None:
+    def answered(self, request: int, now_us: int, *, stored: bool = True) -> None:
         """Go on from where it stood: storage has answered. If it has ``stored`` nothing, an outage goes on too."""
-        now_us = self._clock.elapsed_us()
-        stood_us = self._at(now_us)
+        asked_us = self._asked_us[request]
+        if now_us - asked_us <= PATIENCE_US and len(self._asked_us) == 1 and self._stopped_us is None:
+            self._asked_us.clear()
+            return  # nothing stood still
+        stood_us = self.at(now_us)
         del self._asked_us[request]
         # Those that still hang go on hanging: none of the time from here on counts before they are answered too.
         if self._asked_us:

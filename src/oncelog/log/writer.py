@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
@@ -31,9 +32,10 @@ from oncelog.log.adopted import Adopted
 from oncelog.log.adopting import Adopter
 from oncelog.log.adoption import Staged
 from oncelog.log.asking import Watch
-from oncelog.log.committer import Committer, Group, Ticket, Waiting
+from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters, Counts
-from oncelog.log.deciding import RECORD_OVERHEAD_BYTES, Decider
+from oncelog.log.deciding import Decider
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, Waiting
 from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
@@ -47,6 +49,8 @@ from oncelog.storage.base import Claim, LogHome
 from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
+_TIMEOUT_US = int(TIMEOUT_S * 1e6)
+_NO_LABELS = (None,) * 6
 COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
@@ -89,6 +93,7 @@ class Writer(Producing):
         self._settings = settings
         self._clock = clock
         self._log_id = manifest.log_id
+        self._names_content = settings.idempotence == "content"
         self._counters = Counters()
         self._committer = Committer(
             run,
@@ -112,6 +117,7 @@ class Writer(Producing):
             sequences=sequences,
             settings=settings,
             uptime=uptime,
+            clock=clock,
             counters=self._counters,
         )
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
@@ -153,6 +159,13 @@ class Writer(Producing):
         Raises ``InvalidArgument`` (``IdConflict`` when the id is taken by other content), ``Unavailable`` when storage
         does not answer within ``timeout_s``, ``WriterFenced`` when another writer took the log.
         """
+        if (stream, type, headers, tenant, producer, sequence) == _NO_LABELS and self._is_plain(value, id):
+            timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
+            alone = self._decider.alone(value, id, timeout_us)
+            if isinstance(alone, Group):
+                return Ack(alone.first_position, alone.segment, alone.first_entry, moment(alone.timestamp_us))
+            if alone is not None:
+                return self._answer(alone, id)
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         deadline_us = self._deadline(timeout_s)
         with self._committer.lock:
@@ -160,6 +173,15 @@ class Writer(Producing):
             if ticket.group is not None:
                 self._committer.wait(ticket.group, deadline_us)
         return self._answer(ticket, record.id)
+
+    def _is_plain(self, value: object, id: object) -> bool:
+        """Tell, at little cost, whether ``_checked`` would find nothing to refuse nor to change."""
+        self._check_usable()
+        if self._own is not None or type(value) is not bytes or len(value) > limits.VALUE_BYTES_MAX:
+            return False
+        if id is None:
+            return not self._names_content
+        return type(id) is str and 0 < len(id) <= limits.ID_BYTES_MAX and id.isascii() and self._window is not None
 
     def submit(
         self,
@@ -202,7 +224,7 @@ class Writer(Producing):
             record = admission.replace(record, value=bytes(record.value))
         if record.headers is not None:  # the caller may go on to change its own
             record = admission.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
-        if record.id is None and self._settings.idempotence == "content" and record.producer is None:
+        if record.id is None and self._names_content and record.producer is None:
             record = admission.replace(record, id=content_id(self._log_id, record))
         return record
 
@@ -410,7 +432,7 @@ class Writer(Producing):
 
     def _settle(self, group: Group) -> None:
         """Note that a group is durable, before anybody is told. The committer's lock is held."""
-        if self._window is not None:
+        if group.ids and self._window is not None:
             self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
         if group.pushed is not None:
             self._sequences.persist(group.pushed, group.uptime_us)
@@ -544,9 +566,11 @@ class Writer(Producing):
             self._run.finish(self._uptime.now_us())
 
     def _deadline(self, timeout_s: float | None) -> int | None:
-        if timeout_s is None:
-            return None
-        return self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        timeout_us = self._micros(timeout_s)
+        return None if timeout_us is None else self._clock.elapsed_us() + timeout_us
+
+    def _micros(self, timeout_s: float | None) -> int | None:
+        return None if timeout_s is None else int(arguments.seconds("timeout_s", timeout_s) * 1e6)
 
 
 def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:

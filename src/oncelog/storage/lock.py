@@ -26,11 +26,11 @@ class LocalClaim:
         self._disk = disk
         self._descriptor: int | None = descriptor
         self._path = path
-        self._process = os.getpid()
+        self._forked = False
         self._writing = threading.Lock()
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
+        if self._forked:
             message = f"{self._path}: held by the process this one was forked from; open the log again here"
             raise Closed(message)
         self._writing.acquire()
@@ -46,7 +46,7 @@ class LocalClaim:
 
     def release(self) -> None:
         """Give the lock back when nothing is being written. May be repeated."""
-        if self._process != os.getpid():
+        if self._forked:
             return
         with self._writing:
             with _fork_guard:
@@ -57,6 +57,7 @@ class LocalClaim:
 
     def drop_copy(self) -> None:
         """Close a forked child's copy of the lock. The parent's stays locked: a lock ends with its last copy."""
+        self._forked = True
         if self._descriptor is not None:
             close_quietly(self._disk, self._descriptor)
         self._descriptor = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from oncelog.errors import CorruptionError, InvalidArgument, WriterFenced
-from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
+from oncelog.format.block import HEADER_BYTES, read_extent
 from oncelog.storage.base import Chunk
 from oncelog.storage.bell import Bell
 from oncelog.storage.disk import Disk, close_quietly, explain
@@ -48,10 +48,11 @@ class LocalSegmentWriter:
             if self._fenced:
                 message = f"{self._path}: the segment was closed to this writer"
                 raise WriterFenced(message, outcome="unknown")
-            head = _head(block)
-            if number == self._count - 1:
+            first = block[0]
+            head = first[:HEADER_BYTES] if type(first) is bytes else _head(block)
+            if number != self._count:
+                assert number == self._count - 1, f"block {number} offered, {self._count} is next"
                 return self._recognised(head)
-            assert number == self._count, f"block {number} offered, {self._count} is next"
             try:
                 return self._store(head, block)
             except OSError as error:
@@ -77,13 +78,16 @@ class LocalSegmentWriter:
         self._drop()
 
     def _store(self, head: bytes, block: Sequence[Chunk]) -> int:
-        header = read_header(head)
-        if header is None or header.segment != self._segment:
+        extent = read_extent(head)
+        if extent is None or extent[0] != self._segment:
             message = f"not a block of segment {self._segment}"
             raise InvalidArgument(message)
-        descriptor, self._descriptor = self._open(), None
+        _, entries, size_bytes = extent
+        descriptor = self._reopen() if self._descriptor is None else self._descriptor
+        self._descriptor = None
+        end = self._end + size_bytes
         try:
-            end = self._write(descriptor, header, block)
+            self._write(descriptor, block, end, entries)
         except BaseException:
             close_quietly(self._disk, descriptor)
             raise
@@ -94,18 +98,16 @@ class LocalSegmentWriter:
         self._filler.fill_ahead(end)
         return end
 
-    def _write(self, descriptor: int, header: BlockHeader, block: Sequence[Chunk]) -> int:
-        end = self._end + header.size_bytes
-        self._filler.prepare(descriptor, self._end, end)
-        self._disk.write(descriptor, block, self._end)
-        self._disk.sync(descriptor)
-        self._publisher.publish(self._segment, end, header.first_entry + header.count)
-        return end
+    def _write(self, descriptor: int, block: Sequence[Chunk], end: int, entries: int) -> None:
+        if self._filler.prepare(descriptor, self._end, end):
+            self._disk.write(descriptor, block, self._end)
+            self._disk.sync(descriptor)
+        else:
+            self._disk.write_synced(descriptor, block, self._end)
+        self._publisher.publish(self._segment, end, entries)
 
-    def _open(self) -> int:
-        """Return the descriptor; after a failure a new one, when the last block is found where it was."""
-        if self._descriptor is not None:
-            return self._descriptor
+    def _reopen(self) -> int:
+        """Return a new descriptor, after a failure, when the last block is found where it was."""
         descriptor = self._disk.open(self._path)
         if self._disk.read(descriptor, len(self._last_header), self._last_offset) != self._last_header:
             close_quietly(self._disk, descriptor)
@@ -128,6 +130,6 @@ class LocalSegmentWriter:
 
 def _head(block: Sequence[Chunk]) -> bytes:
     """Return a block's first bytes, its header, wherever the pieces are cut."""
-    if block and len(block[0]) >= HEADER_BYTES:
+    if len(block[0]) >= HEADER_BYTES:
         return bytes(memoryview(block[0])[:HEADER_BYTES])
     return b"".join(bytes(memoryview(chunk)[:HEADER_BYTES]) for chunk in block)[:HEADER_BYTES]

@@ -242,3 +242,21 @@ def test_a_secret_makes_other_hashes() -> None:
     assert content_id("one", Record(b"v")) != content_id("two", Record(b"v"))
     with pytest.raises(InvalidArgument):
         Hasher(b"short")
+
+
+@QUICK
+@given(sized("b漢"), sized("ab\0").map(str.encode))
+def test_id_and_value_together_hash_as_apart(id: str, value: bytes) -> None:
+    """What is appended alone is hashed in one go, and known by what it is known by otherwise."""
+    expected = (*HASHER.identity("", id), HASHER.fingerprint(Record(value, id=id)))
+    assert HASHER.both(id.encode(), value) == expected
+
+
+def test_hashing_many_sizes_one_by_one_keeps_little() -> None:
+    """Coefficients are kept for sizes that come again, not for every pair of sizes there can be."""
+    hasher = Hasher(bytes(32))
+    for size in range(1, 201):
+        for value_bytes in (0, 2, 200):
+            hasher.both(bytes(size), bytes(value_bytes))
+    kept = hasher._short.values()
+    assert 0 < len(kept) <= 256

@@ -199,7 +199,7 @@ def test_garbage_is_refused(garbage: bytes) -> None:
 @given(value=st.binary(max_size=300), record_id=st.none() | st.text(min_size=1, max_size=60))
 def test_one_record_is_written_alike(value: bytes, record_id: str | None) -> None:
     """The quick way to write one record means what the general way means; with this Arrow, byte for byte."""
-    quick = block.encode_one(value, record_id, **STAMP)
+    quick = block.encode_one(value, None if record_id is None else record_id.encode(), **STAMP)
     general = block.encode(columns.from_records([Record(value, id=record_id)]), **STAMP)
     assert block.decode(whole(quick)).payload.equals(block.decode(whole(general)).payload)
     assert whole(quick) == whole(general)

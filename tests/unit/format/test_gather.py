@@ -143,7 +143,7 @@ def test_without_a_learned_shape_all_goes_through_arrow(monkeypatch: pytest.Monk
     monkeypatch.setattr(single, "_VALUE_SHAPE", None)
     monkeypatch.setattr(single, "_ID_SHAPE", None)
     for record_id in (None, "order-42"):
-        raw = whole(block.encode_one(b"hello", record_id, **STAMP))
+        raw = whole(block.encode_one(b"hello", None if record_id is None else record_id.encode(), **STAMP))
         (found,) = gathered([raw])
         assert found.payload.equals(columns.from_records([Record(b"hello", id=record_id)]))
 
