@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -17,13 +16,16 @@ from oncelog import limits
 from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
-from oncelog.errors import IdConflict, InvalidArgument, PartialOverlap
+from oncelog.errors import IdConflict, InvalidArgument, OncelogError, PartialOverlap
 from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.adopted import Adopted
-from oncelog.log.groups import Group, Ticket
+from oncelog.log.groups import Group
 from oncelog.settings import LogSettings
-from oncelog.types import Ack, Record
+from oncelog.types import Ack, Record, moment
+
+Places: TypeAlias = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""Tells the segments and entries of stored positions."""
 
 
 class Keys(NamedTuple):
@@ -100,29 +102,40 @@ class Admitted:
             rows += len(part.positions)
         return whole
 
-    def tickets(self) -> list[Ticket]:
-        """Return the rows' decisions one by one."""
-        groups = sorted(self.groups, key=lambda group: group.first_position)
-        starts = [group.first_position for group in groups]
-        tickets = []
-        for position, time_us, duplicate, conflict in zip(
-            self.positions.tolist(), self.times.tolist(), self.duplicates.tolist(), self.conflicts.tolist(), strict=True
-        ):
-            at = bisect.bisect_right(starts, position) - 1
-            group = groups[at] if at >= 0 and position < groups[at].next_position else None
-            tickets.append(Ticket(position, group, time_us, duplicate, conflict))
-        for row, error in self.refused.items():
-            tickets[row] = Ticket(-1, None, -1, error=error)
-        return tickets
+    def answers(
+        self, places: Places, *, refuse: bool, rows: NDArray[np.int64] | None = None
+    ) -> list[Ack | OncelogError]:
+        """Return the acks of these rows (all, if none are named), which are stored; or the errors of the refused.
 
-    def new_acks(self) -> list[Ack]:
-        """Return the acks of rows that are all new, and stored. They are in the order of their positions."""
-        groups = sorted(self.groups, key=lambda group: group.first_position)
-        ends = np.searchsorted(self.positions, [group.next_position for group in groups]).tolist()
-        acks: list[Ack] = []
-        for group, start, end in zip(groups, [0, *ends], ends, strict=False):
-            acks += group.acks(self.positions[start:end].tolist())
-        return acks
+        ``places`` tells segments and entries, -1 for those that are gone. ``refuse``: whether a conflict is an error.
+        """
+        chosen = slice(None) if rows is None else rows
+        positions, times = self.positions[chosen], self.times[chosen].copy()
+        duplicates, conflicts = self.duplicates[chosen], self.conflicts[chosen]
+        for group in self.groups:
+            times[(positions >= group.first_position) & (positions < group.next_position)] = group.timestamp_us
+        segments, entries = places(positions)
+        moments = {time_us: moment(time_us) if time_us >= 0 else None for time_us in set(times.tolist())}
+        columns = positions.tolist(), segments.tolist(), entries.tolist(), map(moments.__getitem__, times.tolist())
+        answers: list[Ack | OncelogError] = list(map(Ack, *columns, duplicates.tolist(), conflicts.tolist()))
+        for row in np.flatnonzero(segments < 0).tolist():
+            answers[row] = self._from_long_ago(cast("Ack", answers[row]))
+        if refuse and conflicts.any():
+            ids = self.ids()
+            for row in np.flatnonzero(conflicts).tolist():
+                answers[row] = conflict(ids[row if rows is None else rows[row]], int(positions[row]))
+        for row, error in self.refused.items():
+            at = row if rows is None else int(np.searchsorted(rows, row))
+            if rows is None or (at < len(rows) and rows[at] == row):
+                answers[at] = error
+        return answers
+
+    @staticmethod
+    def _from_long_ago(ack: Ack) -> Ack:
+        """Return the ack of a record whose segment is gone; a sequence may be known without its position."""
+        if ack.position is None or ack.position < 0:
+            return Ack(None, None, None, None, duplicate=True)
+        return Ack(ack.position, None, None, ack.timestamp, ack.duplicate, ack.conflict)
 
     def ids(self) -> list[str | None]:
         """Return the rows' ids."""

@@ -20,7 +20,7 @@ from oncelog.clock import Clock
 from oncelog.errors import Closed, CorruptionError, OncelogError, Unavailable, WriterFenced
 from oncelog.log.counters import Counters
 from oncelog.log.futures import AckFuture, Answers, settle
-from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Submitted, Ticket, Waiting
 from oncelog.log.run import Run
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
@@ -202,10 +202,12 @@ class Committer:
 
     def answer(self, waiting: Sequence[Waiting]) -> None:
         """Answer futures whose records are stored."""
-        self._unlocked(lambda: self._answer_all(waiting))
+        futures = [one.future for one in waiting]
+        self.answer_crowds([(futures, lambda: [self._result(one) for one in waiting])])
 
-    def _answer_all(self, waiting: Sequence[Waiting]) -> None:
-        settle(self.answered, [([one.future for one in waiting], [self._result(one) for one in waiting])])
+    def answer_crowds(self, crowds: Sequence[Crowd]) -> None:
+        """Answer crowds whose records are stored, each at once."""
+        self._unlocked(lambda: settle(self.answered, [(futures, answers()) for futures, answers in crowds]))
 
     def _result(self, one: Waiting) -> Ack | OncelogError:
         try:
@@ -448,12 +450,12 @@ class Committer:
             self._unlocked(lambda: self._answer_groups(answered))
 
     def _answer_groups(self, groups: Sequence[Group]) -> None:
-        answers: list[Answers] = []
+        told: list[Answers] = []
         for group in groups:
-            answers += [(futures, group.acks(range(first, first + len(futures)))) for first, futures in group.crowds]
-            answers.append(([one.future for one in group.waiting], [self._result(one) for one in group.waiting]))
+            told += [(futures, answers()) for futures, answers in group.crowds]
+            told.append(([one.future for one in group.waiting], [self._result(one) for one in group.waiting]))
             group.waiting, group.crowds = [], []
-        settle(self.answered, answers)
+        settle(self.answered, told)
 
     def _unlocked(self, work: Callable[[], _T]) -> _T:
         self.changed.release()
@@ -506,7 +508,7 @@ class Committer:
             group.error = unoffered if group.state == "waiting" else error
             group.state = "failed"
             futures = [one.future for one in group.waiting]
-            for _, crowd in group.crowds:
+            for crowd, _ in group.crowds:
                 futures += crowd
             told.append((futures, [group.error] * len(futures)))
         self._offered.clear()

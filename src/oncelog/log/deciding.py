@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
+from oncelog.errors import OncelogError
 from oncelog.log import admission
 from oncelog.log.admission import Admitted, Seen
 from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
-from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
+from oncelog.log.futures import AckFuture
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Submitted, Ticket
+from oncelog.log.run import Run
 from oncelog.log.sequences import Sequences
 from oncelog.log.uptime import Uptime
 from oncelog.settings import LogSettings
-from oncelog.types import Record
+from oncelog.types import Ack, Record
 
 
 class Decider:
@@ -28,6 +33,7 @@ class Decider:
         self,
         *,
         committer: Committer,
+        run: Run,
         seen: Seen,
         hasher: Hasher,
         sequences: Sequences,
@@ -37,6 +43,7 @@ class Decider:
         counters: Counters,
     ) -> None:
         self._committer = committer
+        self._run = run
         self._seen = seen
         self._window, self._adopted = seen
         self._hasher = hasher
@@ -131,9 +138,9 @@ class Decider:
             self._counters.duplicates += 1
         return Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
 
-    def submitted(self, submitted: Sequence[Submitted]) -> list[Waiting]:
-        """Decide many records in columns; return those that must be answered one by one."""
-        waiting: list[Waiting] = []
+    def submitted(self, submitted: Sequence[Submitted]) -> list[Crowd]:
+        """Decide many records in columns; return those that can be answered now. The others wait with their groups."""
+        ready: list[Crowd] = []
         payload = admission.payload_of([record for record, _, _ in submitted])
         futures = [future for _, _, future in submitted]
         done = 0
@@ -141,10 +148,23 @@ class Decider:
             admitted = self.rows(piece, admission.keys_of(piece, self._hasher, self._window))
             here, done = futures[done : done + piece.num_rows], done + piece.num_rows
             if admitted.new.all():
-                admitted.groups[0].crowds.append((int(admitted.positions[0]), here))
-            else:
-                waiting += map(Waiting, here, admitted.tickets(), admitted.ids())
-        return waiting
+                admitted.groups[0].crowds.append((here, partial(self.answers, admitted)))
+                continue
+            left = np.ones(piece.num_rows, np.bool_)
+            for group in admitted.groups:
+                inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
+                group.crowds.append(self._crowd(admitted, here, np.flatnonzero(inside)))
+                left &= ~inside
+            ready.append(self._crowd(admitted, here, np.flatnonzero(left)))
+        return ready
+
+    def _crowd(self, admitted: Admitted, futures: list[AckFuture], rows: NDArray[np.int64]) -> Crowd:
+        return [futures[row] for row in rows.tolist()], partial(self.answers, admitted, rows)
+
+    def answers(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:
+        """Return the acks, or the errors, of rows that are stored or refused: all of them, or these."""
+        refuse = self._settings.on_conflict == "error"
+        return admitted.answers(self._run.places_of, refuse=refuse, rows=rows)
 
     def rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
         """Decide rows, each on its own, and add those that are new."""

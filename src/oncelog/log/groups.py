@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
 from oncelog.format import block, columns
 from oncelog.log.futures import AckFuture
-from oncelog.types import Ack, Record, moment
+from oncelog.types import Ack, Record
 
 RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
@@ -45,6 +44,10 @@ Submitted = tuple[Record, int, AckFuture]
 """A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
 
 
+Crowd = tuple[list[AckFuture], Callable[[], list[Ack | OncelogError]]]
+"""Futures that are answered together, and what has their answers once their records are stored."""
+
+
 class Group:
     """Records that will be, or are, one block.
 
@@ -68,7 +71,7 @@ class Group:
         self.parts: list[pa.RecordBatch] = []
         self.records: list[Record] = []
         self.waiting: list[Waiting] = []
-        self.crowds: list[tuple[int, list[AckFuture]]] = []  # those of new records side by side, from a position on
+        self.crowds: list[Crowd] = []
         self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
         self.error: OncelogError | None = None
         self.block: block.Encoded | None = None
@@ -99,12 +102,6 @@ class Group:
         if self.records:
             self.parts.append(columns.from_records(self.records, None))
             self.records = []
-
-    def acks(self, positions: Sequence[int]) -> Iterable[Ack]:
-        """Return the acks of some of the group's records, which are new, and stored."""
-        shift = self.first_entry - self.first_position
-        entries = [position + shift for position in positions]
-        return map(Ack, positions, repeat(self.segment), entries, repeat(moment(self.timestamp_us)))
 
     def only_record(self) -> Record | None:
         """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""

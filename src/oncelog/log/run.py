@@ -6,6 +6,9 @@ import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oncelog.clock import Clock
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment, labels_of
@@ -93,6 +96,25 @@ class Run:
         segment, first_position = self.start
         if position >= first_position:
             return segment, position - first_position
+        found = self._closed_with(position)
+        return (None, None) if found is None else (found.number, position - found.first_position)
+
+    def places_of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the segments and entries of stored positions: both -1 where they were truncated away."""
+        segment, first_position = self.start
+        segments, entries = np.full(len(positions), segment), positions - first_position
+        older = np.flatnonzero(entries < 0)
+        while older.size:
+            oldest = int(positions[older].min())
+            found = self._closed_with(oldest) if oldest >= 0 else None
+            here = positions[older] < (oldest + 1 if found is None else found.next_position)
+            segments[older[here]] = -1 if found is None else found.number
+            entries[older[here]] = -1 if found is None else positions[older[here]] - found.first_position
+            older = older[~here]
+        return segments, entries
+
+    def _closed_with(self, position: int) -> Segment | None:
+        """Return the closed segment that holds a position, if it is there."""
         known = self.known
         segments = known.manifest.segments
         at = bisect.bisect_right(segments, position, key=lambda segment: segment.first_position) - 1
@@ -103,8 +125,8 @@ class Run:
                 known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
             )
         if found is None or not found.first_position <= position < found.next_position:
-            return None, None
-        return found.number, position - found.first_position
+            return None
+        return found
 
     def place(self, group: Group) -> None:
         """Give a group its segment, block number and first entry."""

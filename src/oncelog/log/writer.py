@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +113,7 @@ class Writer(Producing):
         self._produce(sequences, policy)
         self._decider = Decider(
             committer=self._committer,
+            run=run,
             seen=seen,
             hasher=hasher,
             sequences=sequences,
@@ -233,13 +235,15 @@ class Writer(Producing):
         submitted = self._committer.take_submitted()
         if not submitted:
             return
-        if len(submitted) < COLUMNS_MIN:
-            waiting = [
-                Waiting(future, self._decider.one(record, size_bytes), record.id)
-                for record, size_bytes, future in submitted
-            ]
-        else:
-            waiting = self._decider.submitted(submitted)
+        if len(submitted) >= COLUMNS_MIN:
+            ready = self._decider.submitted(submitted)
+            if ready:
+                self._committer.answer_crowds(ready)
+            return
+        waiting = [
+            Waiting(future, self._decider.one(record, size_bytes), record.id)
+            for record, size_bytes, future in submitted
+        ]
         stored = [one for one in waiting if one.ticket.group is None]
         for one in waiting:
             if one.ticket.group is not None:
@@ -300,7 +304,7 @@ class Writer(Producing):
                 self._counters.refused += 1
         if checked:
             admitted = self._append_payload(admission.payload_of(checked), timeout_s)
-            for row, result in zip(good, self._results(admitted), strict=True):
+            for row, result in zip(good, self._decider.answers(admitted), strict=True):
                 results[row] = result
         return _all_acks(results)
 
@@ -337,7 +341,7 @@ class Writer(Producing):
             self._make_room(size_bytes, payload.num_rows, deadline_us)
             admitted = self._decider.batch(payload, keys, judge)
             self._wait_for(admitted, deadline_us)
-        results = self._results(admitted)
+        results = self._decider.answers(admitted)
         for result in results:
             if isinstance(result, OncelogError):
                 raise result
@@ -360,7 +364,7 @@ class Writer(Producing):
         )
         admitted = self._append_payload(payload, timeout_s)
         if admitted.refused or (self._settings.on_conflict == "error" and admitted.conflicts.any()):
-            _all_acks(self._results(admitted))
+            self._all_acks(admitted)
         return ColumnAcks(admitted.positions, admitted.duplicates, admitted.conflicts)
 
     def _append_payload(self, payload: pa.RecordBatch, timeout_s: float | None) -> Admitted:
@@ -400,19 +404,10 @@ class Writer(Producing):
 
     def _all_acks(self, admitted: Admitted) -> list[Ack]:
         """Return the acks of rows that are stored, or raise ``AppendErrors`` if one of them was refused."""
-        if admitted.new.all():
-            return admitted.new_acks()
-        return _all_acks(self._results(admitted))
-
-    def _results(self, admitted: Admitted) -> list[Ack | OncelogError]:
-        """Return, for each row that was admitted, its ack or the error that refused it."""
-        results: list[Ack | OncelogError] = []
-        for ticket, id in zip(admitted.tickets(), admitted.ids(), strict=True):
-            try:
-                results.append(self._answer(ticket, id))
-            except InvalidArgument as error:
-                results.append(error)
-        return results
+        answers = self._decider.answers(admitted)
+        if admitted.refused or admitted.conflicts.any():
+            return _all_acks(answers)
+        return cast("list[Ack]", answers)
 
     # Living and leaving.
 
