@@ -58,30 +58,51 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
     parser.add_argument("--records", type=int, default=100_000_000, help="growth: how far to go")
     parser.add_argument("--dir", type=Path, help="where to write; on the disk that is to be measured")
-    parser.add_argument("--reference", action="store_true", help="make this the result that the documentation shows")
+    parser.add_argument(
+        "--reference",
+        action="store_true",
+        help="make this the result that the documentation shows; with --only, those workloads of it",
+    )
     return parser.parse_args()
 
 
 def _compare(folder: Path, plan: Plan, only: list[str] | None, *, reference: bool) -> None:
-    measurements: list[Measurement] = []
-    measured_on = machine(folder)
+    result = _stored() if reference and only else report.Result(quick=plan.quick, runs={})
     for name in only or WORKLOADS:
+        measured_on = machine(folder)
+        check_same_machine(result, measured_on)
         found = WORKLOADS[name](folder / name, plan)
         shutil.rmtree(folder / name, ignore_errors=True)
         _print(found)
-        measurements += found
-    result = report.Result(
-        machine=measured_on, quick=plan.quick, measurements=measurements, reached=reach(measurements)
-    )
+        result.runs[name] = report.Run(machine=measured_on, measurements=found)
+    result.runs = {name: result.runs[name] for name in WORKLOADS if name in result.runs}
+    result.reached = reach(result.measurements)
     print("\nReach")
     for row in result.reached:
         words = {True: "reached", False: "MISSED", None: ""}[row.reached]
         print(f"  {row.work:<100} {row.goal:>22} {report.figure(row.value, row.unit):>16}  {words}")
     if plan.quick:
         print("A quick run: the ratios mean little.")
-    _write("reference" if reference else "latest", msgspec.json.encode(result), report.picture(measurements))
+    name = "reference" if reference else "latest"
+    _write(name, msgspec.json.encode(result), report.picture(result.measurements))
     if reference:
         _document()
+
+
+def _stored() -> report.Result:
+    """Return the reference result as it is, to put a workload into; an empty one if there is none."""
+    path = RESULTS / "reference.json"
+    if not path.exists():
+        return report.Result(quick=False, runs={})
+    return msgspec.json.decode(path.read_bytes(), type=report.Result)
+
+
+def check_same_machine(result: report.Result, measured_on: dict[str, str]) -> None:
+    """End the program where a workload would stand beside others that were measured on another machine."""
+    for run in result.runs.values():
+        for what in ("processor", "memory", "file system"):
+            if run.machine[what] != measured_on[what]:
+                sys.exit(f"{what}: {measured_on[what]}, but the stored result is of {run.machine[what]}: measure all")
 
 
 def _print(found: list[Measurement]) -> None:
@@ -119,7 +140,7 @@ def document() -> dict[str, str]:
         grown = msgspec.json.decode((RESULTS / "reference-growth.json").read_bytes(), type=growth.Growth)
         files["benchmarks-growth.svg"] = growth.picture(grown)
         section = growth.markdown(grown, "benchmarks-growth.svg")
-    result = msgspec.json.decode((RESULTS / "reference.json").read_bytes(), type=report.Result)
+    result = _stored()
     files["benchmarks.svg"] = report.picture(result.measurements)
     files["benchmarks.md"] = report.markdown(result, "benchmarks.svg", section)
     return files

@@ -20,13 +20,24 @@ contender likes best before the clock starts. What counts are the ratios: figure
 """
 
 
-class Result(msgspec.Struct, kw_only=True):
-    """One run: the machine, what was measured, and the ratios."""
+class Run(msgspec.Struct, kw_only=True):
+    """One workload, measured in one go: on what machine, and what was found."""
 
     machine: dict[str, str]
-    quick: bool
     measurements: list[Measurement]
-    reached: list[Reached]
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What was measured, workload by workload, and the ratios. Each ratio is of one workload's run."""
+
+    quick: bool
+    runs: dict[str, Run]
+    reached: list[Reached] = []
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """All measurements, in the order of the workloads."""
+        return [row for run in self.runs.values() for row in run.measurements]
 
 
 def figure(value: float, unit: str) -> str:
@@ -53,17 +64,32 @@ def verdict(row: Reached) -> str:
 def markdown(result: Result, picture: str, growth: str = "") -> str:
     """Return the page for the documentation."""
     parts = [_INTRO, "## Machine\n"]
-    parts.append(_table(("what", "which"), list(result.machine.items())))
+    parts.append(_table(("what", "which"), list(_in_common(result).items())))
     parts.append("## Reach\n")
     rows = [(row.work, row.goal, figure(row.value, row.unit), verdict(row)) for row in result.reached]
     parts.append(_table(("work", "goal", "measured", ""), rows))
     parts.append(f"## Side by side\n\n![Throughput of every contender]({picture})\n")
-    for workload in _workloads(result.measurements):
-        parts.append(f"### {workload[0].upper()}{workload[1:]}\n")
-        parts.append(_table(("contender", "best", "spread", "notes"), _rows(result.measurements, workload)))
+    for run in result.runs.values():
+        for workload in _workloads(run.measurements):
+            parts.append(f"### {workload[0].upper()}{workload[1:]}\n")
+            parts.append(_table(("contender", "best", "spread", "notes"), _rows(run.measurements, workload)))
+        parts.append(_when(run, result))
     if growth:
         parts.append(growth)
     return "\n".join(parts)
+
+
+def _in_common(result: Result) -> dict[str, str]:
+    """Return what all runs were measured on."""
+    first, *others = (run.machine for run in result.runs.values())
+    return {what: which for what, which in first.items() if all(other.get(what) == which for other in others)}
+
+
+def _when(run: Run, result: Result) -> str:
+    """Return in what this run differs from the others: when it was, what else the machine had to do."""
+    shared = _in_common(result)
+    differs = ", ".join(f"{what} {which}" for what, which in run.machine.items() if what not in shared)
+    return f"Measured with {differs}.\n" if differs else ""
 
 
 def _rows(measurements: Sequence[Measurement], workload: str) -> list[tuple[str, ...]]:

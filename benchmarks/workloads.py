@@ -22,6 +22,7 @@ from benchmarks.sqlite import SQLite
 Maker = Callable[[Path], Contender]
 Makers = Sequence[Maker]
 
+RETRIES, NO_RETRIES = "append, 50 % retries", "append, no retries"
 OVERLAPPED: Way = "append_arrow, 10 commits a call"
 
 RAW: Makers = (Raw, RawFilled)
@@ -70,9 +71,11 @@ def limited(folder: Path, plan: Plan) -> list[Measurement]:
 
 
 def retries(folder: Path, plan: Plan) -> list[Measurement]:
-    """Append records half of which were in the batch before."""
+    """Append records half of which were in the batch before; and, beside it, records that are all new."""
     makers = (*OURS[:2], *MANY[:1], *ANY_RECORD, *NOT_DURABLE[:1])
-    return _rates("append, 50 % retries", makers, 100, folder, plan, retry=True)
+    folder.mkdir()
+    found = _rates(RETRIES, makers, 100, folder / "half", plan, retry=True)
+    return [*found, *_rates(NO_RETRIES, makers[:3], 100, folder / "none", plan)]
 
 
 @contextlib.contextmanager

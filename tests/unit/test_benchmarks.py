@@ -31,6 +31,12 @@ def measurements() -> list[Measurement]:
     return [*rows, peer, missing]
 
 
+def run_on(date: str, found: list[Measurement], memory: str = "8 GiB") -> report.Run:
+    """Return what was measured on a machine."""
+    machine = {"date": date, "processor": "one", "memory": memory, "file system": "ext4"}
+    return report.Run(machine=machine, measurements=found)
+
+
 def test_a_peer_that_is_not_durable_is_no_yardstick() -> None:
     """The best peer is the best of those that do the same work."""
     ratios = {row.work: row for row in reach(measurements())}
@@ -43,12 +49,27 @@ def test_a_peer_that_is_not_durable_is_no_yardstick() -> None:
 def test_page_and_picture_show_every_contender() -> None:
     """Nobody is left out because it was not installed, or was not durable."""
     found = measurements()
-    result = report.Result(machine={"date": "today"}, quick=False, measurements=found, reached=reach(found))
+    result = report.Result(quick=False, runs={"append": run_on("today", found)}, reached=reach(found))
     page = report.markdown(result, "picture.svg")
     assert all(row.contender in page for row in found)
     assert "not installed" in page
     assert "**not durable**" in page
     ET.fromstring(report.picture(found))
+
+
+def test_the_page_says_when_each_workload_was_measured() -> None:
+    """A workload that was measured anew does not pass for one of the day of the others."""
+    runs = {"append": run_on("the first day", measurements()), "read": run_on("the second day", measurements())}
+    page = report.markdown(report.Result(quick=False, runs=runs), "picture.svg")
+    assert page.index("| memory | 8 GiB |") < page.index("date the first day") < page.index("date the second day")
+
+
+def test_workloads_of_two_machines_do_not_stand_side_by_side() -> None:
+    """Figures of another machine say nothing about these: that run ends before it begins."""
+    stored = report.Result(quick=False, runs={"append": run_on("today", [])})
+    program.check_same_machine(stored, run_on("tomorrow", []).machine)
+    with pytest.raises(SystemExit, match="memory: 4 GiB, but the stored result is of 8 GiB"):
+        program.check_same_machine(stored, run_on("tomorrow", [], memory="4 GiB").machine)
 
 
 def test_retried_batch_is_half_old() -> None:
