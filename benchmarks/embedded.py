@@ -155,7 +155,7 @@ class _Limited(RealDisk):
 
 
 class Limited(Embedded):
-    """A log on a disk that gives 400 MB/s."""
+    """A log on a disk that gives 400 MB/s: files in memory, where there is enough, and syncs that take their time."""
 
     MB_PER_S = 400
 

@@ -155,7 +155,8 @@ class Decider:
                 inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
                 group.crowds.append(self._crowd(admitted, here, np.flatnonzero(inside)))
                 left &= ~inside
-            ready.append(self._crowd(admitted, here, np.flatnonzero(left)))
+            if left.any():
+                ready.append(self._crowd(admitted, here, np.flatnonzero(left)))
         return ready
 
     def _crowd(self, admitted: Admitted, futures: list[AckFuture], rows: NDArray[np.int64]) -> Crowd:
