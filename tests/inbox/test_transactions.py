@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import psycopg
 import pytest
 import redis.asyncio
 import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from oncelog import Inbox, InvalidArgument, LeaseLost, Unavailable, Unsupported
 from oncelog.queue.inbox_sql import SqlConnection
@@ -276,31 +278,170 @@ def test_homes_that_are_none() -> None:
             Inbox(sqlite3.connect(":memory:"), **bad_options)
 
 
-@pytest.mark.parametrize("autocommit", [True, False])
-def test_at_most_one_round_trip_is_added(
-    postgres_url: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    autocommit: bool,  # noqa: FBT001
-) -> None:
-    """The key goes with BEGIN and the result with COMMIT: counted at the socket, there and back."""
+class Counted:
+    """A transaction of one INSERT, alone or as an effect with a result, behind a proxy that counts."""
+
+    def __init__(self, proxy: Proxy, url: str) -> None:
+        self._proxy = proxy
+        self._url = url
+
+    def added(self, open: Any, act: Any, alone: Any) -> int:
+        """Return how many round trips the inbox adds."""
+        counted = []
+        with open() as connection:
+            inbox = Inbox(connection)
+            for number in range(3):  # the first makes the tables
+                self._proxy.arm(0, 0)
+                alone(connection)
+                trips = self._proxy.trips
+                with inbox.once(f"{open}{number}") as effect:
+                    act(connection)
+                    effect.result = number
+                counted.append(self._proxy.trips - 2 * trips)
+        return max(counted[1:])
+
+    async def added_async(self, open: Any, act: Any, alone: Any) -> int:
+        """Return how many round trips the inbox adds, with ``await``."""
+        counted = []
+        async with open() as connection:
+            inbox = Inbox(connection)
+            for number in range(3):
+                self._proxy.arm(0, 0)
+                await alone(connection)
+                trips = self._proxy.trips
+                async with inbox.once(f"{open}{number}") as effect:
+                    await act(connection)
+                    effect.result = number
+                counted.append(self._proxy.trips - 2 * trips)
+        return max(counted[1:])
+
+
+@pytest.fixture
+def counted(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
+    """Count at a socket before the server's."""
     Place("psycopg", postgres_url).close()
     folder = tmp_path_factory.mktemp("p")
     host = str(psycopg.conninfo.conninfo_to_dict(postgres_url)["host"])
-    there = postgres_url.replace(host, str(folder))
-    proxy = Proxy(folder / ".s.PGSQL.5432", Path(host) / ".s.PGSQL.5432")
-    with proxy, psycopg.connect(there, autocommit=autocommit) as connection:
-        inbox = Inbox(connection)
-        counted = []
-        for number in range(3):  # the first makes the tables
-            proxy.arm(0, 0)
-            with connection.transaction():
-                connection.execute(INSERT.format("alone"))
-            alone = proxy.trips
-            with inbox.once(f"k{number}") as effect:
-                connection.execute(INSERT.format("effect"))
-                effect.result = number
-            counted.append(proxy.trips - 2 * alone)
-    assert max(counted[1:]) <= (0 if autocommit else 1)
+    with Proxy(folder / ".s.PGSQL.5432", Path(host) / ".s.PGSQL.5432") as proxy:
+        yield Counted(proxy, postgres_url.replace(host, str(folder)))
+
+
+def _alone(connection: psycopg.Connection) -> None:
+    with connection.transaction():
+        connection.execute(INSERT.format("alone"))
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_at_most_one_round_trip_is_added(counted: Counted, autocommit: bool) -> None:  # noqa: FBT001
+    """The key goes with BEGIN and the result with COMMIT: counted at the socket, there and back."""
+    added = counted.added(
+        lambda: psycopg.connect(counted._url, autocommit=autocommit),
+        lambda connection: connection.execute(INSERT.format("effect")),
+        _alone,
+    )
+    assert added <= (0 if autocommit else 1)
+
+
+@pytest.mark.parametrize("of", ["connection", "session"])
+def test_at_most_one_round_trip_is_added_through_sqlalchemy(counted: Counted, of: str) -> None:
+    """The result goes with COMMIT there too, below SQLAlchemy, which learns that it is committed."""
+    url = counted._url.replace("postgresql://", "postgresql+psycopg://")
+    statement = sqlalchemy.text(INSERT.format("effect"))
+    engine = sqlalchemy.create_engine(url)
+
+    def alone(connection: Any) -> None:
+        connection.execute(statement)
+        connection.commit()
+
+    opened: Any = engine.connect if of == "connection" else lambda: Session(engine)
+    assert counted.added(opened, lambda connection: connection.execute(statement), alone) == 1
+    engine.dispose()
+
+
+@pytest.mark.parametrize("of", ["connection", "session"])
+def test_at_most_one_round_trip_is_added_through_asynchronous_sqlalchemy(counted: Counted, of: str) -> None:
+    """The same with ``await``."""
+    url = counted._url.replace("postgresql://", "postgresql+psycopg://")
+    statement = sqlalchemy.text(INSERT.format("effect"))
+
+    async def alone(connection: Any) -> None:
+        await connection.execute(statement)
+        await connection.commit()
+
+    async def run() -> int:
+        engine = create_async_engine(url)
+        opened: Any = engine.connect if of == "connection" else lambda: AsyncSession(engine)
+        added = await counted.added_async(opened, lambda connection: connection.execute(statement), alone)
+        await engine.dispose()
+        return added
+
+    assert asyncio.run(run()) == 1
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _Effect(_Base):
+    __tablename__ = "mapped"
+    name: Mapped[str] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_what_a_session_has_not_written_yet_is_part_of_the_effect(postgres_url: str, listening: bool) -> None:  # noqa: FBT001
+    """Objects that wait for the commit, and those that somebody adds just before it, are there with the key or not at
+    all: they are not written behind a commit that the inbox sent ahead.
+    """
+    place = Place("a session of SQLAlchemy, PostgreSQL", postgres_url)
+    with place.direct() as direct:
+        direct.execute("CREATE TABLE mapped (name TEXT PRIMARY KEY CHECK (name <> 'bad'))")
+    session = place.connect()
+    inbox = Inbox(session)
+    inbox.ping()
+    if listening:
+        sqlalchemy.event.listen(session, "before_commit", lambda heard: heard.merge(_Effect(name="late")))
+    for name in ("bad", "good"):
+        with contextlib.suppress(sqlalchemy.exc.IntegrityError), inbox.once(name) as effect:
+            session.add(_Effect(name=name))
+            effect.result = name
+    with place.direct() as direct:
+        found = [row[0] for row in direct.execute("SELECT name FROM mapped ORDER BY name").fetchall()]
+        keys = direct.execute("SELECT key, status FROM oncelog_inbox ORDER BY key").fetchall()
+    assert found == (["good", "late"] if listening else ["good"])
+    assert keys == [("bad", "FAILED"), ("good", "COMMITTED")]
+    place.close()
+
+
+@pytest.mark.parametrize("driver", ["SQLAlchemy, PostgreSQL", "a session of SQLAlchemy, PostgreSQL"])
+def test_what_sqlalchemy_cannot_commit_is_an_error_of_its_own(postgres_url: str, driver: str) -> None:
+    """Whoever catches SQLAlchemy's errors catches those of a commit; a server that goes away is ``Unavailable``, and
+    the connection is good again afterwards.
+    """
+    place = Place(driver, postgres_url)
+    with place.direct() as direct:
+        direct.execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+        direct.execute("CREATE TABLE child (id INT REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+    connection = place.connect()
+    inbox = Inbox(connection)
+    for _ in range(2):
+        with pytest.raises(sqlalchemy.exc.IntegrityError, match="ForeignKeyViolation"), inbox.once("k") as effect:
+            place.run(connection, "INSERT INTO child VALUES (1)")
+            effect.result = 7
+    with pytest.raises(Unavailable) as unknown, inbox.once("k") as effect:
+        place.act(connection)
+        pid = connection.execute(sqlalchemy.text("SELECT pg_backend_pid()")).scalar()
+        with place.direct() as direct:
+            direct.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        effect.result = 7
+    assert unknown.value.outcome == "unknown"
+    assert place.effects() == []
+    connection.rollback()
+    with inbox.once("k") as effect:
+        assert (effect.done, effect.attempts) == (False, 3)
+        place.act(connection)
+        effect.result = 8
+    assert place.effects() == ["effect"]
+    place.close()
 
 
 def test_a_redis_that_forgets_keys_is_refused(redis_socket: Path) -> None:

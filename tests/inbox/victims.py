@@ -50,14 +50,16 @@ class _DyingConnection(sqlite3.Connection):
         return super().cursor(_DyingCursor)
 
 
-def connect(home: str, die_at: int = 0) -> Any:
+def connect(home: str, die_at: int = 0, busy_s: float = 0.02) -> Any:
     """Connect to a home: the path of a SQLite file, or a URL."""
     if home.startswith("postgresql"):
         return psycopg.connect(home, autocommit=True)
     if home.startswith("unix:"):
         return redis.Redis.from_url(home)
     _DyingCursor.left = die_at
-    return sqlite3.connect(home, timeout=0.2, isolation_level=None, check_same_thread=False, factory=_DyingConnection)
+    return sqlite3.connect(
+        home, timeout=busy_s, isolation_level=None, check_same_thread=False, factory=_DyingConnection
+    )
 
 
 def act(connection: Any, key: str, name: str, effect_id: str) -> None:
@@ -124,36 +126,50 @@ def puppet(home: str, lease: str, name: str) -> None:
 # Killed at work.
 
 
-def worker(url: str, home: str, with_inbox: str, seed: str) -> None:
-    """Work on a queue until all is done or it is killed; at times it dies by itself, between its effect and its ack."""
-    chance = random.Random(f"{seed}-{os.getpid()}")
+def workers(url: str, home: str, with_inbox: str, lease: str) -> None:
+    """For each line, bear a worker, which works until all is done or it dies."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _work(url, home, float(lease) or None, random.Random(line), idempotent=with_inbox == "inbox")
+        say("born", pid)
+        _, status = os.waitpid(pid, 0)
+        say("ended", os.waitstatus_to_exitcode(status))
+
+
+def _work(url: str, home: str, lease_s: float | None, chance: random.Random, *, idempotent: bool) -> None:
+    """Work on a queue; at times die, before the effect, between its parts, between it and its ack."""
     original = Delivery.ack
 
-    def ack(self: Delivery) -> None:
-        if chance.random() < 0.04:
+    def die(probability: float) -> None:
+        if chance.random() < probability:
             os.kill(os.getpid(), signal.SIGKILL)
-        original(self)
 
-    Delivery.ack = ack  # type: ignore[method-assign]
-    inbox = Inbox(home) if with_inbox == "inbox" else None
-    control = psycopg.connect(home, autocommit=True)
+    def ack(self: Delivery) -> None:
+        die(0.04)
+        original(self)
+        if queue.lag("default") == 0:
+            os._exit(0)
 
     def handle(delivery: Delivery, effect: Any = None) -> int:
         connection = effect.connection if effect is not None else control
-        if chance.random() < 0.02:
-            os.kill(os.getpid(), signal.SIGKILL)
-        act(connection, delivery.id, str(os.getpid()), "")
-        if chance.random() < 0.02:
-            os.kill(os.getpid(), signal.SIGKILL)
+        die(0.02)
+        act(connection, delivery.id, str(os.getpid()), effect.id if effect is not None else "")
+        die(0.02)
         return delivery.attempts
 
-    with oncelog.connect(url) as db:
-        queue = db.queue("orders")
-        say("ready")
-        oncelog.worker(queue, "default", handle, inbox=inbox, ack_timeout_s=0.5).run()
-    say("end")
+    try:
+        Delivery.ack = ack  # type: ignore[method-assign]
+        inbox = Inbox(lambda: connect(home, busy_s=30), lease_s=lease_s) if idempotent else None
+        control = connect(home, busy_s=30)
+        with oncelog.connect(url) as db:
+            queue = db.queue("orders")
+            oncelog.worker(queue, "default", handle, inbox=inbox, ack_timeout_s=0.5).run()
+    except BaseException:  # noqa: BLE001  as above
+        say("error", repr(traceback.format_exc()[-1_500:]))
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    programs: dict[str, Callable[..., None]] = {"zygote": zygote, "puppet": puppet, "worker": worker}
+    programs: dict[str, Callable[..., None]] = {"zygote": zygote, "puppet": puppet, "workers": workers}
     programs[sys.argv[1]](*sys.argv[2:])

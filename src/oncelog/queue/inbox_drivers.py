@@ -1,4 +1,4 @@
-"""The drivers through which users reach their databases: sqlite3, psycopg 3 and SQLAlchemy, plain and asynchronous."""
+"""The drivers through which users reach their databases: sqlite3, and psycopg 3, plain and asynchronous."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from functools import lru_cache
 from typing import Any
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.errors import InvalidArgument
 from oncelog.queue.inbox_sql import Call, Dialect, Rows, SqlConnection
 from oncelog.queue.inbox_steps import Steps
 
 _NAMED = re.compile(r"(?<!:):(\w+)")
 _SAVEPOINT = "oncelog_inbox"
-_COMMITTED_INSIDE = "the transaction of this effect was ended inside of it: leave committing to the inbox"
-_FAILED_INSIDE = (
+COMMITTED_INSIDE = "the transaction of this effect was ended inside of it: leave committing to the inbox"
+FAILED_INSIDE = (
     "a statement of this effect failed and its error was caught: PostgreSQL takes all of the effect back then; let the "
     "error out, or have the statement in a savepoint"
 )
-_IN_ERROR = 3
+IN_ERROR = 3
 """What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
 
@@ -55,7 +55,7 @@ class Sqlite(SqlConnection):
         """Commit, or leave that to the user whose transaction it is."""
         if not self.busy():
             self._joined.pop()
-            raise InvalidArgument(_COMMITTED_INSIDE)
+            raise InvalidArgument(COMMITTED_INSIDE)
         try:
             kept = call is None or bool(self._execute(call))
             if kept:
@@ -186,10 +186,10 @@ class Psycopg(SqlConnection):
         transaction, joined = self._begun[-1]
         if not self.busy():
             self._begun.pop()
-            raise InvalidArgument(_COMMITTED_INSIDE)
-        if self.raw.info.transaction_status == _IN_ERROR:
+            raise InvalidArgument(COMMITTED_INSIDE)
+        if self.raw.info.transaction_status == IN_ERROR:
             yield from self.rollback()
-            raise InvalidArgument(_FAILED_INSIDE)
+            raise InvalidArgument(FAILED_INSIDE)
         if call is None:
             self._begun.pop()
             yield self._exit(transaction)
@@ -202,17 +202,18 @@ class Psycopg(SqlConnection):
             self._begun.pop()
             yield self._exit(transaction)
             return True
-        return (yield from self._commit_together(call, transaction))
+        self._begun.pop()
+        return (yield from self.commit_together(call, lambda: self._exit(transaction)))
 
-    def _commit_together(self, call: Call, transaction: Any) -> Steps[bool]:
+    def commit_together(self, call: Call, commit: Callable[[], Any]) -> Steps[bool]:
+        """Send a call and what commits in one round trip; the call must give back a row, else all is taken back."""
         guarded = f"WITH changed AS ({call.sql}) SELECT 1 / count(*) FROM changed"  # noqa: S608
         pipeline = self.raw.pipeline()
-        self._begun.pop()
         yield self._enter(pipeline)
         failed: BaseException | None = None
         try:
             yield self.raw.cursor().execute(_for_psycopg(guarded), call.values)
-            yield self._exit(transaction)
+            yield commit()
         except BaseException as error:  # noqa: BLE001  as above
             failed = error
         left = yield from self._leave(pipeline)
@@ -254,123 +255,3 @@ class Psycopg(SqlConnection):
     def lacks_tables(self, error: BaseException) -> bool:
         """Tell whether the tables are not there."""
         return isinstance(error, self._errors.UndefinedTable) and "oncelog_" in str(error)
-
-
-class Sqlalchemy(SqlConnection):
-    """A connection or a session of SQLAlchemy, plain or asynchronous, to SQLite or PostgreSQL."""
-
-    def __init__(self, raw: Any, clock: Clock) -> None:
-        import sqlalchemy  # noqa: PLC0415  whoever gets here has it
-
-        super().__init__(clock)
-        self.raw = raw
-        self._text: Callable[[str], Any] = lru_cache(maxsize=64)(sqlalchemy.text)
-        self._error = sqlalchemy.exc.DBAPIError
-        name = (raw.get_bind() if hasattr(raw, "get_bind") else raw).dialect.name
-        if name not in ("sqlite", "postgresql"):
-            message = f"an inbox is kept in SQLite, PostgreSQL or Redis, not in {name}"
-            raise Unsupported(message)
-        self.dialect = name
-        self._begun: list[tuple[Any, bool]] = []
-        self._gone = False
-
-    def busy(self) -> bool:
-        """Tell whether a transaction was begun."""
-        return bool(self.raw.in_transaction())
-
-    def begin_with(self, call: Call | None) -> Steps[Rows]:
-        """Begin; SQLAlchemy itself sends BEGIN with the first statement."""
-        joined = self.busy()
-        if joined:
-            yield from self._begin_in_sqlite("BEGIN")
-        transaction = yield (self.raw.begin_nested() if joined else self.raw.begin())
-        self._begun.append((transaction, joined))
-        try:
-            if not joined:
-                yield from self._begin_in_sqlite("BEGIN" if call is None else "BEGIN IMMEDIATE")
-            return [] if call is None else (yield from self.make(call))
-        except BaseException:
-            yield from self.rollback()
-            raise
-
-    def _begin_in_sqlite(self, words: str) -> Steps[None]:
-        """Have a transaction in SQLite where SQLAlchemy has one: sqlite3 begins it too late, and a savepoint that is
-        alone would be committed when it is released.
-        """
-        driver = yield from self._driver()
-        if isinstance(driver, sqlite3.Connection) and not driver.in_transaction:
-            driver.execute(words)
-
-    def _driver(self) -> Steps[Any]:
-        """Return the driver's own connection."""
-        connection = (yield self.raw.connection()) if hasattr(self.raw, "get_bind") else self.raw
-        plain: Any = getattr(connection, "sync_connection", connection)
-        return plain.connection.driver_connection
-
-    def commit_with(self, call: Call | None) -> Steps[bool]:
-        """Commit, or leave that to the user whose transaction it is."""
-        if not self._begun[-1][0].is_active:
-            self._begun.pop()
-            raise InvalidArgument(_COMMITTED_INSIDE)
-        try:
-            yield from self._check_not_failed()
-            kept = call is None or bool((yield from self.make(call)))
-        except BaseException:
-            yield from self.rollback()
-            raise
-        if not kept:
-            yield from self.rollback()
-            return False
-        yield from self._commit()
-        return True
-
-    def _check_not_failed(self) -> Steps[None]:
-        """Raise if PostgreSQL would answer a commit by taking all back."""
-        if self.dialect != "postgresql":
-            return
-        driver = yield from self._driver()
-        status = getattr(getattr(driver, "info", None), "transaction_status", None)
-        if status is None:  # this driver does not tell; the server does
-            yield from self.make(Call("SELECT 1", {}))
-        elif status == _IN_ERROR:
-            raise InvalidArgument(_FAILED_INSIDE)
-
-    def _commit(self) -> Steps[None]:
-        driver = yield from self._driver()
-        transaction, joined = self._begun.pop()
-        try:
-            yield transaction.commit()
-        except BaseException:
-            if not joined:
-                yield self.raw.rollback()
-                if isinstance(driver, sqlite3.Connection):
-                    driver.rollback()  # SQLAlchemy takes the transaction for ended, and SQLite still has it
-            raise
-
-    def rollback(self) -> Steps[None]:
-        """Take back what was begun."""
-        transaction, _ = self._begun.pop()
-        if transaction.is_active:
-            yield transaction.rollback()
-
-    def make(self, call: Call) -> Steps[Rows]:
-        """Make a call."""
-        try:
-            result = yield self.raw.execute(self._text(call.sql), dict(call.values))
-        except self._error as error:
-            self._gone = self._gone or error.connection_invalidated
-            raise
-        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
-
-    def lost(self) -> bool:
-        """Tell whether the connection is gone."""
-        return self._gone or bool(getattr(self.raw, "invalidated", False) or getattr(self.raw, "closed", False))
-
-    def close(self) -> Steps[None]:
-        """Give the connection back to its pool."""
-        yield self.raw.close()
-
-    def lacks_tables(self, error: BaseException) -> bool:
-        """Tell whether the tables are not there."""
-        words = str(getattr(error, "orig", ""))
-        return "oncelog_" in words and ("no such table" in words or "does not exist" in words)

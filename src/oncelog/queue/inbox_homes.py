@@ -10,8 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
-from oncelog.queue.inbox_drivers import Psycopg, Sqlalchemy, Sqlite
+from oncelog.queue.inbox_drivers import Psycopg, Sqlite
 from oncelog.queue.inbox_redis import Redis
+from oncelog.queue.inbox_sqlalchemy import Sqlalchemy
 from oncelog.queue.inbox_steps import Steps
 from oncelog.queue.inbox_store import Connection
 
