@@ -213,7 +213,11 @@ def test_killed_at_every_statement(
 ROUNDS = 2_000 if SOAK else 25
 
 
-@pytest.mark.parametrize("lease_s", [None, 60.0])
+@pytest.mark.parametrize(
+    ("stage", "lease_s"),
+    [("sqlite", None), ("sqlite", 60.0), ("postgresql", None), ("postgresql", 60.0), ("redis", 60.0)],
+    indirect=["stage"],
+)
 def test_two_workers_one_key_stopped_and_resumed(stage: Stage, lease_s: float | None) -> None:
     """One is stopped anywhere, its lease runs out, the other goes on, the first comes back: one effect, and both who
     say that they are done say the same.
@@ -325,8 +329,8 @@ def _work_until_done(url: str, home: str, how: str, lease: str) -> int:
     with Victim("workers", url, home, how, lease) as first, Victim("workers", url, home, how, lease) as second:
         for number, victim in enumerate((first, second)):
             victim.tell(-number)
+        streams = {victim.process.stdout: victim for victim in (first, second) if victim.process.stdout}
         while True:
-            streams = {victim.process.stdout: victim for victim in (first, second)}
             for ready in select.select(list(streams), [], [])[0]:
                 word, code, *more = streams[ready].hear()
                 if word == "born":

@@ -455,6 +455,16 @@ def test_a_redis_that_forgets_keys_is_refused(redis_socket: Path) -> None:
             client.config_set("maxmemory-policy", "noeviction")
 
 
+def test_redis_behind_a_function_needs_a_lease(redis_socket: Path) -> None:
+    """There is no transaction that could hold the key: without a lease two would be at work at once."""
+    client = redis.Redis(unix_socket_path=str(redis_socket))
+    with Inbox(lambda: client) as inbox, pytest.raises(InvalidArgument, match="lease_s"), inbox.once("k"):
+        pass
+    with Inbox(sqlite3.connect(":memory:")) as inbox, pytest.raises(InvalidArgument, match="lease_s"):
+        inbox.once("k", connection=client).__enter__()
+    client.close()
+
+
 # Asynchronous connections.
 
 

@@ -154,7 +154,7 @@ class Inbox(Handle):
         identity = keys.identify(told, tenant=tenant, topic=topic, group=group, default=self._default)
         fingerprint = states.fingerprint(payload if payload is not None else told.payload)
         claim = Claim(identity, self._nonce(), self._owner, fingerprint, self._lease_us, self._retention_us)
-        rules = self._rules._replace(returns=returns)
+        rules = self._rules if returns is Any else self._rules._replace(returns=returns)
         return Once(self._home, claim, rules, keeper=self._keeper, given=connection, count=self._count)
 
     def _told(self, message: object, key: str | None) -> keys.Known:
@@ -216,10 +216,11 @@ class Inbox(Handle):
         returns: Any,
     ) -> Callable[..., R]:
         signature = inspect.signature(function)
+        bind = _binder(signature)
         wants_effect = "effect" in signature.parameters
 
         def once_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Once:
-            bound = signature.bind_partial(*arguments, **named).arguments
+            bound = bind(arguments, named)
             message = next(iter(bound.values()), None) if key is None else None
             found = None if key is None else str(_picked(key, bound, arguments, named))
             checked = None if payload is None else _picked(payload, bound, arguments, named)
@@ -424,6 +425,19 @@ def _span_us(name: str, seconds: float | None) -> int | None:
         message = f"{name} is {seconds}, must be more than 0"
         raise InvalidArgument(message)
     return span_us
+
+
+def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+    """Return what tells a call's arguments by their names; of a plain signature, quicker than it does itself."""
+    names = tuple(signature.parameters)
+    plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in signature.parameters.values())
+
+    def bind(arguments: tuple[Any, ...], named: dict[str, Any]) -> Mapping[str, Any]:
+        if plain and not named and len(arguments) <= len(names):
+            return dict(zip(names, arguments, strict=False))
+        return signature.bind_partial(*arguments, **named).arguments
+
+    return bind
 
 
 def _picked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -124,13 +124,13 @@ class Once:
         return self._keeper is not None and self._idempotent and not self.effect.done
 
     def _entered(self) -> Steps[Effect]:
-        with _explained(None):
+        with explained(None):
             self.connection = yield from self._home.take(self._given)
         keeper, claim = self._keeper, self._claim
         renew = None if keeper is None or not self._idempotent else lambda: keeper.renew(claim)
         self.effect = Effect(claim.identity, self.connection, renew)
         try:
-            with _explained(self.connection):
+            with explained(self.connection):
                 yield from self._enter()
         except BaseException:
             yield from self._home.give_back(self.connection, self._given)
@@ -206,7 +206,7 @@ class Once:
 
     def _left(self, error: BaseException | None) -> Steps[None]:
         try:
-            with _explained(self.connection, "unknown"):
+            with explained(self.connection, "unknown"):
                 if error is not None:
                     yield from self._failed(error)
                 elif self.effect.done:
@@ -296,16 +296,25 @@ def _cut(reason: str) -> str:
 # What drivers raise, in the words of the tree.
 
 
-@contextlib.contextmanager
-def _explained(connection: Connection | None, outcome: OutcomeWord = "not written") -> Iterator[None]:
-    """Say what a driver's errors mean to a user of the inbox."""
-    try:
-        yield
-    except Exception as error:
-        explained = _explanation(error, connection, outcome)
-        if explained is None:
-            raise
-        raise explained from error
+class explained:  # noqa: N801  (used as a verb)
+    """Within it, a driver's errors are said as what they mean to a user of the inbox."""
+
+    __slots__ = ("_connection", "_outcome")
+
+    def __init__(self, connection: Connection | None, outcome: OutcomeWord = "not written") -> None:
+        self._connection = connection
+        self._outcome = outcome
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            meant = _explanation(error, self._connection, self._outcome)
+            if meant is not None:
+                raise meant from error
 
 
 def _explanation(error: Exception, connection: Connection | None, outcome: OutcomeWord) -> Unavailable | None:
@@ -320,6 +329,3 @@ def _explanation(error: Exception, connection: Connection | None, outcome: Outco
         return None
     first_line = str(original).partition("\n")[0]
     return Unavailable(f"the inbox's database cannot be used now ({first_line}): try again", outcome=outcome)
-
-
-explained = _explained

@@ -61,16 +61,18 @@ class Home:
         """Return a connection to work with: a given one, or one of the inbox's own."""
         if raw is not None:
             return self._adapted(raw)
-        if self._only is not None:
-            if isinstance(self._only, Redis) and not self._checked:
-                yield from self._only.check_kept()
-                self._checked = True
-            return self._only
+        connection = self._only or self._of_idle()
+        if connection is None:
+            assert self._make is not None
+            connection = self._adapted((yield self._make()))
+        if isinstance(connection, Redis) and not self._checked:
+            yield from connection.check_kept()
+            self._checked = True
+        return connection
+
+    def _of_idle(self) -> Connection | None:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        assert self._make is not None
-        return self._adapted((yield self._make()))
+            return self._idle.pop() if self._idle else None
 
     def _adapted(self, raw: Any) -> Connection:
         adapted = adapt(raw, self._clock)

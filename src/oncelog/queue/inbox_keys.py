@@ -9,6 +9,8 @@ from oncelog.errors import InvalidArgument
 from oncelog.queue.inbox_states import Identity
 
 HTTP_HEADER = "Idempotency-Key"
+_PLAIN = min(limits.INBOX_KEY_BYTES_MAX, limits.LABEL_BYTES_MAX)
+"""Plain characters up to which a name is surely short enough."""
 
 
 class Known(NamedTuple):
@@ -90,13 +92,17 @@ def identify(
 
 
 def _first(*values: str | None) -> str:
-    return next((value for value in values if value is not None), "")
+    for value in values:
+        if value is not None:
+            return value
+    return ""
 
 
 def check(identity: Identity) -> None:
     """Raise ``InvalidArgument`` for names that cannot be stored."""
-    given: dict[str, object] = identity._asdict()
-    for name, value in given.items():
+    for name, value in zip(Identity._fields, identity, strict=True):
+        if type(value) is str and len(value) <= _PLAIN and value.isascii() and "\0" not in value:
+            continue
         if not isinstance(value, str):
             error = f"{name}: is {type(value).__name__}, must be a str"
             raise InvalidArgument(error)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from oncelog.errors import Unsupported
+import msgspec
+
+from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.queue.inbox_states import Identity, Stored, event_tail, shortened, without_reasons
 from oncelog.queue.inbox_steps import Steps
 from oncelog.queue.inbox_store import Claim, Held, Outcome, Row
@@ -18,42 +20,58 @@ from oncelog.queue.inbox_store import Claim, Held, Outcome, Row
 _PREFIX = "oncelog:inbox:"
 _SCAN = 500
 
-# ARGV: the status and the nonce that must be there (both empty: nothing), whether a new token is drawn, the lease and
-# the retention in microseconds (empty: none, "=": as it is), the event's tail (empty: none), then fields and values.
+# The way of an effect: its key, and how it ended. ``ARGV`` of the first: nonce, head, lease in microseconds, tail of
+# the event; of the second: nonce, status, result, whether it is final, retention in microseconds (empty: for ever), tail
+# of the event, reason of a failure (or nothing). What a field has at first, and is not written: attempts 1, first_us as
+# token; to write few fields, each short, is most of what makes a script quick.
+_NOW = "local at = redis.call('TIME')\nlocal now = at[1] .. string.format('%06d', at[2])\n"
+_CLAIM = f"""{_NOW}
+if redis.call('HSETNX', KEYS[1], 'nonce', ARGV[1]) == 0 then return {{now, redis.call('HGETALL', KEYS[1])}} end
+redis.call('HSET', KEYS[1], 'status', 'PENDING', 'head', ARGV[2], 'token', now,
+  'until_us', string.format('%.0f', now + ARGV[3]), 'story', now .. ' ' .. now .. ARGV[4])
+return now
+"""
+_FINISH = f"""
+local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story')
+if was[1] ~= 'PENDING' or was[2] ~= ARGV[1] then return 0 end
+{_NOW}
+local keep = ARGV[5] == '' and '' or string.format('%.0f', now + ARGV[5])
+redis.call('HSET', KEYS[1], 'status', ARGV[2], 'result', ARGV[3], 'final', ARGV[4], 'until_us', '', 'keep_us', keep,
+  'story', was[4] .. now .. ' ' .. was[3] .. ARGV[6])
+if ARGV[7] then redis.call('HSET', KEYS[1], 'error', ARGV[7]) end
+return 1
+"""
+# All other changes. ARGV: the status and the nonce that must be there, whether a new token is drawn, the lease and the
+# retention in microseconds (empty: none, "=": as it is), the event's tail (empty: none), then fields and values.
 _SWAP = """
 local at = redis.call('TIME')
 local now = at[1] * 1000000 + at[2]
-local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story', 'first_us', 'attempts')
-if (was[1] or '') ~= ARGV[1] or (was[2] or '') ~= ARGV[2] then
-  return {0, string.format('%.0f', now), redis.call('HGETALL', KEYS[1])}
-end
+local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story', 'attempts')
+if was[1] ~= ARGV[1] or was[2] ~= ARGV[2] then return {0} end
 local function span(text)
   if text == '' then return '' end
   return string.format('%.0f', now + tonumber(text))
 end
-local token, attempts = tonumber(was[3] or '0'), tonumber(was[6] or '0')
+local token, attempts = tonumber(was[3]), tonumber(was[5] or '1')
 if ARGV[3] == '1' then
   token = math.max(now, token + 1)
   attempts = attempts + 1
 end
 local stamp = string.format('%.0f', now)
 local written = string.format('%.0f', token)
-local fields = {'token', written, 'attempts', attempts, 'first_us', was[5] or stamp}
+local fields = {'token', written, 'attempts', attempts}
 local function add(name, value)
   fields[#fields + 1] = name
   fields[#fields + 1] = value
 end
-local story = was[4] or ''
+local story = was[4]
 for i = 7, #ARGV, 2 do
   if ARGV[i] == 'story' then story = ARGV[i + 1] end
   add(ARGV[i], ARGV[i + 1])
 end
 if ARGV[4] ~= '=' then add('until_us', span(ARGV[4])) end
 if ARGV[5] ~= '=' then add('keep_us', span(ARGV[5])) end
-if ARGV[6] ~= '' then
-  add('changed_us', stamp)
-  add('story', story .. stamp .. ' ' .. written .. ARGV[6])
-end
+if ARGV[6] ~= '' then add('story', story .. stamp .. ' ' .. written .. ARGV[6]) end
 redis.call('HSET', KEYS[1], unpack(fields))
 return {1, written, attempts}
 """
@@ -152,16 +170,14 @@ class Redis:
 
     def claim(self, claim: Claim) -> Steps[Held | Stored]:
         """Take a key that is absent; return what is stored if it is not."""
-        first = {**_claimed(claim), **_named(claim.identity), "final": "0", "erased": "0"}
-        taken, token, rest = yield from self._swap(
-            claim.identity,
-            ("", ""),
-            first,
-            token=True,
-            lease_us=claim.lease_us,
-            tail=event_tail("claimed", claim.owner),
-        )
-        return Held(int(token), 1, None) if taken else _stored(_fields(rest), int(token))
+        if claim.lease_us is None:
+            message = "no transaction can hold a key here: give lease_s, or the client itself as the inbox's home"
+            raise InvalidArgument(message)
+        given = (claim.nonce, _head(claim), claim.lease_us, event_tail("claimed", claim.owner))
+        answer = yield from self._call(_CLAIM, _name(claim.identity), *given)
+        if isinstance(answer, list):
+            return _stored(_fields(answer[1]), int(answer[0]))
+        return Held(int(answer), 1, None)
 
     def read(self, identity: Identity) -> Steps[Stored | None]:
         """Return what is stored of a key."""
@@ -172,9 +188,15 @@ class Redis:
 
     def claim_again(self, claim: Claim, stored: Stored) -> Steps[Held | None]:
         """Take a key over from the attempt that was seen there."""
-        fields = {**_claimed(claim), "final": "0", "story": shortened(stored.story)}
-        if claim.fingerprint is None:
-            del fields["fingerprint"]
+        fields: dict[str, str | bytes] = {
+            "status": "PENDING",
+            "nonce": claim.nonce,
+            "head": _head(claim if claim.fingerprint else claim._replace(fingerprint=stored.fingerprint)),
+            "first_us": str(stored.first_us),
+            "result": "",
+            "final": "0",
+            "story": shortened(stored.story),
+        }
         taken, token, attempts = yield from self._swap(
             claim.identity,
             (stored.status, stored.nonce),
@@ -187,8 +209,11 @@ class Redis:
 
     def finish(self, claim: Claim, outcome: Outcome) -> Steps[bool]:
         """Store how an attempt ended."""
-        detail = claim.owner if outcome.error is None else outcome.error
-        return (yield from self._settle(claim.identity, ("PENDING", claim.nonce), outcome, claim.retention_us, detail))
+        keep = "" if claim.retention_us is None else claim.retention_us
+        error = () if outcome.error is None else (outcome.error,)
+        tail = event_tail(outcome.event, claim.owner if outcome.error is None else outcome.error)
+        given = (claim.nonce, outcome.status, _armoured(outcome.result), int(outcome.final), keep, tail, *error)
+        return bool((yield from self._call(_FINISH, _name(claim.identity), *given)))
 
     def note_failure(self, claim: Claim, outcome: Outcome) -> Steps[None]:
         """Store that an attempt failed: here every attempt has left its trace."""
@@ -196,12 +221,6 @@ class Redis:
 
     def settle(self, identity: Identity, stored: Stored, outcome: Outcome, retention_us: int | None) -> Steps[bool]:
         """Store what somebody has decided about a key as it was seen."""
-        seen = (stored.status, stored.nonce)
-        return (yield from self._settle(identity, seen, outcome, retention_us, outcome.error or ""))
-
-    def _settle(
-        self, identity: Identity, seen: tuple[str, str], outcome: Outcome, retention_us: int | None, detail: str
-    ) -> Steps[bool]:
         fields: dict[str, str | bytes] = {
             "status": outcome.status,
             "result": _armoured(outcome.result),
@@ -209,7 +228,7 @@ class Redis:
         }
         if outcome.error is not None:
             fields["error"] = outcome.error
-        tail = event_tail(outcome.event, detail)
+        tail, seen = event_tail(outcome.event, outcome.error or ""), (stored.status, stored.nonce)
         answer = yield from self._swap(identity, seen, fields, retention_us=retention_us, tail=tail)
         return bool(answer[0])
 
@@ -222,8 +241,7 @@ class Redis:
     def erase(self, identity: Identity, stored: Stored) -> Steps[bool]:
         """Forget all but that the key was there."""
         fields: dict[str, str | bytes] = {
-            "key": "",
-            "fingerprint": "",
+            "head": msgspec.json.encode(_Head(identity._replace(key=""), stored.owner, "")),
             "result": "",
             "error": "",
             "erased": "1",
@@ -275,18 +293,16 @@ def _name(identity: Identity) -> str:
     return _PREFIX + identity.digest.hex()
 
 
-def _named(identity: Identity) -> dict[str, str | bytes]:
-    return {"tenant": identity.tenant, "topic": identity.topic, "grp": identity.group, "key": identity.key}
+class _Head(NamedTuple):
+    """What is written when a key is taken, and not looked at by any script."""
+
+    identity: Identity
+    owner: str
+    fingerprint: str
 
 
-def _claimed(claim: Claim) -> dict[str, str | bytes]:
-    return {
-        "status": "PENDING",
-        "nonce": claim.nonce,
-        "owner": claim.owner,
-        "fingerprint": _armoured(claim.fingerprint),
-        "result": "",
-    }
+def _head(claim: Claim) -> bytes:
+    return msgspec.json.encode(_Head(claim.identity, claim.owner, _armoured(claim.fingerprint)))
 
 
 def _armoured(data: bytes | None) -> str:
@@ -307,27 +323,32 @@ def _number(text: str) -> int | None:
     return int(text) if text else None
 
 
+def _head_of(fields: dict[str, str]) -> _Head:
+    return msgspec.json.decode(fields["head"], type=_Head)
+
+
 def _stored(fields: dict[str, str], now_us: int) -> Stored:
+    head, story = _head_of(fields), fields["story"]
+    last = story.rstrip("\n").rpartition("\n")[2]
     return Stored(
         status=fields["status"],  # type: ignore[arg-type]
         nonce=fields["nonce"],
         token=int(fields["token"]),
-        attempts=int(fields["attempts"]),
-        owner=fields["owner"],
-        fingerprint=base64.b64decode(fields["fingerprint"]) or None,
+        attempts=int(fields.get("attempts", 1)),
+        owner=head.owner,
+        fingerprint=base64.b64decode(head.fingerprint) or None,
         until_us=_number(fields.get("until_us", "")),
-        result=base64.b64decode(fields["result"]) or None,
+        result=base64.b64decode(fields.get("result", "")) or None,
         error=fields.get("error") or None,
-        final=fields["final"] == "1",
-        erased=fields["erased"] == "1",
-        first_us=int(fields["first_us"]),
-        changed_us=int(fields["changed_us"]),
+        final=fields.get("final") == "1",
+        erased=fields.get("erased") == "1",
+        first_us=int(fields.get("first_us", fields["token"])),
+        changed_us=int(last.partition(" ")[0]),
         keep_us=_number(fields.get("keep_us", "")),
-        story=fields["story"],
+        story=story,
         now_us=now_us,
     )
 
 
 def _row(name: str, fields: dict[str, str], now_us: int) -> Row:
-    identity = Identity(fields["tenant"], fields["topic"], fields["grp"], fields["key"])
-    return Row(bytes.fromhex(name.removeprefix(_PREFIX)), identity, _stored(fields, now_us))
+    return Row(bytes.fromhex(name.removeprefix(_PREFIX)), _head_of(fields).identity, _stored(fields, now_us))

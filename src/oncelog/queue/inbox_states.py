@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -56,6 +57,7 @@ def effect_id(digest: bytes, name: str = "") -> str:
     return str(uuid.UUID(int=int.from_bytes(hashed) & ~(0xF000 << 64) & ~(0xC000 << 48) | 0x8000 << 64 | 0x8000 << 48))
 
 
+@lru_cache(maxsize=64)  # an effect asks for it when it begins and when it ends
 def _digest(parts: tuple[str, ...]) -> bytes:
     hashed = hashlib.blake2b(digest_size=32, person=b"oncelog-inbox")
     for part in parts:
