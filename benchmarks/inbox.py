@@ -1,36 +1,38 @@
 """What the inbox costs: round trips added to a user's transaction, and time beside AWS Powertools on one Redis.
 
-``python -m benchmarks.inbox [--effects N]``. Round trips are counted at the socket, by a proxy. Powertools takes part
-if it is installed (``pip install 'aws-lambda-powertools[redis]'``), and is said to be missing if not.
+Round trips are counted at the socket, by a proxy. Powertools takes part if it is installed (``pip install
+'aws-lambda-powertools[redis]' boto3``), and is said to be missing if not.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import select
-import shutil
 import socket
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psycopg
 import redis
 import sqlalchemy
 
+from benchmarks.measure import Measurement, Plan, timed
 from benchmarks.postgresql import PostgreSQL
 from benchmarks.servers import Server, binary, free_port
 from oncelog import Inbox
 
-RESULTS = Path(__file__).parent / "results"
+FIRST = "inbox: an effect for the first time, on one Redis"
+AGAIN = "inbox: an effect that is there already, on one Redis"
+TRIPS = "inbox: round trips of a transaction of one INSERT"
+OURS = "Oncelog, Inbox on Redis"
+POWERTOOLS = "AWS Powertools, idempotency on Redis"
+_EFFECTS = 2_000
+_ALONE = ", alone"
+_RESULT = ", as an effect with a result"
 INSERT = "INSERT INTO effects VALUES ('x')"
 
 
@@ -129,7 +131,8 @@ def _effect(run: Callable[[str], object], inbox: Inbox, key: str, result: object
 
 
 def _count(proxy: Counting, work: Callable[[int], None]) -> float:
-    work(0)
+    for number in range(-6, 1):  # psycopg prepares a statement when it comes for the sixth time
+        work(number)
     before = proxy.trips
     for number in range(1, 11):
         work(number)
@@ -153,33 +156,61 @@ def redis_port(folder: Path) -> Iterator[int]:
         server.end()
 
 
-def time_per_effect(folder: Path, effects: int) -> dict[str, float | str]:
-    """Measure microseconds an effect that does nothing takes, in turns, the best of three rounds each."""
+def inbox(folder: Path, plan: Plan) -> list[Measurement]:
+    """Measure the time that an effect takes that does nothing, and count round trips."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    return [*_times(folder, plan), *_trips(folder)]
+
+
+def _times(folder: Path, plan: Plan) -> list[Measurement]:
     with redis_port(folder) as port:
-        contenders: dict[str, Callable[[str], object] | str] = {
-            "Oncelog": _ours(port),
-            "AWS Powertools": _powertools(port),
-        }
-        best: dict[str, float | str] = {name: each for name, each in contenders.items() if isinstance(each, str)}
-        for number in range(3):
+        contenders = {OURS: _ours(port), POWERTOOLS: _powertools(port)}
+        rows = {(name, words): _row(words, name) for words in (FIRST, AGAIN) for name in contenders}
+        for number in range(plan.rounds + 1):
             for name, work in contenders.items():
                 if isinstance(work, str):
+                    rows[name, FIRST].missing = rows[name, AGAIN].missing = work
                     continue
-                taken = _timed(work, effects, f"{name}-{number}")
-                for words, value in taken.items():
-                    label = f"{name}, {words}"
-                    best[label] = min(value, float(best.get(label, value)))
-        return best
+                for words in (FIRST, AGAIN):
+                    rate = _rate(work, f"{name}-{number}", _EFFECTS // 20 if plan.quick else _EFFECTS)
+                    if number:
+                        rows[name, words].rounds.append(rate)
+        return list(rows.values())
 
 
-def _timed(work: Callable[[str], object], effects: int, prefix: str) -> dict[str, float]:
-    found = {}
-    for words in ("first time", "again"):
-        start = time.perf_counter()
+def _row(workload: str, contender: str) -> Measurement:
+    note = "payloads compared" if contender == OURS else "payloads not compared: with it, Redis refuses repeats"
+    return Measurement(workload=workload, contender=contender, unit="effects/s", rounds=[], note=note)
+
+
+def _rate(work: Callable[[str], object], prefix: str, effects: int) -> float:
+    def all_of_them() -> None:
         for number in range(effects):
             work(f"{prefix}-{number}")
-        found[words] = (time.perf_counter() - start) / effects * 1e6
-    return found
+
+    return effects / timed(all_of_them)
+
+
+def _trips(folder: Path) -> list[Measurement]:
+    return [
+        Measurement(
+            workload=TRIPS,
+            contender=f"Oncelog, {driver}, {words}",
+            unit="round trips",
+            rounds=[count],
+            larger_is_better=False,
+        )
+        for driver, counted in round_trips(folder).items()
+        for words, count in counted.items()
+    ]
+
+
+def added(rows: list[Measurement]) -> dict[str, float]:
+    """Return how many round trips an effect with a result adds to a transaction, by driver."""
+    counted = {row.contender: row.best for row in rows if row.workload == TRIPS}
+    plain = [name.removesuffix(_ALONE) for name in counted if name.endswith(_ALONE)]
+    return {name.removeprefix("Oncelog, "): counted[name + _RESULT] - counted[name + _ALONE] for name in plain}
 
 
 def _ours(port: int) -> Callable[[str], object]:
@@ -200,7 +231,7 @@ def _powertools(port: int) -> Callable[[str], object] | str:
         powertools: Any = importlib.import_module(package)
         persistence: Any = importlib.import_module(f"{package}.persistence.redis")
     except ImportError as error:
-        return f"not installed: pip install 'aws-lambda-powertools[redis]' ({error})"
+        return f"not installed: pip install 'aws-lambda-powertools[redis]' boto3 ({error})"
     store = persistence.RedisCachePersistenceLayer(client=redis.Redis(port=port, decode_responses=True))
     # Without validation of the payload, which ours does: with it, Powertools refuses repeats of the same on Redis.
     config = powertools.IdempotencyConfig(event_key_jmespath="key")
@@ -210,30 +241,3 @@ def _powertools(port: int) -> Callable[[str], object] | str:
 
     once = powertools.idempotent_function(work, data_keyword_argument="event", persistence_store=store, config=config)
     return lambda key: once(event={"key": key, "payload": {"to": "user@example.com"}})
-
-
-def main() -> None:
-    """Measure, print, and store the result."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.inbox", description=__doc__)
-    parser.add_argument("--effects", type=int, default=2_000)
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="oncelog-bench-"))
-    folder.chmod(0o755)
-    try:
-        trips = round_trips(folder)
-        times = time_per_effect(folder, options.effects)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print("Round trips of a transaction with one INSERT")
-    for driver, counted in trips.items():
-        print(f"  {driver:<22}", ", ".join(f"{words} {count:g}" for words, count in counted.items()))
-    print("\nMicroseconds an effect, on one Redis")
-    for words, value in times.items():
-        print(f"  {words:<32}", value if isinstance(value, str) else f"{value:8.0f}")
-    RESULTS.mkdir(exist_ok=True)
-    data = msgspec.json.encode({"python": sys.version, "round_trips": trips, "microseconds": times})
-    (RESULTS / "latest-inbox.json").write_bytes(msgspec.json.format(data) + b"\n")
-
-
-if __name__ == "__main__":
-    main()

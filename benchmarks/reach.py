@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, queues, reading, spark
+from benchmarks import bucket, faces, inbox, queues, reading, spark
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.workloads import NO_RETRIES, OVERLAPPED, RETRIES
@@ -77,6 +77,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _read,
         _bucket,
         _queue,
+        _inbox,
         _spark,
         _faces,
     ):
@@ -187,6 +188,16 @@ def _queue(table: Table) -> Iterator[Reached]:
             yield Reached(work, "ahead (1 x)", ratio, "x", ratio > 1)
     waited_s = table.best(queues.LATENCY, queues.OncelogQueue.name)
     yield Reached("from send to an idle consumer, median", "reported", waited_s, "s", None)
+
+
+def _inbox(table: Table) -> Iterator[Reached]:
+    for driver, more in inbox.added(table.rows).items():
+        work = f"round trips that an effect with a result adds to a transaction, {driver}"
+        yield Reached(work, "at most 1", more, "", more <= 1)
+    for workload in (inbox.FIRST, inbox.AGAIN):
+        if table.has(workload, inbox.POWERTOOLS):
+            ratio = table.best(workload, inbox.OURS) / table.best(workload, inbox.POWERTOOLS)
+            yield Reached(f"{workload}, against AWS Powertools", "ahead (1 x)", ratio, "x", ratio > 1)
 
 
 def _spark(table: Table) -> Iterator[Reached]:

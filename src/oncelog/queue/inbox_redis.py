@@ -21,9 +21,9 @@ _PREFIX = "oncelog:inbox:"
 _SCAN = 500
 
 # The way of an effect: its key, and how it ended. ``ARGV`` of the first: nonce, head, lease in microseconds, tail of
-# the event; of the second: nonce, status, result, whether it is final, retention in microseconds (empty: for ever), tail
-# of the event, reason of a failure (or nothing). What a field has at first, and is not written: attempts 1, first_us as
-# token; to write few fields, each short, is most of what makes a script quick.
+# the event; of the second: nonce, status, result, whether it is final, retention in microseconds (empty: for ever),
+# tail of the event, reason of a failure (or nothing). What is not written at first: attempts (1), first_us (as token).
+# To write few fields, each of them short, is most of what makes a script quick.
 _NOW = "local at = redis.call('TIME')\nlocal now = at[1] .. string.format('%06d', at[2])\n"
 _CLAIM = f"""{_NOW}
 if redis.call('HSETNX', KEYS[1], 'nonce', ARGV[1]) == 0 then return {{now, redis.call('HGETALL', KEYS[1])}} end
