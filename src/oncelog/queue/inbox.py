@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import socket
 import threading
@@ -20,7 +19,8 @@ from oncelog.log.handle import Handle
 from oncelog.log.log import Log
 from oncelog.queue import inbox_keys as keys
 from oncelog.queue import inbox_states as states
-from oncelog.queue.inbox_effect import Effect, Once, Rules, explained
+from oncelog.queue.inbox_decorator import Decoration
+from oncelog.queue.inbox_effect import Once, Rules, explained
 from oncelog.queue.inbox_homes import Home
 from oncelog.queue.inbox_leases import Keeper
 from oncelog.queue.inbox_reader import PositionReader
@@ -201,56 +201,8 @@ class Inbox(Handle):
         time. A parameter named ``effect`` gets the effect. The topic is the function's name, if neither the message nor
         the inbox has one.
         """
-
-        def decorate(decorated: Callable[..., R]) -> Callable[..., R]:
-            return self._decorated(decorated, key, payload, topic, returns)
-
-        return decorate if function is None else decorate(function)
-
-    def _decorated(
-        self,
-        function: Callable[..., R],
-        key: str | Callable[..., str] | None,
-        payload: str | Callable[..., object] | None,
-        topic: str | None,
-        returns: Any,
-    ) -> Callable[..., R]:
-        signature = inspect.signature(function)
-        bind = _binder(signature)
-        wants_effect = "effect" in signature.parameters
-
-        def once_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Once:
-            bound = bind(arguments, named)
-            message = next(iter(bound.values()), None) if key is None else None
-            found = None if key is None else str(_picked(key, bound, arguments, named))
-            checked = None if payload is None else _picked(payload, bound, arguments, named)
-            told = message is not None and not isinstance(message, str) and keys.known(message).topic is not None
-            scope = topic if topic is not None or told or self._default.topic else function.__qualname__
-            return self.once(message, key=found, topic=scope, payload=checked, returns=returns)
-
-        def more(effect: Effect) -> dict[str, Any]:
-            return {"effect": effect} if wants_effect else {}
-
-        @functools.wraps(function)
-        def plain(*arguments: Any, **named: Any) -> Any:
-            with once_of(arguments, named) as effect:
-                if not effect.done:
-                    effect.result = function(*arguments, **named, **more(effect))
-            return effect.result
-
-        @functools.wraps(function)
-        async def awaited(*arguments: Any, **named: Any) -> Any:
-            calling: Callable[..., Any] = function
-            async with once_of(arguments, named) as effect:
-                if not effect.done:
-                    effect.result = await calling(*arguments, **named, **more(effect))
-            return effect.result
-
-        wrapper: Any = awaited if inspect.iscoroutinefunction(function) else plain
-        wrapper.__signature__ = signature.replace(
-            parameters=[each for name, each in signature.parameters.items() if name != "effect"]
-        )
-        return wrapper  # type: ignore[no-any-return]
+        how = Decoration(self.once, key, payload, topic, self._default.topic, returns)
+        return how.decorate if function is None else how.decorate(function)
 
     def reader(self, log: Log, name: str, *, start: int = 0) -> PositionReader:
         """Return a reader of a log that stores its position, under a name, with what is made of the entries: in one
@@ -425,35 +377,6 @@ def _span_us(name: str, seconds: float | None) -> int | None:
         message = f"{name} is {seconds}, must be more than 0"
         raise InvalidArgument(message)
     return span_us
-
-
-def _binder(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
-    """Return what tells a call's arguments by their names; of a plain signature, quicker than it does itself."""
-    names = tuple(signature.parameters)
-    plain = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in signature.parameters.values())
-
-    def bind(arguments: tuple[Any, ...], named: dict[str, Any]) -> Mapping[str, Any]:
-        if plain and not named and len(arguments) <= len(names):
-            return dict(zip(names, arguments, strict=False))
-        return signature.bind_partial(*arguments, **named).arguments
-
-    return bind
-
-
-def _picked(
-    how: str | Callable[..., Any], bound: Mapping[str, Any], arguments: tuple[Any, ...], named: dict[str, Any]
-) -> Any:
-    """Return what a name, or a function of the arguments, picks out of them."""
-    if callable(how):
-        return how(*arguments, **named)
-    first, *rest = how.split(".")
-    if first not in bound:
-        message = f"there is no argument {first!r} to take the key from"
-        raise InvalidArgument(message)
-    value = bound[first]
-    for name in rest:
-        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
-    return value
 
 
 def _known(row: Row) -> Known:

@@ -20,6 +20,9 @@ FAILED_INSIDE = (
     "a statement of this effect failed and its error was caught: PostgreSQL takes all of the effect back then; let the "
     "error out, or have the statement in a savepoint"
 )
+FAILED_BEFORE = (
+    "this connection is in a transaction in which a statement has failed: nothing more can be done in it; roll it back"
+)
 IN_ERROR = 3
 """What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
@@ -122,6 +125,7 @@ class Psycopg(SqlConnection):
         self._rows = psycopg.rows.tuple_row
         self._asynchronous = isinstance(raw, psycopg.AsyncConnection)
         # Not connection.transaction(), which in a pipeline opens pipelines of its own.
+        self._cursor_class: Any = psycopg.AsyncCursor if self._asynchronous else psycopg.Cursor
         self._transaction: Any = psycopg.AsyncTransaction if self._asynchronous else psycopg.Transaction
         self._pipelines = psycopg.Pipeline.is_supported()
         self._idle = psycopg.pq.TransactionStatus.IDLE
@@ -130,6 +134,10 @@ class Psycopg(SqlConnection):
     def busy(self) -> bool:
         """Tell whether a transaction was begun."""
         return bool(self.raw.info.transaction_status != self._idle)
+
+    def _cursor(self) -> Any:
+        """Return a cursor that takes values by name and gives tuples, whatever the user likes better."""
+        return self._cursor_class(self.raw, row_factory=self._rows)
 
     def _enter(self, context: Any) -> Any:
         return context.__aenter__() if self._asynchronous else context.__enter__()
@@ -140,12 +148,14 @@ class Psycopg(SqlConnection):
 
     def begin_with(self, call: Call | None) -> Steps[Rows]:
         """Send BEGIN and the call together."""
+        if self.raw.info.transaction_status == IN_ERROR:
+            raise InvalidArgument(FAILED_BEFORE)
         transaction, joined = self._transaction(self.raw), self.busy()
         if call is None or not self._pipelines:
             yield self._enter(transaction)
             self._begun.append((transaction, joined))
             return (yield from self._make_or_rollback(call)) if call is not None else []
-        cursor = self.raw.cursor(row_factory=self._rows)
+        cursor = self._cursor()
         pipeline = self.raw.pipeline()
         yield self._enter(pipeline)
         failed: BaseException | None = None
@@ -212,7 +222,7 @@ class Psycopg(SqlConnection):
         yield self._enter(pipeline)
         failed: BaseException | None = None
         try:
-            yield self.raw.cursor().execute(_for_psycopg(guarded), call.values)
+            yield self._cursor().execute(_for_psycopg(guarded), call.values)
             yield commit()
         except BaseException as error:  # noqa: BLE001  as above
             failed = error
@@ -240,7 +250,7 @@ class Psycopg(SqlConnection):
 
     def make(self, call: Call) -> Steps[Rows]:
         """Make a call."""
-        cursor = self.raw.cursor(row_factory=self._rows)
+        cursor = self._cursor()
         yield cursor.execute(_for_psycopg(call.sql), call.values)
         return list((yield cursor.fetchall())) if cursor.description is not None else []
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, NamedTuple
-
-import msgspec
 
 from oncelog import limits
 from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
@@ -22,6 +21,12 @@ from oncelog.queue.inbox_store import Claim, Connection, Held, Outcome
 
 _DRIVERS = {"sqlite3", "psycopg", "sqlalchemy", "redis"}
 _AWAY = {"OperationalError", "InterfaceError", "ConnectionError", "TimeoutError", "BusyLoadingError"}
+
+_TAKEN_BACK = "40"
+"""The class of errors by which PostgreSQL says that it took a transaction back: a deadlock, a serialization failure."""
+
+_at_work: ContextVar[frozenset[tuple[int, Identity]]] = ContextVar("oncelog_effects", default=frozenset())
+"""The effects that this thread, or this task, is inside of."""
 
 
 class Rules(NamedTuple):
@@ -124,6 +129,7 @@ class Once:
         return self._keeper is not None and self._idempotent and not self.effect.done
 
     def _entered(self) -> Steps[Effect]:
+        self._check_not_inside_itself()
         with explained(None):
             self.connection = yield from self._home.take(self._given)
         keeper, claim = self._keeper, self._claim
@@ -135,7 +141,17 @@ class Once:
         except BaseException:
             yield from self._home.give_back(self.connection, self._given)
             raise
+        _at_work.set(_at_work.get() | {self._place})
         return self.effect
+
+    @property
+    def _place(self) -> tuple[int, Identity]:
+        return id(self._home), self._claim.identity
+
+    def _check_not_inside_itself(self) -> None:
+        if self._idempotent and not self._leased and self._place in _at_work.get():
+            message = f"{self._claim.identity}: this effect is at work here already, and would wait for itself"
+            raise InvalidArgument(message)
 
     def _enter(self) -> Steps[None]:
         if not self._idempotent:
@@ -205,6 +221,7 @@ class Once:
         await run_async(self._left(error))
 
     def _left(self, error: BaseException | None) -> Steps[None]:
+        _at_work.set(_at_work.get() - {self._place})
         try:
             with explained(self.connection, "unknown"):
                 if error is not None:
@@ -219,7 +236,7 @@ class Once:
 
     def _finish(self) -> Steps[None]:
         try:
-            result = _encoded(self.effect.result)
+            result, plain = _encoded(self.effect.result, self._rules.returns)
         except InvalidArgument as error:
             yield from self._failed(error)
             raise
@@ -236,7 +253,7 @@ class Once:
             self._count("lost")
             raise LeaseLost(_lost(self._claim.identity))
         self._count("committed")
-        self.effect.result = states.decode_result(result, self._rules.returns)
+        self.effect.result = plain
 
     def _failed(self, error: BaseException) -> Steps[None]:
         """Take back what was done, and store why. The user's error goes on its way, unless the connection is gone."""
@@ -276,16 +293,18 @@ def _lost(identity: Identity) -> str:
     )
 
 
-def _encoded(result: object) -> bytes | None:
+def _encoded(result: object, returns: Any) -> tuple[bytes | None, Any]:
+    """Return a result as it is stored, and as it will be given to whoever comes again."""
     try:
         encoded = states.encode_result(result)
-    except (TypeError, msgspec.MsgspecError, ValueError) as error:
+        plain = states.decode_result(encoded, returns)
+    except Exception as error:  # whatever a user's object or type raises
         message = f"a result of type {type(result).__name__} cannot be stored ({error}): give plain values"
         raise InvalidArgument(message) from error
     if encoded is not None and len(encoded) > limits.INBOX_RESULT_BYTES_MAX:
         message = f"a result of {len(encoded)} bytes: at most {limits.INBOX_RESULT_BYTES_MAX} are stored"
         raise InvalidArgument(message)
-    return encoded
+    return encoded, plain
 
 
 def _cut(reason: str) -> str:
@@ -328,4 +347,6 @@ def _explanation(error: Exception, connection: Connection | None, outcome: Outco
     if not of_driver or not (away or (connection is not None and connection.lost())):
         return None
     first_line = str(original).partition("\n")[0]
+    if str(getattr(original, "sqlstate", "")).startswith(_TAKEN_BACK):
+        outcome = "not written"
     return Unavailable(f"the inbox's database cannot be used now ({first_line}): try again", outcome=outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -44,6 +45,7 @@ class Home:
         self._idle: list[Connection] = []
         self._closed = False
         self._checked = False
+        self._users: list[tuple[int, int]] = []
         given = _opened(given)
         self._make, self._give_back = _source(given)
         self._only = adapt(given, clock) if self._make is None else None
@@ -61,6 +63,7 @@ class Home:
         """Return a connection to work with: a given one, or one of the inbox's own."""
         if raw is not None:
             return self._adapted(raw)
+        self._enter_only()
         connection = self._only or self._of_idle()
         if connection is None:
             assert self._make is not None
@@ -69,6 +72,22 @@ class Home:
             yield from connection.check_kept()
             self._checked = True
         return connection
+
+    def _enter_only(self) -> None:
+        """Note who uses the only connection; raise ``InvalidArgument`` if that is another: the work of the two would
+        be one transaction, and who ends it would end the other's.
+        """
+        if self.several:
+            return
+        me = _who()
+        with self._lock:
+            if self._users and self._users[-1] != me:
+                message = (
+                    "one connection cannot serve two effects at once: another thread or task is using it; give the "
+                    "inbox a function that connects, an engine, a pool or a URL"
+                )
+                raise InvalidArgument(message)
+            self._users.append(me)
 
     def _of_idle(self) -> Connection | None:
         with self._lock:
@@ -83,7 +102,11 @@ class Home:
 
     def give_back(self, connection: Connection, raw: Any = None) -> Steps[None]:
         """Take a connection back that was taken."""
-        if raw is not None or connection is self._only:
+        if raw is not None:
+            return
+        if connection is self._only:
+            with self._lock:
+                del self._users[-1:]
             return
         if self._give_back is not None:
             yield self._give_back(connection.raw)
@@ -102,6 +125,15 @@ class Home:
             idle, self._idle = self._idle, []
         for connection in idle:
             yield from connection.close()
+
+
+def _who() -> tuple[int, int]:
+    """Return what tells this thread, and in it this task, from others."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        task = None
+    return threading.get_ident(), id(task)
 
 
 _Make = Callable[[], Any]

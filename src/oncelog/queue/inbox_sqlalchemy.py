@@ -10,10 +10,14 @@ from typing import Any
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
-from oncelog.queue.inbox_drivers import COMMITTED_INSIDE, FAILED_INSIDE, IN_ERROR, Psycopg
+from oncelog.queue.inbox_drivers import COMMITTED_INSIDE, FAILED_BEFORE, FAILED_INSIDE, IN_ERROR, Psycopg
 from oncelog.queue.inbox_sql import Call, Rows, SqlConnection
 from oncelog.queue.inbox_steps import Steps
 
+_AUTOCOMMIT = (
+    "this connection of SQLAlchemy has the isolation level AUTOCOMMIT: effect and key would not be one transaction; "
+    "use another level"
+)
 _FLUSHES_MAX = 100
 """How often SQLAlchemy itself flushes a session before it commits, while what it flushes leaves more to flush."""
 
@@ -51,12 +55,14 @@ class Sqlalchemy(SqlConnection):
         """Begin; SQLAlchemy itself sends BEGIN with the first statement."""
         joined = self.busy()
         if joined:
+            yield from self._check_not_failed(FAILED_BEFORE)
             yield from self._begin_in_sqlite("BEGIN")
         transaction = yield (self.raw.begin_nested() if joined else self.raw.begin())
         self._begun.append((transaction, joined))
         try:
             if not joined:
                 yield from self._begin_in_sqlite("BEGIN" if call is None else "BEGIN IMMEDIATE")
+            yield from self._check_has_transactions()
             return [] if call is None else (yield from self.make(call))
         except BaseException:
             yield from self.rollback()
@@ -146,7 +152,13 @@ class Sqlalchemy(SqlConnection):
             return error
         return self._error.instance("COMMIT", None, error, psycopg.Error, connection_invalidated=self._gone)
 
-    def _check_not_failed(self) -> Steps[None]:
+    def _check_has_transactions(self) -> Steps[None]:
+        """Raise if each statement would be committed by itself, whatever SQLAlchemy says of transactions."""
+        driver = yield from self._driver()
+        if _is_psycopg(driver) and driver.autocommit:
+            raise InvalidArgument(_AUTOCOMMIT)
+
+    def _check_not_failed(self, message: str = FAILED_INSIDE) -> Steps[None]:
         """Raise if PostgreSQL would answer a commit by taking all back."""
         if self.dialect != "postgresql":
             return
@@ -155,7 +167,7 @@ class Sqlalchemy(SqlConnection):
         if status is None:  # this driver does not tell; the server does
             yield from self.make(Call("SELECT 1", {}))
         elif status == IN_ERROR:
-            raise InvalidArgument(FAILED_INSIDE)
+            raise InvalidArgument(message)
 
     def _commit(self) -> Steps[None]:
         driver = yield from self._driver()

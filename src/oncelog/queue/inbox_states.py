@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from oncelog.errors import EffectFailed, IdConflict, Unavailable
+from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, Unavailable
 from oncelog.limits import INBOX_STORY_EVENTS_MAX
 
 Status = Literal["PENDING", "COMMITTED", "FAILED"]
@@ -71,10 +71,17 @@ _payload = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def fingerprint(payload: object) -> bytes | None:
-    """Return what tells two payloads apart; ``None`` for no payload."""
+    """Return what tells two payloads apart; ``None`` for no payload. ``InvalidArgument`` if it cannot be compared."""
     if payload is None:
         return None
-    data = bytes(payload) if isinstance(payload, bytes | bytearray | memoryview) else b"\x00msgpack" + _payload(payload)
+    if isinstance(payload, bytes | bytearray | memoryview):
+        data = bytes(payload)
+    else:
+        try:
+            data = b"\x00msgpack" + _payload(payload)
+        except Exception as error:
+            message = f"a payload of type {type(payload).__name__} cannot be compared ({error}): give plain values"
+            raise InvalidArgument(message) from error
     return hashlib.blake2b(data, digest_size=32).digest()
 
 

@@ -19,6 +19,7 @@ from oncelog.log import arguments
 from oncelog.queue import inbox_retention as retention
 from oncelog.queue.consumer import Consumer, Delivery
 from oncelog.queue.inbox import Inbox
+from oncelog.queue.inbox_decorator import check_runs_at_once
 from oncelog.queue.inbox_effect import Effect
 from oncelog.queue.inbox_states import Undecided
 from oncelog.queue.queue import Queue
@@ -153,11 +154,11 @@ class Worker:
         rest_s = _REST_S
         while self._wait_until(self._may_take) and not self._stopping:
             try:
+                self._prune()
                 for delivery in self._receive():
                     with self._changed:
                         self._in_hand[id(delivery)] = delivery
                     pool.submit(self._handle, delivery)
-                self._prune()
                 rest_s = _REST_S
             except Closed:
                 if not self._stopping:
@@ -419,6 +420,7 @@ def worker(
     if not callable(given):
         message = f"handler: is {type(given).__name__}, must be a function of a delivery"
         raise InvalidArgument(message)
+    check_runs_at_once(handler)
     if not 1 <= arguments.count("concurrency", concurrency) <= CONCURRENCY_MAX:
         message = f"concurrency is {concurrency}, must be from 1 to {CONCURRENCY_MAX}"
         raise InvalidArgument(message)
