@@ -4,7 +4,10 @@ look at what is left of it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -190,6 +193,49 @@ def redis_server() -> Iterator[Path]:
         server.terminate()
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Restarted:
+    """A PostgreSQL that a test ends and starts again, by its process id and its own command."""
+
+    def __init__(self, url: str) -> None:
+        """Take one that runs, and that nobody else uses."""
+        self.url = url
+        self._folder = Path(str(psycopg.conninfo.conninfo_to_dict(url)["host"]))
+        self._pid = int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+        self._command = Path(f"/proc/{self._pid}/cmdline").read_text().split("\0")[:-1]
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        os.kill(self._pid, signal.SIGINT)
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
+
+    def start(self) -> None:
+        """Start it again, and wait until it answers."""
+        owner = (self._folder / "data").stat()
+        identity: dict[str, Any] = {}
+        if os.getuid() == 0:
+            identity = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+        self._server = subprocess.Popen(
+            self._command, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **identity
+        )
+        self._pid = self._server.pid
+        pause = threading.Event()
+        for _ in range(6_000):
+            assert self._server.poll() is None, "PostgreSQL ended at once"
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url).close()
+                return
+            pause.wait(0.01)
+        message = "PostgreSQL does not answer"
+        raise AssertionError(message)
+
+    def close(self) -> None:
+        """End it for good."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait()
 
 
 def _wait(socket: Path, server: subprocess.Popen[bytes]) -> None:

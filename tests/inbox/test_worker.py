@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
-import redis
 
 import oncelog
 from oncelog import (
@@ -33,7 +32,8 @@ from oncelog import (
 )
 from oncelog.queue import inbox_retention, inbox_worker
 from oncelog.queue.inbox_worker import Worker
-from tests.inbox.places import AnyPlace, Place
+from tests.inbox.places import AnyPlace, Place, Restarted
+from tests.queue.servers import postgresql
 
 ROOT = Path(__file__).parents[2]
 PROMPT = QueueSettings(retry=RetryPolicy(max_attempts=3, backoff_s=0.0, max_backoff_s=0.0, jitter=0.0))
@@ -208,50 +208,59 @@ def test_without_an_inbox_it_is_at_least_once(queue: Queue) -> None:
     assert seen == [1, 2]
 
 
-def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, tmp_path: Path) -> None:
-    """The inbox's server goes and comes back: the worker waits, takes nothing, and goes on without a lost attempt."""
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    command = ["redis-server", "--port", "0", "--unixsocket", str(folder / "s"), "--dir", str(folder)]
-    command += ["--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"]
-
-    def start() -> subprocess.Popen[bytes]:
-        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        for _ in range(3_000):
-            try:
-                redis.Redis(unix_socket_path=str(folder / "s")).ping()
-            except redis.exceptions.ConnectionError:
-                threading.Event().wait(0.01)
-            else:
-                return started
-        raise AssertionError
-
-    server = start()
-    attempts: list[int] = []
+def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL is stopped, also under a handler at work, and started again: the worker waits, takes nothing, and goes
+    on without a lost attempt or a double effect.
+    """
+    monkeypatch.setattr(inbox_worker, "_REST_S_MAX", 0.1)
+    attempts: list[tuple[str, int]] = []
+    until = Until()
 
     def handler(delivery: Delivery, effect: Effect) -> None:
-        attempts.append(delivery.attempts)
-        effect.connection.rpush("effects", delivery.id)
+        attempts.append((delivery.id, delivery.attempts))
+        effect.connection.execute("INSERT INTO effects VALUES (%s)", (delivery.id,))
+        if delivery.id == "under" and len(attempts) == 2:
+            server.stop()
 
-    until = Until()
-    with Inbox(redis.Redis(unix_socket_path=str(folder / "s"))) as inbox:
-        with work(queue, handler, until, inbox=inbox) as worker:
+    with postgresql() as url:
+        server = Restarted(url)
+        place = Place("psycopg, autocommit", url)
+        with Inbox(url) as inbox, work(queue, handler, until, inbox=inbox) as worker:
             queue.send(b"", id="before")
             until.wait("done")
-            server.terminate()
-            server.wait()
+            queue.send(b"", id="under")
+            until.wait("away")
             for number in range(3):
                 queue.send(b"", id=f"while-{number}")
-            until.wait("away")
             assert worker.state == "waiting"
-            server = start()
-            until.wait("done", 4)
-        effects: Any = redis.Redis(unix_socket_path=str(folder / "s")).lrange("effects", 0, -1)
-    server.terminate()
-    server.wait()
-    assert sorted(effects) == [b"before", b"while-0", b"while-1", b"while-2"]
-    assert attempts == [1, 1, 1, 1]
-    assert worker.counts() == {"done": 4, "away": 1, "back": 1}
+            assert [delivery.id for delivery in worker.in_hand()] == ["under"]
+            server.start()
+            until.wait("done", 5)
+        assert sorted(place.effects()) == ["before", "under", "while-0", "while-1", "while-2"]
+        place.close()
+        server.close()
+    assert {count for _, count in attempts} == {1}
+    assert worker.counts() == {"done": 5, "away": 1, "back": 1}
+
+
+def test_a_message_that_breaks_its_transaction_each_time_spends_attempts(queue: Queue, postgres_url: str) -> None:
+    """The database is there, and the connection is lost under this handler again and again (it idles too long in its
+    transaction, say): a worker does not go on with it for ever.
+    """
+    place = Place("psycopg, autocommit", postgres_url)
+    queue.send(b"", id="m")
+    until = Until()
+
+    def handler(delivery: Delivery, effect: Effect) -> None:
+        with place.direct() as direct:
+            direct.execute("SELECT pg_terminate_backend(%s)", (effect.connection.info.backend_pid,))
+
+    with place.inbox() as inbox, work(queue, handler, until, inbox=inbox):
+        until.wait("failed", 3)
+    [letter] = queue.dead_letters.list()
+    assert letter.attempts == 3
+    assert "Unavailable" in letter.last_error
+    place.close()
 
 
 def test_deliveries_are_renewed_while_a_handler_runs(queue: Queue, tmp_path: Path) -> None:
@@ -404,6 +413,44 @@ def test_what_a_worker_cannot_do_is_refused(queue: Queue, tmp_path: Path) -> Non
     place.close()
 
 
+def test_a_handler_that_cannot_be_called_is_refused_before_it_spends_attempts(queue: Queue) -> None:
+    """Every message would end among the dead letters because of a missing parameter."""
+
+    def generator(delivery: Delivery) -> Iterator[int]:
+        yield delivery.attempts
+
+    def takes_two(delivery: Delivery, other: object) -> tuple[object, ...]:
+        return delivery, other
+
+    def takes_effect(delivery: Delivery, effect: Effect) -> tuple[object, ...]:
+        return delivery, effect
+
+    wrong: list[Callable[..., Any]] = [lambda: None, takes_two, takes_effect, generator]
+    for handler in wrong:
+        with pytest.raises(InvalidArgument):
+            oncelog.worker(queue, "mailer", handler)
+
+
+class _Called:
+    async def __call__(self, delivery: Delivery, effect: Effect) -> str:
+        await asyncio.sleep(0)
+        return f"{effect.id} {delivery.attempts}"
+
+
+def test_an_object_may_be_a_handler(queue: Queue, tmp_path: Path) -> None:
+    """Also one that is called as a coroutine function is."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    queue.send(b"", id="m")
+    until = Until()
+    with place.inbox() as inbox:
+        with work(queue, _Called(), until, inbox=inbox):
+            until.wait("done")
+        [known] = inbox.show("0:0:m")
+    assert known.result == f"{known.effect_id} 1"
+    assert until.told == [("done", "emails 0:0:m (attempt 1)")]
+    place.close()
+
+
 # In the shell.
 
 HANDLER = """
@@ -448,7 +495,8 @@ def test_a_worker_in_the_shell_drains_on_sigterm(queue: Queue, db: Database, tmp
     out, _ = worker.communicate(timeout=60)
     told = [msgspec.json.decode(line) for line in out.splitlines()]
     assert worker.returncode == 0
-    assert [line["event"] for line in told[:-1]] == ["done"]
+    assert [line["event"] for line in told[:-1]] == ["draining", "done"]
+    assert "first" in told[0]["about"]
     assert told[-1] == {"counts": {"done": 1}}
     assert place.effects() == ["first"]
     shown = subprocess.run(

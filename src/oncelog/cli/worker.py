@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import oncelog
 from oncelog.cli.options import Json, Url, paragraphs
 from oncelog.cli.output import note, print_json, say
 from oncelog.cli.quantities import duration_s
+from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
 
 _STYLES = {"done": "green", "skipped": "cyan", "back": "green", "failed": "yellow", "dead": "red", "away": "red"}
@@ -96,19 +98,22 @@ def _loaded(function: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        message = f"{function!r} cannot be loaded: {error}"
+    except Exception as error:  # whatever a module does when it is loaded
+        reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        message = f"{function!r} cannot be loaded: {reason}"
         raise InvalidArgument(message) from error
     loaded: Callable[..., Any] = found
     return loaded
 
 
 def _report(word: str, about: str) -> None:
-    say((f"{word:<8}", _STYLES.get(word, "")), about)
+    at = datetime.fromtimestamp(SYSTEM.now_us() / 1e6, UTC)
+    first, *_ = about.splitlines() or [""]
+    say((f"{at:%H:%M:%S} ", "dim"), (f"{word:<8} ", _STYLES.get(word, "")), first)
 
 
 def _json_report(word: str, about: str) -> None:
-    print_json({"event": word, "about": about})
+    print_json({"event": word, "about": about, "at_us": SYSTEM.now_us()})
     sys.stdout.flush()
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -19,8 +17,8 @@ from oncelog.log import arguments
 from oncelog.queue import inbox_retention as retention
 from oncelog.queue.consumer import Consumer, Delivery
 from oncelog.queue.inbox import Inbox
-from oncelog.queue.inbox_decorator import check_runs_at_once
 from oncelog.queue.inbox_effect import Effect
+from oncelog.queue.inbox_handlers import described, is_async, takes_effect
 from oncelog.queue.inbox_states import Undecided
 from oncelog.queue.queue import Queue
 
@@ -29,6 +27,8 @@ _RECEIVE_S = 1.0
 _REST_S = 0.05
 _REST_S_MAX = 5.0
 _PRUNE_S = 3600.0
+_BROKEN_MAX = 2
+"""How often a transaction may be lost while the database answers, before that counts as a failure of its message."""
 
 Report = Callable[[str, str], None]
 """Is told what happened (a word that ``Worker.counts`` counts, too), and to what."""
@@ -47,6 +47,7 @@ class Worker:
         group: str,
         handler: Callable[..., Any],
         *,
+        takes_effect: bool,
         inbox: Inbox | None,
         concurrency: int,
         ack_timeout_s: float | None,
@@ -56,7 +57,7 @@ class Worker:
         self._queue = queue
         self._group = group
         self._handler: Callable[..., Any] = handler
-        self._takes_effect = "effect" in inspect.signature(handler).parameters
+        self._takes_effect = takes_effect
         self._inbox = inbox
         self._concurrency = concurrency
         self._timeout_s = ack_timeout_s if ack_timeout_s is not None else queue.settings.ack_timeout_s
@@ -131,6 +132,8 @@ class Worker:
                 self._take_all(pool)
             finally:
                 self.stop()
+                if (held := self.in_hand()) and self._report is not None:
+                    self._report("draining", ", ".join(map(described, held)))
                 self._wait_until(lambda: not self._in_hand)
                 if looping is not None and self._loop is not None:
                     self._loop.call_soon_threadsafe(self._loop.stop)
@@ -139,7 +142,7 @@ class Worker:
 
     def _start_loop(self) -> threading.Thread | None:
         """Have an event loop for handlers that are coroutines."""
-        if not inspect.iscoroutinefunction(self._handler):
+        if not is_async(self._handler):
             return None
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._run_loop, args=(self._loop,), daemon=True)
@@ -198,7 +201,7 @@ class Worker:
         try:
             self._settle(delivery)
         except Exception as error:  # noqa: BLE001  it is delivered again: nothing is lost
-            self._tell("failed", f"{delivery!r}: {error!r}")
+            self._tell("failed", f"{described(delivery)}: {error!r}")
         finally:
             with self._changed:
                 self._in_hand.pop(id(delivery), None)
@@ -206,56 +209,63 @@ class Worker:
 
     def _settle(self, delivery: Delivery) -> None:
         """Have the effect, and tell the queue; as often as it takes while the databases are away."""
-        rest_s = _REST_S
+        trying = _Trying(delivery)
         while True:
-            own: list[Exception] = []
             try:
-                word = self._have(delivery, own)
+                word = self._have(trying)
             except Undecided as error:
                 self._nack(delivery, error, again=True)
-                return
             except Unavailable as error:
-                if error in own:  # what a handler could not reach is not the inbox
-                    self._nack(delivery, error, again=not self._is_final(error))
-                    return
-                if self._stopping:
-                    self._tell("left", f"{delivery!r}: {error}")
-                    return
-                self._note_away(str(error))
-                rest_s = self._rest(min(rest_s, max(error.retry_after_s, _REST_S)))
+                if self._tries_again(trying, error):
+                    continue
             except LeaseLost as error:
-                self._tell("late", f"{delivery!r}: {error}")
-                return
+                self._tell("late", f"{described(delivery)}: {error}")
             except Exception as error:  # noqa: BLE001  the handler's own
                 self._nack(delivery, error, again=not self._is_final(error))
-                return
             else:
                 self._ack(delivery, word)
-                return
+            return
 
-    def _have(self, delivery: Delivery, own: list[Exception]) -> str:
-        """Have the effect; ``own`` gets what the handler itself raised."""
+    def _tries_again(self, trying: _Trying, error: Unavailable) -> bool:
+        """Wait until the inbox is there again; ``False`` if it is not for that, and the message was dealt with."""
+        if error is trying.own:  # what a handler could not reach is not the inbox
+            self._nack(trying.delivery, error, again=not self._is_final(error))
+            return False
+        if self._stopping:
+            self._tell("left", f"{described(trying.delivery)}: {error}")
+            return False
+        trying.broken += self._note_away(str(error)) and trying.begun
+        if trying.broken >= _BROKEN_MAX:
+            self._nack(trying.delivery, error, again=True)
+            return False
+        trying.rest_s = self._rest(min(trying.rest_s, max(error.retry_after_s, _REST_S)))
+        return True
+
+    def _have(self, trying: _Trying) -> str:
+        """Have the effect."""
         if self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(self._have_async(delivery, own), self._loop).result()
+            return asyncio.run_coroutine_threadsafe(self._have_async(trying), self._loop).result()
         if self._inbox is None:
-            with _noted(own):
-                self._handler(delivery)
+            with trying:
+                self._handler(trying.delivery)
             return "done"
-        with self._inbox.once(delivery, group=self._group) as effect:
+        trying.begun = False
+        with self._inbox.once(trying.delivery, group=self._group) as effect:
             if not effect.done:
-                with _noted(own):
-                    effect.result = self._handler(delivery, **self._named(effect))
+                with trying:
+                    effect.result = self._handler(trying.delivery, **self._named(effect))
         return "skipped" if effect.done else "done"
 
-    async def _have_async(self, delivery: Delivery, own: list[Exception]) -> str:
+    async def _have_async(self, trying: _Trying) -> str:
         if self._inbox is None:
-            with _noted(own):
-                await self._handler(delivery)
+            with trying:
+                await self._handler(trying.delivery)
             return "done"
-        async with self._inbox.once(delivery, group=self._group) as effect:
+        trying.begun = False
+        async with self._inbox.once(trying.delivery, group=self._group) as effect:
             if not effect.done:
-                with _noted(own):
-                    effect.result = await self._handler(delivery, **self._named(effect))
+                with trying:
+                    effect.result = await self._handler(trying.delivery, **self._named(effect))
         return "skipped" if effect.done else "done"
 
     def _named(self, effect: Effect) -> dict[str, Any]:
@@ -277,7 +287,7 @@ class Worker:
                     rest_s = self._rest(rest_s)
                     continue
                 word = "left"
-            self._tell(word, repr(delivery))
+            self._tell(word, described(delivery))
             return
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
@@ -285,17 +295,18 @@ class Worker:
         try:
             delivery.nack(reason, retry=again)
         except (LeaseLost, Unavailable):
-            self._tell("late", f"{delivery!r}: {reason}")
+            self._tell("late", f"{described(delivery)}: {reason}")
         else:
-            self._tell("failed" if again else "dead", f"{delivery!r}: {reason}")
+            self._tell("failed" if again else "dead", f"{described(delivery)}: {reason}")
 
     # While the inbox's database is away, nothing is taken; what is in hand is kept, and tried again.
 
-    def _note_away(self, reason: str) -> None:
-        assert self._inbox is not None or reason
+    def _note_away(self, reason: str) -> bool:
+        """Wait until the inbox answers; return whether it did so at once."""
         rest_s = _REST_S
         while not self._stopping and not self._answers(reason):
             rest_s = self._rest(rest_s)
+        return rest_s == _REST_S
 
     def _answers(self, reason: str) -> bool:
         try:
@@ -361,13 +372,26 @@ class Worker:
             self._report(word, about)
 
 
-@contextlib.contextmanager
-def _noted(errors: list[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        errors.append(error)
-        raise
+class _Trying:
+    """A message whose effect is being had; a handler runs in a ``with`` of it."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.begun = False
+        """Whether its handler was called, the last time."""
+        self.own: BaseException | None = None
+        """What its handler raised itself."""
+        self.broken = 0
+        """How often its transaction was lost although the database was there."""
+        self.rest_s = _REST_S
+
+    def __enter__(self) -> None:
+        self.begun = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.own = error
 
 
 class _stopped_by_signals:  # noqa: N801  (used as a verb)
@@ -420,7 +444,6 @@ def worker(
     if not callable(given):
         message = f"handler: is {type(given).__name__}, must be a function of a delivery"
         raise InvalidArgument(message)
-    check_runs_at_once(handler)
     if not 1 <= arguments.count("concurrency", concurrency) <= CONCURRENCY_MAX:
         message = f"concurrency is {concurrency}, must be from 1 to {CONCURRENCY_MAX}"
         raise InvalidArgument(message)
@@ -433,6 +456,7 @@ def worker(
         queue,
         group,
         handler,
+        takes_effect=takes_effect(handler, with_inbox=inbox is not None),
         inbox=inbox,
         concurrency=concurrency,
         ack_timeout_s=ack_timeout_s,
