@@ -117,6 +117,11 @@ class Place:
         with self.direct() as connection:
             return int(connection.execute("SELECT count(*) FROM oncelog_inbox").fetchone()[0])
 
+    def dump(self) -> str:
+        """Return all that is stored of keys, as text."""
+        with self.direct() as connection:
+            return str(connection.execute("SELECT * FROM oncelog_inbox").fetchall())
+
     def close(self) -> None:
         """Close what was made."""
         for made in self._own:
@@ -170,6 +175,10 @@ class RedisPlace:
     def keys(self) -> int:
         """Return how many keys are stored."""
         return len(self._keys())
+
+    def dump(self) -> str:
+        """Return all that is stored of keys, as text."""
+        return str([self.client.hgetall(name) for name in self._keys()])
 
     def close(self) -> None:
         """Close the client."""

@@ -309,6 +309,28 @@ def test_erasure_forgets_all_but_the_key(place: AnyPlace) -> None:
     assert place.effects() == ["effect"]
 
 
+def test_nothing_personal_is_left_after_an_erasure(kind: AnyPlace) -> None:
+    """Looked for in all that is stored: not in the name, nor in a reason, whoever wrote it; and it is still refused."""
+    with kind.inbox(final=(ValueError,), lease_s=60) as inbox:
+        fail(kind, inbox, ValueError("no route to anna"), key="anna-failed")
+        fail(kind, inbox, RuntimeError("anna is out"), key="anna-again")
+        inbox.resolve("anna-again", to="failed")
+        act(kind, inbox, key="anna-done", payload={"to": "anna"}, result="sent to anna")
+        with pytest.raises(LeaseLost), inbox.once("anna-pending"):
+            kind.expire()
+            with pytest.raises(Unavailable, match="come back"):
+                inbox.erase("anna-pending")
+            inbox.resolve("anna-pending", to="committed", result="anna has it")
+        for key in ("anna-failed", "anna-again", "anna-done", "anna-pending"):
+            inbox.erase(key)
+        assert "anna" not in kind.dump()
+        for key in ("anna-failed", "anna-again"):
+            with pytest.raises(EffectFailed):
+                act(kind, inbox, key=key)
+        for key in ("anna-done", "anna-pending"):
+            assert act(kind, inbox, key=key).done
+
+
 def test_each_key_is_kept_as_long_as_it_was_stored_for(place: AnyPlace) -> None:
     """Retention belongs to the key: another inbox with a shorter one cannot make it forgotten, and nothing that is
     pending goes.

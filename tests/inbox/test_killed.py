@@ -107,8 +107,8 @@ class Stage:
     def both(self) -> tuple[int, list[str]]:
         """Return how often the effect is there and the status of its key, at one moment."""
         if self.in_redis:
-            statuses: list[Any] = [self.client.hget(key, "status") for key in self.client.keys("oncelog:inbox:*")]
-            return self.effects(), statuses
+            with Inbox(self.client) as inbox:
+                return self.effects(), [known.status for known in inbox.show("k")]
         row = self.client.execute(
             "SELECT (SELECT count(*) FROM effects), (SELECT status FROM oncelog_inbox)"
         ).fetchone()

@@ -4,13 +4,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import oncelog
-from oncelog import Inbox, LeaseLost, Unsupported
+from oncelog import Inbox, InvalidArgument, LeaseLost, LogSettings, NotFound, Unsupported, Window, limits
 from oncelog.log.log import Log
 from tests.inbox.places import AnyPlace, Place, RedisPlace
 
@@ -61,6 +64,106 @@ def test_a_reader_that_was_overtaken_changes_nothing(database: AnyPlace, log: Lo
         database.run(step.connection, statement)
         database.act(step.connection)
     assert database.effects() == []
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Return a place in a SQLite file."""
+    made = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    yield made
+    made.close()
+
+
+def test_readers_of_two_logs_do_not_meet(place: Place) -> None:
+    """Nor does the reader of a log that was deleted meet its successor: it would leave out all that is new."""
+    with place.inbox() as inbox, oncelog.connect("memory://") as db:
+        for _ in range(2):
+            for name in ("numbers", "others"):
+                made = db.log(name, create=True)
+                with made.writer() as writer:
+                    writer.append(b"7")
+                assert add_up(inbox, made) == 1
+            db.delete("numbers")
+            db.delete("others")
+
+
+def test_two_readers_of_one_name_share_the_work(postgres_url: str, log: Log) -> None:
+    """Each entry is one's alone, and the sum is that of all, however they take turns."""
+    place = Place("psycopg", postgres_url)
+    with place.inbox() as inbox:
+        inbox.ping()
+        seen: list[int] = []
+
+        def work() -> None:
+            while taken := add_up(inbox, log, 1):
+                seen.append(taken)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 25
+        with inbox.reader(log, "sum").step() as step:
+            assert (step.position, step.state) == (25, sum(range(25)))
+    place.close()
+
+
+def test_a_state_that_cannot_be_stored_takes_the_step_back(place: Place, log: Log) -> None:
+    """And leaves no transaction open in which it would live on."""
+    connection = place.connect()
+    inbox = Inbox(connection)
+    with pytest.raises(InvalidArgument), inbox.reader(log, "sum").step(10) as step:
+        place.act(connection)
+        step.state = object()
+    assert not connection.in_transaction
+    assert place.effects() == []
+    for limit in (0, -1, "ten"):
+        with pytest.raises(InvalidArgument):
+            inbox.reader(log, "sum").step(limit)  # type: ignore[arg-type]
+
+
+def test_what_is_truncated_away_is_told_and_somebody_decides(place: Place, tmp_path: Path) -> None:
+    """Nothing is left out silently: the reader stops until it is told where to go on, and keeps its state."""
+    settings = LogSettings(segment_bytes=limits.SEGMENT_BYTES_MIN, window=Window(duration_s=0.001, max_keys=1))
+    with oncelog.connect(f"file://{tmp_path}/db") as db, place.inbox() as inbox:
+        log = db.log("numbers", settings, create=True)
+        reader = inbox.reader(log, "sum")
+        with log.writer() as writer:
+            for _ in range(4):
+                writer.append(b"7" * limits.SEGMENT_BYTES_MIN)
+        with reader.step(1) as step:
+            step.state = "kept"
+        first = log.truncate(before=3).first_position
+        assert first > 1
+        with pytest.raises(NotFound) as gone, reader.step():
+            pass
+        assert "move" in gone.value.__notes__[0]
+        reader.move(first)
+        with reader.step() as step:
+            assert (step.position, step.state, len(step.entries)) == (first, "kept", 4 - first)
+
+
+def test_readers_on_asynchronous_connections(postgres_url: str, log: Log) -> None:
+    """The same with ``await``."""
+    place = Place("psycopg", postgres_url)
+
+    async def run() -> list[int]:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            reader = Inbox(connection).reader(log, "sum")
+            counts = []
+            for _ in range(3):
+                async with reader.step(20) as step:
+                    counts.append(len(step.entries))
+                    await step.connection.execute("INSERT INTO effects VALUES ('step')")
+            await reader.amove(24)
+            async with reader.step() as step:
+                counts.append(len(step.entries))
+            return counts
+
+    assert asyncio.run(run()) == [20, 5, 0, 1]
+    assert place.effects() == ["step", "step"]
+    place.close()
 
 
 def test_a_position_needs_a_transaction(redis_socket: Path, log: Log) -> None:

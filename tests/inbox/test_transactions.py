@@ -455,6 +455,30 @@ def test_a_redis_that_forgets_keys_is_refused(redis_socket: Path) -> None:
             client.config_set("maxmemory-policy", "noeviction")
 
 
+def test_a_client_that_sends_again_what_was_done_is_answered_again(redis_socket: Path) -> None:
+    """Redis clients repeat a command whose answer was lost: the key is still one's own, and the end is the same."""
+
+    class Repeating(redis.Redis):
+        def evalsha(self, *arguments: Any) -> Any:
+            super().evalsha(*arguments)
+            return super().evalsha(*arguments)
+
+    client = Repeating(unix_socket_path=str(redis_socket))
+    client.flushall()
+    inbox = Inbox(client)
+    with pytest.raises(RuntimeError), inbox.once("k"):
+        raise RuntimeError
+    with inbox.once("k") as effect:
+        assert (effect.done, effect.attempts, effect.last_error) == (False, 2, "RuntimeError: ")
+        effect.result = 7
+    with inbox.once("k") as effect:
+        assert (effect.done, effect.result) == (True, 7)
+    known = inbox.look("k")
+    assert known is not None
+    assert [event.what for event in known.story] == ["claimed", "failed", "claimed", "committed"]
+    client.close()
+
+
 def test_redis_behind_a_function_needs_a_lease(redis_socket: Path) -> None:
     """There is no transaction that could hold the key: without a lease two would be at work at once."""
     client = redis.Redis(unix_socket_path=str(redis_socket))

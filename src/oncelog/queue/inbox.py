@@ -246,10 +246,16 @@ class Inbox(Handle):
 
     def erase(self, message: object = None, **named: Any) -> None:
         """Forget the payload's fingerprint, the result, the reasons of failures and the name of a key. It is still
-        refused, or done, as before. Raises ``NotFound``, and ``Unavailable`` while an attempt holds it.
+        refused, or done, as before. Raises ``NotFound``, and ``Unavailable`` while an attempt holds it, or may still
+        come back with a result because nobody has taken it over or resolved it.
         """
         identity = self._identity(message, **named)
         stored = self._there(identity)
+        if stored.status == "PENDING":
+            error = (
+                f"{identity}: the lease of {stored.owner} ran out, and it may come back: say what became of it first"
+            )
+            raise Unavailable(error, outcome="unknown")
         self._change(identity, lambda connection: connection.erase(identity, stored))
 
     def prune(self, *, refused: Callable[[Sequence[Row]], Collection[bytes]] | None = None) -> int:

@@ -236,7 +236,7 @@ class Once:
 
     def _finish(self) -> Steps[None]:
         try:
-            result, plain = _encoded(self.effect.result, self._rules.returns)
+            result, plain = encoded(self.effect.result, self._rules.returns)
         except InvalidArgument as error:
             yield from self._failed(error)
             raise
@@ -293,18 +293,18 @@ def _lost(identity: Identity) -> str:
     )
 
 
-def _encoded(result: object, returns: Any) -> tuple[bytes | None, Any]:
+def encoded(result: object, returns: Any) -> tuple[bytes | None, Any]:
     """Return a result as it is stored, and as it will be given to whoever comes again."""
     try:
-        encoded = states.encode_result(result)
-        plain = states.decode_result(encoded, returns)
+        stored = states.encode_result(result)
+        plain = states.decode_result(stored, returns)
     except Exception as error:  # whatever a user's object or type raises
         message = f"a result of type {type(result).__name__} cannot be stored ({error}): give plain values"
         raise InvalidArgument(message) from error
-    if encoded is not None and len(encoded) > limits.INBOX_RESULT_BYTES_MAX:
-        message = f"a result of {len(encoded)} bytes: at most {limits.INBOX_RESULT_BYTES_MAX} are stored"
+    if stored is not None and len(stored) > limits.INBOX_RESULT_BYTES_MAX:
+        message = f"a result of {len(stored)} bytes: at most {limits.INBOX_RESULT_BYTES_MAX} are stored"
         raise InvalidArgument(message)
-    return encoded, plain
+    return stored, plain
 
 
 def _cut(reason: str) -> str:

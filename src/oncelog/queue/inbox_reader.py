@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from oncelog.errors import LeaseLost, Unsupported
+from oncelog.errors import InvalidArgument, LeaseLost, NotFound, Unsupported
+from oncelog.log import arguments
 from oncelog.log.log import Log
 from oncelog.queue import inbox_states as states
-from oncelog.queue.inbox_effect import explained
+from oncelog.queue.inbox_effect import encoded, explained
 from oncelog.queue.inbox_homes import Home
 from oncelog.queue.inbox_sql import SqlConnection
-from oncelog.queue.inbox_steps import Steps, run
+from oncelog.queue.inbox_steps import Steps, run, run_async
 from oncelog.queue.inbox_store import Connection
 from oncelog.types import Entry
 
@@ -36,7 +37,7 @@ class Step:
 
 
 class Reading:
-    """What ``PositionReader.step`` returns: enter it with ``with``."""
+    """What ``PositionReader.step`` returns: enter it with ``with``, or ``async with`` where connections are so."""
 
     def __init__(self, home: Home, name: str, read: Callable[[int], Sequence[Entry]], start: int) -> None:
         self._home = home
@@ -49,19 +50,16 @@ class Reading:
     def __enter__(self) -> Step:
         return run(self._entered())
 
+    async def __aenter__(self) -> Step:
+        return await run_async(self._entered())
+
     def _entered(self) -> Steps[Step]:
-        with explained(None):
-            connection = yield from self._home.take()
-        if not isinstance(connection, SqlConnection):
-            yield from self._home.give_back(connection)
-            message = "a position is stored in a transaction, and there is none here: use SQLite or PostgreSQL"
-            raise Unsupported(message)
-        self._connection = connection
+        self._connection = yield from _taken(self._home)
         try:
-            with explained(connection):
+            with explained(self._connection):
                 yield from self._begin()
         except BaseException:
-            yield from self._home.give_back(connection)
+            yield from self._home.give_back(self._connection)
             raise
         return self._step
 
@@ -80,6 +78,11 @@ class Reading:
     ) -> None:
         run(self._left(error))
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await run_async(self._left(error))
+
     def _left(self, error: BaseException | None) -> Steps[None]:
         connection, step = self._connection, self._step
         try:
@@ -87,34 +90,77 @@ class Reading:
                 if error is not None or not step.entries:
                     yield from connection.rollback()
                     return
-                state = states.encode_result(step.state)
+                state = yield from self._encoded(step.state)
                 if not (yield from connection.advance(self._name, step.position, step.next_position, state)):
-                    message = (
-                        f"reader {self._name!r} is not at {step.position} any more: another has gone on from there"
-                    )
+                    message = f"the reader is not at {step.position} any more: another has gone on from there"
                     raise LeaseLost(message)
         finally:
             yield from self._home.give_back(connection)
+
+    def _encoded(self, state: object) -> Steps[bytes | None]:
+        try:
+            return encoded(state, Any)[0]
+        except InvalidArgument:
+            yield from self._connection.rollback()
+            raise
+
+
+def _taken(home: Home) -> Steps[SqlConnection]:
+    with explained(None):
+        connection = yield from home.take()
+    if not isinstance(connection, SqlConnection):
+        yield from home.give_back(connection)
+        message = "a position is stored in a transaction, and there is none here: use SQLite or PostgreSQL"
+        raise Unsupported(message)
+    return connection
 
 
 class PositionReader:
     """Reads a log step by step, each from where the last that was committed ended. Made by ``Inbox.reader``.
 
-    Several may run under one name: each step is one's alone.
+    Several may run under one name: each step is one's alone. The name is the log's own: readers of two logs, or of one
+    that was deleted and of its successor, do not meet.
     """
 
     def __init__(self, home: Home, log: Log, name: str, start: int) -> None:
         self._home = home
         self._log = log
         self._name = name
+        self._stored_as = f"{log.log_id}/{name}"
         self._start = start
 
     def step(self, limit: int = 1000) -> Reading:
         """Return the next entries (none: there are none now) to be used in a ``with``. What is done there on
         ``step.connection``, the state and the new position are committed together, or, after an error, not at all.
+
+        Entering raises ``NotFound`` when entries that were not read are truncated away: see ``move``.
         """
-        return Reading(self._home, self._name, lambda position: self._entries(position, limit), self._start)
+        if arguments.count("limit", limit) < 1:
+            message = f"limit is {limit}, must be at least 1"
+            raise InvalidArgument(message)
+        return Reading(self._home, self._stored_as, lambda position: self._entries(position, limit), self._start)
+
+    def move(self, to: int) -> None:
+        """Go on from a position: what lies before it is left out, or what lies behind it comes again. State stays."""
+        run(self._moved(arguments.count("to", to)))
+
+    async def amove(self, to: int) -> None:
+        """Do as ``move`` does, where connections are asynchronous."""
+        await run_async(self._moved(arguments.count("to", to)))
+
+    def _moved(self, to: int) -> Steps[None]:
+        connection = yield from _taken(self._home)
+        try:
+            with explained(connection):
+                position, state = yield from connection.position(self._stored_as, self._start)
+                yield from connection.advance(self._stored_as, position, to, state)
+        finally:
+            yield from self._home.give_back(connection)
 
     def _entries(self, position: int, limit: int) -> list[Entry]:
-        with self._log.read(start=position) as entries:
-            return list(itertools.islice(entries, limit))
+        try:
+            with self._log.read(start=position) as entries:
+                return list(itertools.islice(entries, limit))
+        except NotFound as error:
+            error.add_note(f"reader {self._name!r} stands at {position}: say where it is to go on by its move(…)")
+            raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from oncelog.errors import InvalidArgument, Unsupported
-from oncelog.queue.inbox_states import Identity, Stored, event_tail, shortened, without_reasons
+from oncelog.queue.inbox_states import Identity, Stored, event_tail, events, shortened, without_reasons
 from oncelog.queue.inbox_steps import Steps
 from oncelog.queue.inbox_store import Claim, Held, Outcome, Row
 
@@ -21,24 +21,28 @@ _PREFIX = "oncelog:inbox:"
 _SCAN = 500
 
 # The way of an effect: its key, and how it ended. ``ARGV`` of the first: nonce, head, lease in microseconds, tail of
-# the event; of the second: nonce, status, result, whether it is final, retention in microseconds (empty: for ever),
-# tail of the event, reason of a failure (or nothing). What is not written at first: attempts (1), first_us (as token).
-# To write few fields, each of them short, is most of what makes a script quick.
+# the event; of the second: nonce, status, result, tail of the event, retention in microseconds (empty: for ever), and
+# of a failure its reason and whether it is final. Either may come twice, when its answer was lost and the client has
+# sent it again: then it is answered again. What is not written at first: status (PENDING), token and first_us (the time
+# of the claim, with which the story begins), attempts (1), final and erased (0). To write few fields is most of what
+# makes a script quick. A "-" in a story stands for the token of the event before.
 _NOW = "local at = redis.call('TIME')\nlocal now = at[1] .. string.format('%06d', at[2])\n"
 _CLAIM = f"""{_NOW}
 if redis.call('HSETNX', KEYS[1], 'nonce', ARGV[1]) == 0 then return {{now, redis.call('HGETALL', KEYS[1])}} end
-redis.call('HSET', KEYS[1], 'status', 'PENDING', 'head', ARGV[2], 'token', now,
-  'until_us', string.format('%.0f', now + ARGV[3]), 'story', now .. ' ' .. now .. ARGV[4])
+redis.call('HSET', KEYS[1], 'head', ARGV[2], 'until_us', string.format('%.0f', now + ARGV[3]),
+  'story', now .. ' ' .. now .. ARGV[4])
 return now
 """
 _FINISH = f"""
-local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story')
-if was[1] ~= 'PENDING' or was[2] ~= ARGV[1] then return 0 end
+local was = redis.call('HMGET', KEYS[1], 'nonce', 'story', 'status')
+if was[1] ~= ARGV[1] then return 0 end
+if was[3] and was[3] ~= 'PENDING' then
+  return was[3] == ARGV[2] and string.sub(was[2], -#ARGV[4]) == ARGV[4] and 1 or 0
+end
 {_NOW}
-local keep = ARGV[5] == '' and '' or string.format('%.0f', now + ARGV[5])
-redis.call('HSET', KEYS[1], 'status', ARGV[2], 'result', ARGV[3], 'final', ARGV[4], 'until_us', '', 'keep_us', keep,
-  'story', was[4] .. now .. ' ' .. was[3] .. ARGV[6])
-if ARGV[7] then redis.call('HSET', KEYS[1], 'error', ARGV[7]) end
+redis.call('HSET', KEYS[1], 'status', ARGV[2], 'result', ARGV[3], 'story', was[2] .. now .. ARGV[4])
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'keep_us', string.format('%.0f', now + ARGV[5])) end
+if ARGV[6] then redis.call('HSET', KEYS[1], 'error', ARGV[6], 'final', ARGV[7]) end
 return 1
 """
 # All other changes. ARGV: the status and the nonce that must be there, whether a new token is drawn, the lease and the
@@ -47,12 +51,12 @@ _SWAP = """
 local at = redis.call('TIME')
 local now = at[1] * 1000000 + at[2]
 local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story', 'attempts')
-if was[1] ~= ARGV[1] or was[2] ~= ARGV[2] then return {0} end
+if not was[2] or (was[1] or 'PENDING') ~= ARGV[1] or was[2] ~= ARGV[2] then return {0} end
 local function span(text)
   if text == '' then return '' end
   return string.format('%.0f', now + tonumber(text))
 end
-local token, attempts = tonumber(was[3]), tonumber(was[5] or '1')
+local token, attempts = tonumber(was[3] or string.match(was[4], '%d+')), tonumber(was[5] or '1')
 if ARGV[3] == '1' then
   token = math.max(now, token + 1)
   attempts = attempts + 1
@@ -175,9 +179,11 @@ class Redis:
             raise InvalidArgument(message)
         given = (claim.nonce, _head(claim), claim.lease_us, event_tail("claimed", claim.owner))
         answer = yield from self._call(_CLAIM, _name(claim.identity), *given)
-        if isinstance(answer, list):
-            return _stored(_fields(answer[1]), int(answer[0]))
-        return Held(int(answer), 1, None)
+        if not isinstance(answer, list):
+            return Held(int(answer), 1, None)
+        stored = _stored(_fields(answer[1]), int(answer[0]))
+        mine = stored.nonce == claim.nonce and stored.status == "PENDING"
+        return Held(stored.token, stored.attempts, stored.error) if mine else stored
 
     def read(self, identity: Identity) -> Steps[Stored | None]:
         """Return what is stored of a key."""
@@ -210,9 +216,9 @@ class Redis:
     def finish(self, claim: Claim, outcome: Outcome) -> Steps[bool]:
         """Store how an attempt ended."""
         keep = "" if claim.retention_us is None else claim.retention_us
-        error = () if outcome.error is None else (outcome.error,)
-        tail = event_tail(outcome.event, claim.owner if outcome.error is None else outcome.error)
-        given = (claim.nonce, outcome.status, _armoured(outcome.result), int(outcome.final), keep, tail, *error)
+        failure = () if outcome.error is None else (outcome.error, int(outcome.final))
+        tail = " -" + event_tail(outcome.event, claim.owner if outcome.error is None else outcome.error)
+        given = (claim.nonce, outcome.status, _armoured(outcome.result), tail, keep, *failure)
         return bool((yield from self._call(_FINISH, _name(claim.identity), *given)))
 
     def note_failure(self, claim: Claim, outcome: Outcome) -> Steps[None]:
@@ -327,13 +333,23 @@ def _head_of(fields: dict[str, str]) -> _Head:
     return msgspec.json.decode(fields["head"], type=_Head)
 
 
+def _whole(story: str) -> str:
+    """Return a story in which every event has its token."""
+    token, lines = "", []
+    for line in story.splitlines(keepends=True):
+        at_us, own, rest = line.split(" ", 2)
+        token = token if own == "-" else own
+        lines.append(f"{at_us} {token} {rest}")
+    return "".join(lines)
+
+
 def _stored(fields: dict[str, str], now_us: int) -> Stored:
-    head, story = _head_of(fields), fields["story"]
-    last = story.rstrip("\n").rpartition("\n")[2]
+    head, story = _head_of(fields), _whole(fields["story"])
+    told = events(story)
     return Stored(
-        status=fields["status"],  # type: ignore[arg-type]
+        status=fields.get("status", "PENDING"),  # type: ignore[arg-type]
         nonce=fields["nonce"],
-        token=int(fields["token"]),
+        token=int(fields.get("token") or told[0].token),
         attempts=int(fields.get("attempts", 1)),
         owner=head.owner,
         fingerprint=base64.b64decode(head.fingerprint) or None,
@@ -342,8 +358,8 @@ def _stored(fields: dict[str, str], now_us: int) -> Stored:
         error=fields.get("error") or None,
         final=fields.get("final") == "1",
         erased=fields.get("erased") == "1",
-        first_us=int(fields.get("first_us", fields["token"])),
-        changed_us=int(last.partition(" ")[0]),
+        first_us=int(fields.get("first_us") or told[0].at_us),
+        changed_us=told[-1].at_us,
         keep_us=_number(fields.get("keep_us", "")),
         story=story,
         now_us=now_us,

@@ -192,9 +192,13 @@ def shortened(story: str) -> str:
     return "".join(story.splitlines(keepends=True)[-INBOX_STORY_EVENTS_MAX:])
 
 
+_OWNED = ("claimed", "committed", "result")
+"""What a worker did, told with its name; all else is told with a reason."""
+
+
 def without_reasons(story: str) -> str:
     """Return a story that says what happened and when, and nothing of what was in it."""
-    return "".join(event_line(*event[:3], "" if event.what == "failed" else event.detail) for event in events(story))
+    return "".join(event_line(*event[:3], event.detail if event.what in _OWNED else "") for event in events(story))
 
 
 # Results.
