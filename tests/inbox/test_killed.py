@@ -173,9 +173,20 @@ def proxied(stage: Stage, folder: Path) -> tuple[Proxy | None, str]:
     return None, stage.home
 
 
-@pytest.mark.parametrize("lease_s", [None, 60.0])
+@pytest.mark.parametrize(
+    ("stage", "lease_s", "through"),
+    [
+        ("sqlite", None, ""),
+        ("sqlite", 60.0, ""),
+        ("postgresql", None, ""),
+        ("postgresql", 60.0, ""),
+        ("postgresql", None, "+psycopg"),
+        ("redis", 60.0, ""),
+    ],
+    indirect=["stage"],
+)
 def test_killed_at_every_statement(
-    stage: Stage, lease_s: float | None, tmp_path_factory: pytest.TempPathFactory
+    stage: Stage, lease_s: float | None, through: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Wherever the worker dies, on the way to the server or back: there is one effect with its key, or neither, and the
     next worker brings it to one effect and its result.
@@ -183,6 +194,7 @@ def test_killed_at_every_statement(
     folder = Path(tmp_path_factory.mktemp("p"))
     proxy, home = proxied(stage, folder)
     kills = 0
+    home = home.replace("postgresql:", f"postgresql{through}:")
     with Victim("zygote", home, str(lease_s or 0)) as victim:
         for die_at in range(1, 200):
             stage.clear()

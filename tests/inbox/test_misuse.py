@@ -103,7 +103,7 @@ def test_one_connection_is_one_threads_at_a_time(tmp_path: Path) -> None:
 def test_tasks_that_share_one_connection_are_told_so(server_place: Place, postgres_url: str) -> None:
     """The same among tasks of one thread."""
 
-    async def run() -> list[Any]:
+    async def run() -> tuple[Any, Any]:
         async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
             inbox = Inbox(connection)
             begun = asyncio.Event()

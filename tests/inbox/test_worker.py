@@ -115,22 +115,20 @@ def test_a_message_whose_effect_is_there_is_skipped_and_acknowledged(kind: AnyPl
     assert queue.lag("mailer") == 0
 
 
-def test_a_dead_letter_whose_effect_had_committed_is_not_run_again(queue: Queue, tmp_path: Path) -> None:
+def test_a_dead_letter_whose_effect_had_committed_is_not_run_again(kind: AnyPlace, queue: Queue) -> None:
     """Redriven, it comes under another place in the log and its original key."""
-    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
     queue.send(b"welcome", id="user-7")
     until = Until()
-    with place.inbox() as inbox:
+    with kind.inbox() as inbox:
         with queue.consume("mailer") as deliveries:
             [delivery] = deliveries.receive()
             with inbox.once(delivery) as effect:
-                place.act(effect.connection)
+                kind.act(effect.connection)
             delivery.nack("the answer was lost", retry=False)
         assert queue.dead_letters.redrive() == 1
         with work(queue, lambda _: pytest.fail("it ran again"), until, inbox=inbox):
             until.wait("skipped")
-    assert place.effects() == ["effect"]
-    place.close()
+    assert kind.effects() == ["effect"]
 
 
 @pytest.mark.parametrize("final", [True, False])

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import redis
+import sqlalchemy
 
 import oncelog
 from oncelog import Delivery, Inbox, LeaseLost, Unavailable
@@ -52,6 +53,8 @@ class _DyingConnection(sqlite3.Connection):
 
 def connect(home: str, die_at: int = 0, busy_s: float = 0.02) -> Any:
     """Connect to a home: the path of a SQLite file, or a URL."""
+    if home.startswith("postgresql+psycopg"):
+        return sqlalchemy.create_engine(home).connect()
     if home.startswith("postgresql"):
         return psycopg.connect(home, autocommit=True)
     if home.startswith("unix:"):
@@ -64,7 +67,9 @@ def connect(home: str, die_at: int = 0, busy_s: float = 0.02) -> Any:
 
 def act(connection: Any, key: str, name: str, effect_id: str) -> None:
     """Have an effect: a row, or in Redis what another system does that knows the effect's id."""
-    if isinstance(connection, redis.Redis):
+    if isinstance(connection, sqlalchemy.Connection):
+        connection.execute(sqlalchemy.text("INSERT INTO effects VALUES (:key, :name)"), {"key": key, "name": name})
+    elif isinstance(connection, redis.Redis):
         connection.hsetnx(f"effects:{key}", effect_id, name)
     elif isinstance(connection, psycopg.Connection):
         connection.execute("INSERT INTO effects VALUES (%s, %s)", (key, name))

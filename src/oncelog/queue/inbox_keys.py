@@ -100,7 +100,8 @@ def _first(*values: str | None) -> str:
 
 def check(identity: Identity) -> None:
     """Raise ``InvalidArgument`` for names that cannot be stored."""
-    for name, value in zip(Identity._fields, identity, strict=True):
+    given: tuple[object, ...] = identity
+    for name, value in zip(Identity._fields, given, strict=True):
         if type(value) is str and len(value) <= _PLAIN and value.isascii() and "\0" not in value:
             continue
         if not isinstance(value, str):

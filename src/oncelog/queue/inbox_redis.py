@@ -51,7 +51,7 @@ _SWAP = """
 local at = redis.call('TIME')
 local now = at[1] * 1000000 + at[2]
 local was = redis.call('HMGET', KEYS[1], 'status', 'nonce', 'token', 'story', 'attempts')
-if not was[2] or (was[1] or 'PENDING') ~= ARGV[1] or was[2] ~= ARGV[2] then return {0} end
+if not was[2] or (was[1] or 'PENDING') ~= ARGV[1] or was[2] ~= ARGV[2] then return {0, '0', 0} end
 local function span(text)
   if text == '' then return '' end
   return string.format('%.0f', now + tonumber(text))
