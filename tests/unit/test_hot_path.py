@@ -115,6 +115,17 @@ def test_retries_in_columns_call_nothing_per_row(log: Log) -> None:
     assert calls < allowed_per_row(log), f"{calls} calls a row"
 
 
+@pytest.mark.parametrize("log", ["explicit"], indirect=True)
+def test_retries_among_many_call_nothing_per_record(log: Log) -> None:
+    """One known record among thousands must not have all of them answered one by one."""
+    records = [Record(b"%0100d" % number, id=f"order-{number}") for number in range(20_000)]
+    with log.writer() as writer:
+        writer.append_many(records[::2])
+        writer.append_many(records)
+        calls = calls_per_extra_row(lambda rows: lambda: writer.append_many(records[:rows]))
+    assert calls < CALLS_PER_ROW_MAX, f"{calls} calls a record"
+
+
 def test_read_arrow_calls_nothing_per_row(log: Log) -> None:
     """Columns are handed on as they lie in the file."""
     with log.writer() as writer:
