@@ -237,7 +237,7 @@ class LateMachine(WindowMachine):
 
 def check(machine: type[WindowMachine]) -> None:
     """Run a machine, quickly."""
-    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=24, stateful_step_count=30, deadline=None))
 
 
 def test_window() -> None:
