@@ -32,12 +32,13 @@ _WAIT_S = 60.0
 
 
 class WorkQueue(Protocol):
-    """A queue with one consumer group. Every call is durable on return."""
+    """A queue with one consumer group. Every call is durable on return, unless it says that it is not."""
 
     name: str
     note: str
     messages: int
     """How many a round has."""
+    durable: bool
 
     def open(self) -> None:
         """Start what has to run."""
@@ -61,6 +62,7 @@ class OncelogQueue:
 
     name = "Oncelog, state in SQLite"
     note = "send_many, receive, ack of a batch; every attempt counted on disk before its delivery"
+    durable = True
     messages = 20_000
 
     def __init__(self, folder: Path) -> None:
@@ -180,11 +182,15 @@ class JetStreamQueue(JetStream):
 
     messages = 2_000
 
-    def __init__(self, folder: Path) -> None:
-        """Have every write synced."""
-        super().__init__(folder, sync=True, atomic=True)
-        self.name = "NATS JetStream, work queue"
-        self.note = "sync_interval: always; atomic batches, which are synced once; pull of a batch, all acks in flight"
+    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+        """Have every write synced, or as it is by default."""
+        super().__init__(folder, sync=sync, atomic=True)
+        self.name = f"NATS JetStream, work queue{'' if sync else ', default'}"
+        self.note = (
+            "sync_interval: always; atomic batches, synced once; pull of a batch, all acks in flight, each synced"
+        )
+        if not sync:
+            self.note = "the same, synced every two minutes: an answer is NOT durable"
 
     async def _make_stream(self) -> None:
         config = {
@@ -232,6 +238,16 @@ class JetStreamQueue(JetStream):
         return len(found)
 
 
+class JetStreamQueueByDefault(JetStreamQueue):
+    """The same, without waiting for the disk."""
+
+    messages = 10_000
+
+    def __init__(self, folder: Path) -> None:
+        """Leave the syncing to the server."""
+        super().__init__(folder, sync=False)
+
+
 def _use(values: Sequence[bytes]) -> int:
     return sum(map(len, values))
 
@@ -242,6 +258,7 @@ MAKERS: Sequence[Callable[[Path], WorkQueue]] = (
     RedisQueue,
     PostgresQueue,
     JetStreamQueue,
+    JetStreamQueueByDefault,
 )
 
 
@@ -254,7 +271,14 @@ def queues(folder: Path, plan: Plan) -> list[Measurement]:
         opened: list[tuple[WorkQueue, Measurement]] = []
         for make in MAKERS:
             queue = make(folder)
-            row = Measurement(workload=WORKLOAD, contender=queue.name, unit="messages/s", rounds=[], note=queue.note)
+            row = Measurement(
+                workload=WORKLOAD,
+                contender=queue.name,
+                unit="messages/s",
+                rounds=[],
+                durable=queue.durable,
+                note=queue.note,
+            )
             found.append(row)
             try:
                 queue.open()

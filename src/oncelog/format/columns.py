@@ -153,7 +153,9 @@ def entries(
 def _moments(timestamp_us: Timestamps) -> Iterable[datetime]:
     if isinstance(timestamp_us, int):
         return repeat(moment(timestamp_us))
-    return map(moment, _micros_array(timestamp_us).tolist())
+    micros = _micros_array(timestamp_us).tolist()
+    known = {one: moment(one) for one in set(micros)}  # the records of a block have one
+    return map(known.__getitem__, micros)
 
 
 def _objects(column: pa.Array | None) -> Iterable[Any]:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import repeat
 
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, LeaseLost
@@ -256,14 +257,17 @@ class Consumer(Handle):
     def _fill(self, count: int) -> None:
         self._broker.bury()
         for run, entries in self._broker.claim(count, self._lease_us):
-            self._held += [Delivery(self._broker, entry, run) for entry in entries]
+            self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 
     def _hand_out(self, wanted: int) -> list[Delivery]:
         if self._held and self._held[0].until_us - self._broker.now_us() < self._lease_us // 2:
             self._renew()
-        return [self._held.popleft() for _ in range(min(wanted, len(self._held)))]
+        if wanted >= len(self._held):
+            found, self._held = list(self._held), deque()
+            return found
+        return [self._held.popleft() for _ in range(wanted)]
 
     def _renew(self) -> None:
         """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""

@@ -107,19 +107,32 @@ class Sending:
         if on_pending not in ("join", "refuse"):
             error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
             raise InvalidArgument(error)
-        results: list[Sent | OncelogError] = [Unavailable("not sent")] * len(outgoing)
         deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
+        if outgoing and self._topic.partitions == 1:
+            return _all_sent(self._send(0, [one.record for one in outgoing], on_pending, deadline_us))
+        results: list[Sent | OncelogError] = [Unavailable("not sent")] * len(outgoing)
         rows_of: dict[int, list[int]] = {}
         for row, one in enumerate(outgoing):
             rows_of.setdefault(one.partition, []).append(row)
         for partition, rows in rows_of.items():
-            records = [outgoing[row].record for row in rows]
-            with self._through_gate(partition, records, on_pending) as ended:
-                answers = self._append(partition, records, deadline_us)
-                ended.extend(answers)
-            for row, answer in zip(rows, answers, strict=True):
-                results[row] = _sent(partition, answer)
+            sent = self._send(partition, [outgoing[row].record for row in rows], on_pending, deadline_us)
+            for row, answer in zip(rows, sent, strict=True):
+                results[row] = answer
         return _all_sent(results)
+
+    def _send(
+        self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
+    ) -> list[Sent | OncelogError]:
+        """Append records to one partition, through the gate."""
+        with self._through_gate(partition, records, on_pending) as ended:
+            answers = self._append(partition, records, deadline_us)
+            ended.extend(answers)
+        return [
+            Sent(partition, answer.position, answer.timestamp, answer.duplicate)  # type: ignore[arg-type]
+            if isinstance(answer, Ack)  # of a record without a sequence, which has a position
+            else answer
+            for answer in answers
+        ]
 
     def _append(self, partition: int, records: list[Record], deadline_us: int) -> list[Ack | OncelogError]:
         """Append to one partition, again where that is safe: another writer may take the log in between."""
@@ -252,17 +265,10 @@ def _outcome(identity: str, answer: Ack | OncelogError) -> tuple[str, str, str |
     return identity, "FAILED", str(answer), None
 
 
-def _sent(partition: int, answer: Ack | OncelogError) -> Sent | OncelogError:
-    if isinstance(answer, OncelogError):
-        return answer
-    assert answer.position is not None
-    return Sent(partition, answer.position, answer.timestamp, answer.duplicate)
-
-
-def _all_sent(results: Sequence[Sent | OncelogError]) -> list[Sent]:
+def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
     errors = [result for result in results if isinstance(result, OncelogError)]
     if not errors:
-        return [result for result in results if isinstance(result, Sent)]
+        return results  # type: ignore[return-value]
     if len(results) == 1:
         raise errors[0]
     text = f"{len(errors)} of {len(results)} messages were refused, the first: {errors[0]}"
