@@ -87,15 +87,15 @@ def test_a_failure_leaves_nothing_but_its_reason(place: AnyPlace) -> None:
     assert known.story == sorted(known.story, key=lambda event: (event.token, event.at_us))
 
 
-def test_tokens_only_grow(place: AnyPlace) -> None:
+def test_tokens_only_grow(kind: AnyPlace) -> None:
     """Whoever compares tokens can tell which attempt is the later one."""
     tokens = []
-    with place.inbox() as inbox:
+    with kind.inbox() as inbox:
         for number in range(5):
             with pytest.raises(RuntimeError), inbox.once("k") as effect:
                 tokens.append(effect.token)
                 raise RuntimeError(number)
-        tokens.append(act(place, inbox).token)
+        tokens.append(act(kind, inbox).token)
     assert tokens == sorted(set(tokens))
 
 
@@ -129,7 +129,7 @@ def test_another_payload_is_a_conflict(place: AnyPlace) -> None:
     assert inbox.counts()["conflicts"] == 2
 
 
-def test_identity_is_tenant_topic_group_and_key(place: AnyPlace) -> None:
+def test_identity_is_tenant_topic_group_and_key(kind: AnyPlace) -> None:
     """The same key elsewhere is another effect, empty names are names, and no two places look the same."""
     scopes = [
         {},
@@ -141,12 +141,12 @@ def test_identity_is_tenant_topic_group_and_key(place: AnyPlace) -> None:
         {"topic": "a", "group": "b"},
         {"group": "ab"},
     ]
-    with place.inbox() as inbox:
+    with kind.inbox() as inbox:
         for scope in scopes * 2:
-            act(place, inbox, **scope)
+            act(kind, inbox, **scope)
         assert len(inbox.show("k")) == len(scopes)
         assert len({known.effect_id for known in inbox.show("k")}) == len(scopes)
-    assert len(place.effects()) == len(scopes)
+    assert len(kind.effects()) == len(scopes)
 
 
 def test_long_and_odd_keys_are_keys(place: AnyPlace) -> None:
@@ -161,14 +161,14 @@ def test_long_and_odd_keys_are_keys(place: AnyPlace) -> None:
     assert len(place.effects()) == len(odd)
 
 
-def test_an_empty_key_means_no_idempotence(place: AnyPlace) -> None:
+def test_an_empty_key_means_no_idempotence(kind: AnyPlace) -> None:
     """Whoever gives no key gets every effect, and nothing is stored of it."""
-    with place.inbox() as inbox:
-        act(place, inbox, key="k")
+    with kind.inbox() as inbox:
+        act(kind, inbox, key="k")
         for _ in range(2):
-            assert not act(place, inbox, key="", result=3).done
-    assert len(place.effects()) == 3
-    assert place.keys() == 1
+            assert not act(kind, inbox, key="", result=3).done
+    assert len(kind.effects()) == 3
+    assert kind.keys() == 1
 
 
 # Leases.
@@ -213,12 +213,12 @@ def test_the_late_one_changes_nothing(place: AnyPlace, owner: str) -> None:
     assert place.effects() == ["effect"]
 
 
-def test_a_late_failure_changes_nothing(place: AnyPlace) -> None:
+def test_a_late_failure_changes_nothing(kind: AnyPlace) -> None:
     """One who lost the key cannot make the other's effect fail."""
-    with place.inbox(lease_s=60) as late, place.inbox(lease_s=60) as prompt:
+    with kind.inbox(lease_s=60) as late, kind.inbox(lease_s=60) as prompt:
         with pytest.raises(RuntimeError), late.once("k"):
-            place.expire()
-            act(place, prompt)
+            kind.expire()
+            act(kind, prompt)
             raise RuntimeError
         known = late.look("k")
     assert known is not None
@@ -248,41 +248,41 @@ def test_a_lease_that_ran_out_and_nobody_took_still_counts(kind: AnyPlace) -> No
     assert kind.effects() == ["effect"]
 
 
-def test_expired_fail_makes_it_a_failure(place: AnyPlace) -> None:
+def test_expired_fail_makes_it_a_failure(kind: AnyPlace) -> None:
     """Whoever would rather not do it twice than do it at all can have that."""
-    with place.inbox(lease_s=60, expired="fail") as inbox:
+    with kind.inbox(lease_s=60, expired="fail") as inbox:
         with pytest.raises(LeaseLost), inbox.once("k"):
-            place.expire()
+            kind.expire()
             with pytest.raises(EffectFailed) as failed:
-                act(place, inbox)
+                act(kind, inbox)
             assert failed.value.error == "lease_expired"
         known = inbox.look("k")
     assert known is not None
     assert (known.status, known.final) == ("FAILED", True)
-    assert place.effects() == []
+    assert kind.effects() == []
 
 
 @pytest.mark.parametrize("to", ["committed", "failed", "again"])
-def test_expired_manual_waits_for_somebody(place: AnyPlace, to: Any) -> None:
+def test_expired_manual_waits_for_somebody(kind: AnyPlace, to: Any) -> None:
     """Nobody knows whether it happened: it is not run before somebody has looked, and then as they say."""
-    with place.inbox(lease_s=60, expired="manual") as inbox:
+    with kind.inbox(lease_s=60, expired="manual") as inbox:
         with pytest.raises(LeaseLost), inbox.once("k"):
-            place.expire()
+            kind.expire()
             for _ in range(2):
                 with pytest.raises(Unavailable, match="resolve") as unknown:
-                    act(place, inbox)
+                    act(kind, inbox)
                 assert unknown.value.outcome == "unknown"
             inbox.resolve("k", to=to, result="by hand")
         if to == "committed":
-            assert act(place, inbox).result == "by hand"
+            assert act(kind, inbox).result == "by hand"
             with pytest.raises(InvalidArgument, match="taken back"):
                 inbox.resolve("k", to="again")
         elif to == "failed":
             with pytest.raises(EffectFailed):
-                act(place, inbox)
+                act(kind, inbox)
         else:
-            assert not act(place, inbox).done
-    assert place.effects() == (["effect"] if to == "again" else [])
+            assert not act(kind, inbox).done
+    assert kind.effects() == (["effect"] if to == "again" else [])
 
 
 # Forgetting.
@@ -331,16 +331,16 @@ def test_nothing_personal_is_left_after_an_erasure(kind: AnyPlace) -> None:
             assert act(kind, inbox, key=key).done
 
 
-def test_each_key_is_kept_as_long_as_it_was_stored_for(place: AnyPlace) -> None:
+def test_each_key_is_kept_as_long_as_it_was_stored_for(kind: AnyPlace) -> None:
     """Retention belongs to the key: another inbox with a shorter one cannot make it forgotten, and nothing that is
     pending goes.
     """
-    with place.inbox(retention_s=3600) as short, place.inbox() as long:
-        act(place, short, key="short")
-        fail(place, short, RuntimeError(), key="failed")
-        act(place, long, key="long")
+    with kind.inbox(retention_s=3600) as short, kind.inbox() as long:
+        act(kind, short, key="short")
+        fail(kind, short, RuntimeError(), key="failed")
+        act(kind, long, key="long")
         assert short.prune() == 0
-        place.age()
+        kind.age()
         asked: list[int] = []
 
         def refused(digests: Any) -> Any:
@@ -350,20 +350,20 @@ def test_each_key_is_kept_as_long_as_it_was_stored_for(place: AnyPlace) -> None:
         assert short.prune(refused=refused) == 0
         assert asked == [2]
         assert long.prune() == 2
-        assert act(place, long, key="long").done
-        assert not act(place, long, key="short").done
-    with place.inbox(retention_s=3600, lease_s=60) as inbox, inbox.once("pending"):
-        place.age()
+        assert act(kind, long, key="long").done
+        assert not act(kind, long, key="short").done
+    with kind.inbox(retention_s=3600, lease_s=60) as inbox, inbox.once("pending"):
+        kind.age()
         assert inbox.prune() == 0
 
 
 # Ids for others.
 
 
-def test_effect_ids_are_the_same_at_every_attempt_and_for_each_thing_another(place: AnyPlace) -> None:
+def test_effect_ids_are_the_same_at_every_attempt_and_for_each_thing_another(kind: AnyPlace) -> None:
     """An outside system that is handed the id can refuse the second of two."""
     ids = []
-    with place.inbox() as inbox:
+    with kind.inbox() as inbox:
         for key in ("k", "k", "other"):
             with pytest.raises(RuntimeError), inbox.once(key, topic="t") as effect:
                 ids.append((effect.id, effect.id_for("mail"), effect.id_for("sms")))

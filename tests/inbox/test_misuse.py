@@ -280,3 +280,15 @@ def test_a_transaction_that_the_server_took_back_is_known_to_be_so(server_place:
         with inbox.once("k") as effect:
             server_place.act(effect.connection, "first")
     assert sorted(server_place.effects()) == ["first", "other"]
+
+
+class _NeverOutside(sqlite3.Connection):
+    """A connection as Python 3.12 makes it with ``autocommit=False``."""
+
+    autocommit = False
+
+
+def test_a_connection_that_is_always_in_a_transaction_is_refused() -> None:
+    """Each effect would join it, and none would be committed."""
+    with pytest.raises(InvalidArgument, match="autocommit"):
+        Inbox(sqlite3.connect(":memory:", factory=_NeverOutside))

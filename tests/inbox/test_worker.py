@@ -374,10 +374,9 @@ def test_what_is_unavailable_to_a_handler_is_its_own_failure(queue: Queue, tmp_p
     place.close()
 
 
-def test_keys_are_kept_while_their_messages_can_come(queue: Queue, tmp_path: Path) -> None:
+def test_keys_are_kept_while_their_messages_can_come(kind: AnyPlace, queue: Queue) -> None:
     """A key whose message is among the dead letters, or not settled, is not forgotten however old it is."""
-    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
-    with place.inbox(retention_s=3600) as inbox:
+    with kind.inbox(retention_s=3600) as inbox:
         with queue.consume("mailer") as deliveries:
             for number, end in enumerate(["ack", "dead", "leased"]):
                 queue.send(b"", id=f"m{number}")
@@ -390,13 +389,12 @@ def test_keys_are_kept_while_their_messages_can_come(queue: Queue, tmp_path: Pat
                     delivery.nack("dead", retry=False)
             with inbox.once("of another", topic="other"):
                 pass
-            place.age()
+            kind.age()
             assert inbox_retention.prune(inbox, queue, "mailer") == 1
         assert inbox.show("0:0:m0") == []
         assert [len(inbox.show(f"0:0:m{number}")) for number in (1, 2)] == [1, 1]
-    with place.inbox(retention_s=60) as short, pytest.raises(InvalidArgument, match="at least as long"):
+    with kind.inbox(retention_s=60) as short, pytest.raises(InvalidArgument, match="at least as long"):
         oncelog.worker(queue, "mailer", print, inbox=short)
-    place.close()
 
 
 def test_what_a_worker_cannot_do_is_refused(queue: Queue, tmp_path: Path) -> None:
@@ -409,6 +407,18 @@ def test_what_a_worker_cannot_do_is_refused(queue: Queue, tmp_path: Path) -> Non
     with pytest.raises(InvalidArgument):
         oncelog.worker(queue, "mailer", "print")  # type: ignore[arg-type]
     place.close()
+
+
+def test_a_worker_does_not_join_a_transaction(queue: Queue, database: AnyPlace) -> None:
+    """It would acknowledge messages whose effects nobody has committed yet."""
+    connection = database.connect()
+    database.act(connection)
+    if database.driver in ("sqlite3", "psycopg, autocommit"):
+        connection.execute("BEGIN")
+    with pytest.raises(InvalidArgument, match="in a transaction"):
+        oncelog.worker(queue, "mailer", print, inbox=Inbox(connection))
+    connection.rollback()
+    oncelog.worker(queue, "mailer", print, inbox=Inbox(connection))
 
 
 def test_a_handler_that_cannot_be_called_is_refused_before_it_spends_attempts(queue: Queue) -> None:

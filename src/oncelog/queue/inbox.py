@@ -323,6 +323,11 @@ class Inbox(Handle):
         return not self._home.several
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether the connection that it was given is in a transaction, which effects would join."""
+        return self._home.in_transaction()
+
+    @property
     def retention_s(self) -> float | None:
         """How long keys are kept; ``None`` for ever."""
         return None if self._retention_us is None else self._retention_us / 1e6

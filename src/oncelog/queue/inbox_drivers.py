@@ -23,6 +23,10 @@ FAILED_INSIDE = (
 FAILED_BEFORE = (
     "this connection is in a transaction in which a statement has failed: nothing more can be done in it; roll it back"
 )
+_NEVER_OUTSIDE = (
+    "a connection of sqlite3 with autocommit=False is always in a transaction, and an effect would never be committed: "
+    "make it with autocommit=True, or with isolation_level alone"
+)
 IN_ERROR = 3
 """What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
@@ -34,6 +38,8 @@ class Sqlite(SqlConnection):
 
     def __init__(self, raw: sqlite3.Connection, clock: Clock) -> None:
         super().__init__(clock)
+        if getattr(raw, "autocommit", None) is False:  # since Python 3.12
+            raise InvalidArgument(_NEVER_OUTSIDE)
         self.raw = raw
         self._joined: list[bool] = []
 

@@ -100,6 +100,10 @@ class Home:
             raise InvalidArgument(message)
         return adapted
 
+    def in_transaction(self) -> bool:
+        """Tell whether the only connection is in a transaction now."""
+        return self._only is not None and self._only.busy()
+
     def give_back(self, connection: Connection, raw: Any = None) -> Steps[None]:
         """Take a connection back that was taken."""
         if raw is not None:

@@ -450,6 +450,12 @@ def worker(
     if inbox is not None and inbox.single and concurrency > 1:
         message = "handlers that run at once need a connection each: give the inbox a function that connects, or a URL"
         raise InvalidArgument(message)
+    if inbox is not None and inbox.in_transaction:
+        message = (
+            "the inbox's connection is in a transaction: effects would join it, and messages be acknowledged before it "
+            "is committed; commit it first"
+        )
+        raise InvalidArgument(message)
     if inbox is not None:
         retention.check(inbox, queue)
     return Worker(
