@@ -242,6 +242,23 @@ def test_wrong_calls_are_told_so() -> None:
         assert (queue.groups(), queue.stats().ends) == ([], [0])
 
 
+@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
+def test_what_was_written_by_hand_and_cannot_be_read_stops_nobody(world: World, *, ordered: bool) -> None:
+    """It lies among the dead letters, with the reason, and what is behind it is delivered."""
+    db = world.open()
+    queue = db.queue("work", create=True, state=world.state)
+    with db.log("queue/work/0").writer() as writer:
+        writer.append(b"bad", headers={"oncelog-envelope": b"not msgpack"})
+    queue.send(b"good")
+    with queue.consume("g", ordered=ordered) as consumer:
+        assert [one.value for one in queue.peek("g")] == [b"bad", b"good"]
+        assert [delivery.value for delivery in consumer.receive()] == [b"good"]
+        assert consumer.receive() == []
+    [letter] = queue.dead_letters.list()
+    assert (letter.value, letter.last_error, letter.attempts) == (b"bad", "unreadable_envelope", 0)
+    assert queue.dead_letters.redrive() == 1
+
+
 def test_retention_would_lose_messages() -> None:
     """A log's own retention does not ask whether a message was delivered."""
     with oncelog.connect("memory://") as db, pytest.raises(InvalidArgument, match="trim"):

@@ -238,6 +238,8 @@ class Broker:
 
     def _special(self, partition: int, entry: Entry, now_us: int) -> Fresh:
         """Return what the machine has to know of a message that is not like any other."""
+        if not message.is_readable(entry):
+            return Fresh(partition, entry.position, unreadable=True)
         envelope = message.envelope_of(entry)
         key = message.order_key(entry.tenant or "", entry.stream or "") if self.ordered else None
         # A span is counted from when the message was stored; a wall clock that was set back does not make it longer.

@@ -104,7 +104,7 @@ class Undertaker:
                 raise
 
     def _letter(self, run: Run, entry: Entry) -> Record:
-        envelope = message.envelope_of(entry)
+        envelope = message.envelope_of(entry) if message.is_readable(entry) else Envelope()
         topic, group = self._broker.topic.name, self._broker.name
         origin = Origin(
             topic=topic,

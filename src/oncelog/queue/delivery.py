@@ -21,6 +21,7 @@ from oncelog.queue.retry import RetryPolicy
 
 ACK_TIMEOUT = "ack_timeout"
 DEADLINE = "deadline_exceeded"
+UNREADABLE = "unreadable_envelope"
 
 
 class Condition(IntEnum):
@@ -93,6 +94,7 @@ class Fresh(NamedTuple):
     deadline_us: int | None = None
     policy: RetryPolicy | None = None
     for_others: bool = False
+    unreadable: bool = False
 
 
 # Parts of runs.
@@ -265,8 +267,8 @@ def _admitted(message: Fresh, count: int, lease: Lease, rules: Rules, *, blocked
         policy=message.policy,
         deadline_us=message.deadline_us,
     )
-    if late:
-        return dying(wait, DEADLINE, rules.now_us)
+    if message.unreadable or late:
+        return dying(wait, UNREADABLE if message.unreadable else DEADLINE, rules.now_us)
     if blocked:
         return msgspec.structs.replace(wait, condition=Condition.PARKED)
     return wait if message.delay_us > 0 else leased(wait, lease)

@@ -148,7 +148,7 @@ def _peeked(partition: int, entry: Entry, run: Run | None, now_us: int) -> Peeke
         attempts=run.attempts if run is not None else 0,
         last_error=run.last_error if run is not None else None,
         due_in_s=max(0, run.at_us - now_us) / 1e6 if run is not None else None,
-        id=message.id_of(entry, message.envelope_of(entry)),
+        id=message.id_of(entry, message.envelope_of(entry)) if message.is_readable(entry) else "",
         key=entry.stream or "",
         tenant=entry.tenant or "",
         value=entry.value,

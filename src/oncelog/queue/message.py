@@ -233,8 +233,17 @@ def forwarded(entry: Entry, log_id: str, envelope: Envelope) -> Record:
     return Record(entry.value, id=log_id, stream=entry.stream, headers=headers, tenant=entry.tenant)
 
 
+def is_readable(entry: Entry) -> bool:
+    """Tell whether what goes along with a stored message can be read: somebody may have written it by hand."""
+    try:
+        envelope_of(entry)
+    except CorruptionError:
+        return False
+    return True
+
+
 def envelope_of(entry: Entry) -> Envelope:
-    """Return what goes along with a stored message."""
+    """Return what goes along with a stored message; ``CorruptionError`` if that cannot be read."""
     if entry.headers is None:
         return PLAIN
     data = entry.headers.get(ENVELOPE)
