@@ -4,13 +4,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable
 from oncelog.queue.inbox import Inbox
 from oncelog.queue.inbox_effect import Effect
+from oncelog.queue.inbox_leases import Keeper
+from oncelog.queue.inbox_steps import Steps
+from oncelog.queue.inbox_store import Claim
 from tests.inbox.places import AnyPlace
 
 
@@ -236,6 +243,54 @@ def test_a_renewed_lease_is_kept(place: AnyPlace) -> None:
             place.act(effect.connection)
         assert act(place, other).done
     assert place.effects() == ["effect"]
+
+
+def test_a_lease_is_renewed_by_itself_while_its_effect_is_at_work(
+    kind: AnyPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may take longer than its lease; when it has ended, nothing is renewed any more."""
+    renewed: queue.Queue[bool] = queue.Queue()
+    original = Keeper._renew
+
+    def noted(self: Keeper, claim: Claim) -> Steps[bool]:
+        kept = yield from original(self, claim)
+        renewed.put(kept)
+        return kept
+
+    monkeypatch.setattr(Keeper, "_renew", noted)
+    with kind.inbox(lease_s=60) as inbox:
+        assert inbox._keeper is not None
+        inbox._keeper._pause_s = 0.01
+        with inbox.once("k") as effect:
+            kind.expire()
+            while not renewed.empty():
+                renewed.get()
+            assert all(renewed.get(timeout=30) for _ in range(2))
+            with pytest.raises(Unavailable, match="is at it"):
+                act(kind, inbox)
+            kind.act(effect.connection)
+        assert inbox._keeper._held == {}
+    assert kind.effects() == ["effect"]
+
+
+def test_a_lease_is_renewed_in_an_event_loop(redis_socket: Path) -> None:
+    """The same where effects are awaited."""
+
+    async def run() -> None:
+        async with redis.asyncio.Redis(unix_socket_path=str(redis_socket)) as client:
+            await client.flushall()
+            inbox = Inbox(client, lease_s=60)
+            assert inbox._keeper is not None
+            inbox._keeper._pause_s = 0.01
+            async with inbox.once("k"):
+                [name] = await client.keys("oncelog:inbox:*")
+                await client.hset(name, "until_us", "1")
+                while await client.hget(name, "until_us") == b"1":
+                    pass  # asking lets the renewal go on
+                with pytest.raises(Unavailable, match="is at it"):
+                    await inbox.once("k").__aenter__()
+
+    asyncio.run(run())
 
 
 def test_a_lease_that_ran_out_and_nobody_took_still_counts(kind: AnyPlace) -> None:
