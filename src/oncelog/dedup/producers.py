@@ -28,6 +28,9 @@ __all__ = ["UNKNOWN", "ProducerMark", "Producers", "Pushed", "last_marks"]
 RUNS_MAX = 1024
 """So many runs of sequences without a gap, in sequence and in position, a session remembers beside those in flight."""
 
+_FEW = 8
+"""So many runs are sooner pushed one by one."""
+
 SEQUENCE_MAX = (1 << 63) - 1
 UNKNOWN = -1
 """The position of a duplicate that is too old to tell it."""
@@ -88,28 +91,36 @@ class _Session:
         if len(self.firsts) > RUNS_MAX:
             self._forget(stored_position)
 
+    def push_many(
+        self, firsts: NDArray[np.int64], lasts: NDArray[np.int64], positions: NDArray[np.int64], stored_position: int
+    ) -> None:
+        """Add many runs, each higher than all before."""
+        self.push(int(firsts[0]), int(lasts[0]), int(positions[0]), stored_position)
+        for mine, more in ((self.firsts, firsts), (self.lasts, lasts), (self.positions, positions)):
+            mine.frombytes(np.ascontiguousarray(more[1:], np.int64).tobytes())
+        if len(self.firsts) > RUNS_MAX:
+            self._forget(stored_position)
+
     def _behind(self) -> int:
         last = self.positions[-1]
         return last if last == UNKNOWN else last + self.lasts[-1] - self.firsts[-1] + 1
 
     def _forget(self, stored_position: int) -> None:
-        """Make room: the older half of what is stored loses its positions, and then, if there are gaps, itself."""
-        stored = bisect.bisect_left(self.positions, stored_position)
-        old = min(stored, len(self.firsts) // 2)
-        if not old:
+        """Make room: the older half of what is stored loses its positions, and then, if there are gaps, itself.
+
+        Done for many at once: it takes as long as there are runs.
+        """
+        old = min(bisect.bisect_left(self.positions, stored_position), len(self.firsts) // 2)
+        if old < RUNS_MAX // 2:
             return
-        firsts, lasts = array("q", self.firsts[:1]), array("q", self.lasts[:1])
-        for first, last in zip(self.firsts[1:old], self.lasts[1:old], strict=True):
-            if first == lasts[-1] + 1:
-                lasts[-1] = last
-            else:
-                firsts.append(first)
-                lasts.append(last)
+        firsts, lasts = np.array(self.firsts[:old]), np.array(self.lasts[:old])
+        gaps = firsts[1:] != lasts[:-1] + 1
+        firsts, lasts = firsts[np.concatenate(([True], gaps))], lasts[np.concatenate((gaps, [True]))]
         dropped = max(0, len(firsts) - RUNS_MAX // 4)
         if dropped:
-            self.blurred = lasts[dropped - 1]
-        self.firsts = firsts[dropped:] + self.firsts[old:]
-        self.lasts = lasts[dropped:] + self.lasts[old:]
+            self.blurred = int(lasts[dropped - 1])
+        self.firsts = array("q", firsts[dropped:].tolist()) + self.firsts[old:]
+        self.lasts = array("q", lasts[dropped:].tolist()) + self.lasts[old:]
         self.positions = array("q", [UNKNOWN]) * (len(firsts) - dropped) + self.positions[old:]
 
 
@@ -236,10 +247,10 @@ class Producers:
             )
         raise InvalidArgument(message)
 
-    def is_rising(self, name: str, sequences: NDArray[np.int64]) -> bool:
-        """Tell whether sequences are all new: each higher than the one before, and than all that was pushed."""
+    def is_above(self, name: str, sequence: int) -> bool:
+        """Tell whether a sequence is higher than all that was pushed."""
         last = self._session(name).last
-        return bool((last is None or int(sequences[0]) > last) and (sequences[1:] > sequences[:-1]).all())
+        return last is None or sequence > last
 
     def push(self, name: str, first: int, last: int, position: int, stored_position: int) -> None:
         """Note that records were admitted: sequences ``first`` to ``last`` without a gap, from that position on."""
@@ -250,6 +261,23 @@ class Producers:
             session.push(first, last, position, stored_position)
         elif last > highest:  # nothing is checked now: that it is on its way is all that counts
             session.push(last, last, position + last - first, stored_position)
+
+    def push_runs(
+        self,
+        name: str,
+        firsts: NDArray[np.int64],
+        lasts: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        stored_position: int,
+    ) -> None:
+        """Note that many such runs were admitted, in this order."""
+        if len(firsts) > _FEW and self.is_above(name, int(firsts[0])) and (firsts[1:] > lasts[:-1]).all():
+            session = self._session(name)
+            session.next_sequence = int(lasts[-1]) + 1
+            session.push_many(firsts, lasts, positions, stored_position)
+            return
+        for first, last, position in zip(firsts.tolist(), lasts.tolist(), positions.tolist(), strict=True):
+            self.push(name, first, last, position, stored_position)
 
     # What is durable.
 

@@ -21,6 +21,7 @@ from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.adopted import Adopted
 from oncelog.log.groups import Group
+from oncelog.log.owners import Owners
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record, moment
 
@@ -49,19 +50,37 @@ class Seen(NamedTuple):
             self.adopted.evict(uptime_us)
 
 
-class Judged(NamedTuple):
-    """What was found for the rows of a payload by their sequences, before anything else is decided.
+class Met:
+    """What was found for the rows of a payload by their sequences.
 
-    ``payload`` has every sequence filled in. ``open`` rows are to be decided further: they carry a new sequence, or
-    none. The others are known, at ``positions`` (-1 if that is too long ago) or in an earlier row (``repeats``, else
-    -1), or ``refused``.
+    ``open`` rows are to be decided further: they carry a new sequence, or none. The others are known, at ``positions``
+    (-1 if that is too long ago) or in an earlier row (``repeats``, else -1), or ``refused``.
     """
 
-    payload: pa.RecordBatch
-    open: NDArray[np.bool_]
-    positions: NDArray[np.int64]
-    repeats: NDArray[np.int64]
-    refused: dict[int, InvalidArgument]
+    __slots__ = ("open", "positions", "refused", "repeats")
+
+    def __init__(self, count: int) -> None:
+        self.open: NDArray[np.bool_] = np.ones(count, np.bool_)
+        self.positions: NDArray[np.int64] = np.full(count, -1, np.int64)
+        self.repeats: NDArray[np.int64] = np.full(count, -1, np.int64)
+        self.refused: dict[int, InvalidArgument] = {}
+
+
+class Judged:
+    """A payload with every sequence filled in, whose its rows are, and what was met (``None``: all rows are open)."""
+
+    __slots__ = ("met", "owners", "payload")
+
+    def __init__(self, payload: pa.RecordBatch, owners: Owners) -> None:
+        self.payload = payload
+        self.owners = owners
+        self.met: Met | None = None
+
+    def meet(self) -> Met:
+        """Return what was met, to be added to."""
+        if self.met is None:
+            self.met = Met(self.payload.num_rows)
+        return self.met
 
 
 class Admitted:
@@ -288,24 +307,24 @@ def decide(
     """Decide each row on its own, but for those that were judged by their sequence. Nothing is changed but what the
     window evicts.
     """
-    if judged is not None:
-        return _decide_judged(payload, keys, seen, next_position, uptime_us, judged)
+    if judged is not None and judged.met is not None:
+        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met)
     return _decide(Admitted(payload), keys, seen, next_position, uptime_us)
 
 
-def _decide_judged(  # noqa: PLR0917
-    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, judged: Judged
+def _decide_met(  # noqa: PLR0917
+    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, met: Met
 ) -> Admitted:
     """Decide the rows that a judgement by sequence left open. A row with a sequence has no id."""
     admitted = Admitted(payload)
-    admitted.new = judged.open
-    admitted.duplicates = ~judged.open
-    admitted.duplicates[list(judged.refused)] = False
-    admitted.positions[:] = judged.positions
-    admitted.refused = judged.refused
+    admitted.new = met.open
+    admitted.duplicates = ~met.open
+    admitted.duplicates[list(met.refused)] = False
+    admitted.positions[:] = met.positions
+    admitted.refused = met.refused
     _decide(admitted, keys, seen, next_position, uptime_us)
-    repeats = np.flatnonzero(judged.repeats >= 0)
-    admitted.positions[repeats] = admitted.positions[judged.repeats[repeats]]
+    repeats = np.flatnonzero(met.repeats >= 0)
+    admitted.positions[repeats] = admitted.positions[met.repeats[repeats]]
     return admitted
 
 
@@ -383,8 +402,8 @@ def decide_batch(
     judged: Judged | None = None,
 ) -> Admitted:
     """Decide all rows as one: all new, or exactly a stored batch; else ``PartialOverlap``."""
-    if judged is not None:
-        return _decide_judged(payload, keys, seen, next_position, uptime_us, judged)
+    if judged is not None and judged.met is not None:
+        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met)
     admitted = Admitted(payload)
     admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
     window, adopted = seen

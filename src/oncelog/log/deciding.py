@@ -14,7 +14,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import OncelogError
 from oncelog.log import admission
-from oncelog.log.admission import Admitted, Seen
+from oncelog.log.admission import Admitted, Judged, Seen
 from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
 from oncelog.log.futures import AckFuture
@@ -178,7 +178,7 @@ class Decider:
         admitted = admission.decide(
             piece, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
         )
-        self._store(admitted, piece, keys, size_bytes)
+        self._store(admitted, piece, keys, size_bytes, judged)
         self._refresh(admitted)
         return admitted
 
@@ -197,7 +197,7 @@ class Decider:
         )
         if judge is not None:
             judge(admitted)
-        self._store(admitted, payload, keys, size_bytes)
+        self._store(admitted, payload, keys, size_bytes, judged)
         self._refresh(admitted)
         return admitted
 
@@ -206,7 +206,14 @@ class Decider:
         if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
             self._window.refresh(admitted.handles, self._uptime.now_us())
 
-    def _store(self, admitted: Admitted, piece: pa.RecordBatch, keys: admission.Keys | None, size_bytes: int) -> None:
+    def _store(
+        self,
+        admitted: Admitted,
+        piece: pa.RecordBatch,
+        keys: admission.Keys | None,
+        size_bytes: int,
+        judged: Judged | None,
+    ) -> None:
         """Hand the new rows of a piece to the committer, and note what the others wait for."""
         new = admitted.new
         count = int(np.count_nonzero(new))
@@ -219,8 +226,9 @@ class Decider:
             group = self._committer.group_for(size_bytes, count)
             assert group.next_position == self._committer.next_position
             group.add_payload(rows, size_bytes, ids)
-            if "producer" in rows.schema.names:
-                self._sequences.push_rows(rows, admitted.positions[new], group)
+            if judged is not None:
+                owners = judged.owners if rows is piece else None
+                self._sequences.push_rows(rows, admitted.positions[new], group, owners)
             self._committer.admitted(size_bytes, count)
             admitted.groups.append(group)
         if count < piece.num_rows:

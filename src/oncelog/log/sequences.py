@@ -5,7 +5,7 @@ Guarded by the committer's lock. A record that carries no producer never comes h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -16,10 +16,11 @@ from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed
 from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.format import arrays, columns
 from oncelog.format.schema import FIELDS, PRODUCER, SEQUENCE
-from oncelog.log.admission import Judged
+from oncelog.log.admission import Judged, Met
 from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
 from oncelog.log.groups import Group, Ticket
+from oncelog.log.owners import Owners, owners_of
 from oncelog.log.uptime import Uptime
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record
@@ -94,14 +95,11 @@ class Sequences:
         """Note that a new record goes into a group; return it with its sequence."""
         assert record.producer is not None
         sequence = self.producers.count(record.producer, record.sequence)
-        self._push(record.producer, sequence, sequence, position, group)
-        return record if record.sequence is not None else msgspec.structs.replace(record, sequence=sequence)
-
-    def _push(self, name: str, first: int, last: int, position: int, group: Group) -> None:
-        self.producers.push(name, first, last, position, self._committer.stored_position)
+        self.producers.push(record.producer, sequence, sequence, position, self._committer.stored_position)
         if group.pushed is None:
             group.pushed = {}
-        group.pushed[name] = Pushed(last, position + last - first)
+        group.pushed[record.producer] = Pushed(sequence, position)
+        return record if record.sequence is not None else msgspec.structs.replace(record, sequence=sequence)
 
     # Many.
 
@@ -114,68 +112,80 @@ class Sequences:
 
     def _judge(self, payload: pa.RecordBatch) -> tuple[Judged, dict[str, int]]:
         """Return the judgement, and for each producer that counts its sequences, what the next will be."""
-        count = payload.num_rows
-        unknown = np.full(count, UNKNOWN, np.int64)
-        judged = Judged(payload, np.ones(count, np.bool_), unknown, unknown.copy(), {})
+        owners = owners_of(payload)
         numbers, given = _sequences(payload)
-        counted: dict[str, int] = {}
-        for name, rows in _producers(payload):
-            if self._judge_one(judged, name, rows, numbers, given):
-                counted[name] = int(numbers[rows][-1]) + 1
-        if given is not None:
-            owned = arrays.present(payload.column(payload.schema.get_field_index("producer")))
-            filled = _with_column(payload, SEQUENCE, arrays.integers(numbers, owned))
-            judged = judged._replace(payload=filled)
+        judged = Judged(payload, owners)
+        if given is None:
+            self._judge_given(judged, numbers)
+            return judged, {}
+        counted = self._judge_counted(judged, numbers, given)
+        owned = arrays.present(payload.column(payload.schema.get_field_index("producer")))
+        judged.payload = _with_column(payload, SEQUENCE, arrays.integers(numbers, owned))
         return judged, counted
 
-    def _judge_one(
-        self, judged: Judged, name: str, rows: _Rows, numbers: NDArray[np.int64], given: NDArray[np.bool_] | None
-    ) -> bool:
-        """Decide the rows of one producer; return whether they were counted."""
-        mine = numbers[rows]
-        explicit = given is None or bool(given[rows].all())
-        try:
-            if explicit:
-                self.producers.count(name, int(mine[0]))
-            else:
-                assert given is not None
-                _check_none_given(name, given[rows])
-                first = self.producers.count(name, None, len(mine))
-                mine = numbers[rows] = np.arange(first, first + len(mine))
-        except InvalidArgument as error:
-            for row in _numbered(rows, len(numbers)):
-                self._refuse(judged, row, error)
-            return False
-        if self._policy.enabled and not self.producers.is_rising(name, mine):
-            self._judge_each(judged, name, rows, numbers)
-        return not explicit
+    def _judge_given(self, judged: Judged, numbers: NDArray[np.int64]) -> None:
+        """Decide rows that all carry a sequence."""
+        owners = judged.owners
+        ordered = owners.ordered(numbers)
+        falling = owners.falling(ordered) if self._policy.enabled else ()
+        firsts: list[int] = ordered[owners.bounds[:-1]].tolist()
+        for number, (name, first) in enumerate(zip(owners.names, firsts, strict=True)):
+            try:
+                self.producers.count(name, first)
+            except InvalidArgument as error:
+                self._refuse(judged, owners.rows_of(number), error)
+                continue
+            if self._policy.enabled and (number in falling or not self.producers.is_above(name, first)):
+                self._judge_each(judged, name, owners.rows_of(number), numbers)
 
-    def _judge_each(self, judged: Judged, name: str, rows: _Rows, numbers: NDArray[np.int64]) -> None:
+    def _judge_counted(self, judged: Judged, numbers: NDArray[np.int64], given: NDArray[np.bool_]) -> dict[str, int]:
+        """Decide rows of which some carry no sequence, and fill those in; return what each producer counts next."""
+        counted: dict[str, int] = {}
+        for number, name in enumerate(judged.owners.names):
+            rows = judged.owners.rows_of(number)
+            explicit = bool(given[rows].all())
+            try:
+                if not explicit:
+                    _check_none_given(name, given[rows])
+                first = self.producers.count(name, int(numbers[rows[0]]) if explicit else None, len(rows))
+            except InvalidArgument as error:
+                self._refuse(judged, rows, error)
+                continue
+            if not explicit:
+                numbers[rows] = np.arange(first, first + len(rows))
+                counted[name] = first + len(rows)
+            rising = bool((numbers[rows[1:]] > numbers[rows[:-1]]).all())
+            if self._policy.enabled and not (rising and self.producers.is_above(name, first)):
+                self._judge_each(judged, name, rows, numbers)
+        return counted
+
+    def _judge_each(self, judged: Judged, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         """Decide the rows of a producer that are not simply new, one by one."""
         fresh: dict[int, int] = {}
         highest: int | None = None
-        for row in _numbered(rows, len(numbers)):
-            sequence = int(numbers[row])
+        met = judged.meet()
+        for row, sequence in zip(rows.tolist(), numbers[rows].tolist(), strict=True):
             try:
                 found = self.producers.find(name, sequence)
                 if found is None and sequence not in fresh:
                     _check_above(name, sequence, highest)
             except InvalidArgument as error:
-                self._refuse(judged, row, error)
+                self._refuse(judged, [row], error)
                 continue
             if found is not None or sequence in fresh:
-                judged.open[row] = False
-                judged.positions[row] = UNKNOWN if found is None else found
-                judged.repeats[row] = fresh.get(sequence, -1)
+                met.open[row] = False
+                met.positions[row] = UNKNOWN if found is None else found
+                met.repeats[row] = fresh.get(sequence, -1)
             else:
                 fresh[sequence] = row
                 highest = sequence
         self.producers.touch(name, self._uptime.now_us())
 
-    def _refuse(self, judged: Judged, row: int, error: InvalidArgument) -> None:
-        judged.open[row] = False
-        judged.refused[row] = error
-        self._counters.refused += 1
+    def _refuse(self, judged: Judged, rows: Sequence[int] | NDArray[np.int64], error: InvalidArgument) -> None:
+        met = judged.meet()
+        met.open[rows] = False
+        met.refused |= dict.fromkeys(map(int, rows), error)
+        self._counters.refused += len(rows)
 
     def judge_batch(self, payload: pa.RecordBatch) -> Judged:
         """Decide rows that are all or nothing: all new, or all known; ``PartialOverlap`` or ``InvalidArgument``
@@ -185,31 +195,37 @@ class Sequences:
             message = "some records of the batch carry a producer and some do not: all must, or none"
             raise InvalidArgument(message)
         judged, counted = self._judge(payload)
-        for error in judged.refused.values():
-            raise error
-        known = int(np.count_nonzero(~judged.open))
-        if (judged.repeats >= 0).any():
-            message = "a sequence occurs more than once in one batch"
-            raise InvalidArgument(message)
-        if 0 < known < payload.num_rows:
-            message = (
-                f"{known} of {payload.num_rows} sequences of the batch are known: nothing was written; "
-                "retry a batch as it was, or use append_many"
-            )
-            raise PartialOverlap(message, known=(), new=())
+        if judged.met is not None:
+            _check_whole(judged.met)
         for name, next_sequence in counted.items():
             self.producers.count_on(name, next_sequence)
         return judged
 
-    def push_rows(self, payload: pa.RecordBatch, positions: NDArray[np.int64], group: Group) -> None:
-        """Note that rows, all new, go into a group."""
-        numbers, _ = _sequences(payload)
-        for name, rows in _producers(payload):
-            mine, places = numbers[rows], positions[rows]
-            # Runs: where the sequence and the position do not both go on by one, another begins.
-            edges = (np.flatnonzero((np.diff(mine) != 1) | (np.diff(places) != 1)) + 1).tolist()
-            for start, end in zip([0, *edges], [*edges, len(mine)], strict=True):
-                self._push(name, int(mine[start]), int(mine[end - 1]), int(places[start]), group)
+    def push_rows(
+        self, payload: pa.RecordBatch, positions: NDArray[np.int64], group: Group, owners: Owners | None
+    ) -> None:
+        """Note that rows, all new, go into a group; ``owners`` are those of the payload, if they are known."""
+        owners = owners_of(payload) if owners is None else owners
+        if not owners.names:
+            return
+        numbers, places = owners.ordered(_sequences(payload)[0]), owners.ordered(positions)
+        if group.pushed is None:
+            group.pushed = {}
+        if len(owners.names) == 1 and _is_run(numbers) and _is_run(places):
+            first, last, position = int(numbers[0]), int(numbers[-1]), int(places[0])
+            self.producers.push(owners.names[0], first, last, position, self._committer.stored_position)
+            group.pushed[owners.names[0]] = Pushed(last, position + last - first)
+            return
+        # Runs: where the sequence and the position do not both go on by one, another begins.
+        edges = owners.breaks((numbers[1:] - numbers[:-1] != 1) | (places[1:] - places[:-1] != 1))
+        starts, ends = np.concatenate(([0], edges)), np.concatenate((edges, [len(numbers)]))
+        firsts, lasts, begins = numbers[starts], numbers[ends - 1], places[starts]
+        bounds = np.searchsorted(starts, owners.bounds).tolist()
+        for name, start, end in zip(owners.names, bounds[:-1], bounds[1:], strict=True):
+            runs = slice(start, end)
+            self.producers.push_runs(name, firsts[runs], lasts[runs], begins[runs], self._committer.stored_position)
+            first, last = int(firsts[end - 1]), int(lasts[end - 1])
+            group.pushed[name] = Pushed(last, int(begins[end - 1]) + last - first)
 
     # What is durable.
 
@@ -223,37 +239,6 @@ class Sequences:
         return self.producers.marks()
 
 
-_Rows = slice | NDArray[np.int64]
-"""Rows of a payload: their numbers, or all of them."""
-
-
-def _numbered(rows: _Rows, count: int) -> list[int]:
-    numbers: list[int] = np.arange(count)[rows].tolist()
-    return numbers
-
-
-def _producers(payload: pa.RecordBatch) -> list[tuple[str, _Rows]]:
-    """Return the producers in a payload, each with its rows."""
-    column = payload.column(payload.schema.get_field_index("producer"))
-    if _is_one(column):
-        return [(column[0].as_py(), slice(None))]
-    encoded = column.dictionary_encode()
-    codes = np.asarray(encoded.indices.fill_null(-1))
-    return [(name, np.flatnonzero(codes == code)) for code, name in enumerate(encoded.dictionary.to_pylist())]
-
-
-def _is_one(column: pa.Array) -> bool:
-    """Tell, at a fraction of the cost of looking for all, whether a string column has one value only."""
-    if column.null_count or not len(column):
-        return False
-    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-    first, size = int(ends[0]), int(ends[1] - ends[0])
-    if int(ends[-1]) - first != size * len(column) or (np.diff(ends) != size).any():
-        return False
-    data = column.buffers()[2].slice(first, size * len(column)).to_pybytes()
-    return bool(data == data[:size] * len(column))
-
-
 def _sequences(payload: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
     """Return the sequences (0 where there is none), and which are given (``None``: all)."""
     at = payload.schema.get_field_index("sequence")
@@ -263,6 +248,11 @@ def _sequences(payload: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.b
     if not column.null_count:
         return np.asarray(column), None
     return np.array(column.fill_null(0)), arrays.present(column)
+
+
+def _is_run(numbers: NDArray[np.int64]) -> bool:
+    """Tell whether each number is by one higher than the one before."""
+    return int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1 and bool((numbers[1:] > numbers[:-1]).all())
 
 
 def _check_none_given(name: str, given: NDArray[np.bool_]) -> None:
@@ -275,6 +265,22 @@ def _check_above(name: str, sequence: int, highest: int | None) -> None:
     if highest is not None and sequence < highest:
         message = f"producer {name!r}: sequence {sequence} comes behind {highest}: sequences must increase"
         raise InvalidArgument(message)
+
+
+def _check_whole(met: Met) -> None:
+    """Raise unless the rows of a batch are all new, or all known."""
+    for error in met.refused.values():
+        raise error
+    if (met.repeats >= 0).any():
+        message = "a sequence occurs more than once in one batch"
+        raise InvalidArgument(message)
+    known, count = int(np.count_nonzero(~met.open)), len(met.open)
+    if 0 < known < count:
+        message = (
+            f"{known} of {count} sequences of the batch are known: nothing was written; "
+            "retry a batch as it was, or use append_many"
+        )
+        raise PartialOverlap(message, known=(), new=())
 
 
 def _with_column(payload: pa.RecordBatch, bit: int, values: pa.Array) -> pa.RecordBatch:

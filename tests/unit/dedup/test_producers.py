@@ -110,6 +110,47 @@ def test_what_is_pending_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     assert [producers.find("p", sequence) for sequence in range(0, 400, 2)] == list(range(200))
 
 
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.booleans()), min_size=1, max_size=40), st.booleans())
+def test_runs_are_pushed_together_as_one_by_one(steps: list[tuple[int, int, bool]], above: bool) -> None:  # noqa: FBT001
+    """What comes in columns is remembered as what comes record by record: with gaps, and also where nothing rises."""
+    firsts, lasts, positions = [], [], []
+    sequence = position = 0 if above else -3
+    for gap, more, rises in steps:
+        sequence += gap if rises else -gap
+        position += gap
+        firsts.append(sequence)
+        lasts.append(sequence + more)
+        positions.append(position + 10)
+        sequence, position = sequence + more, position + more
+    one, many = Producers(), Producers()
+    push(one, 0)
+    push(many, 0)
+    for first, last, begin in zip(firsts, lasts, positions, strict=True):
+        one.push("p", first, last, begin, 0)
+    many.push_runs("p", np.array(firsts), np.array(lasts), np.array(positions), 0)
+    for name in ("firsts", "lasts", "positions", "next_sequence"):
+        assert getattr(one._sessions["p"], name) == getattr(many._sessions["p"], name)
+
+
+def test_many_gaps_at_once_are_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences that are offsets in a file have a gap behind each: what is pending is not gone through for each."""
+    forgets: list[int] = []
+    forget = module._Session._forget
+
+    def counted(self: module._Session, stored_position: int) -> None:
+        forgets.append(len(self.firsts))
+        forget(self, stored_position)
+
+    monkeypatch.setattr(module._Session, "_forget", counted)
+    producers, count = Producers(), 10_000
+    for table in range(3):
+        numbers = np.arange(table * count, (table + 1) * count)
+        producers.push_runs("p", 7 * numbers, 7 * numbers, numbers, table * count)
+    assert len(forgets) <= 6
+    assert len(producers._sessions["p"].firsts) <= count + module.RUNS_MAX
+    assert producers.find("p", 7 * (3 * count - 1)) == 3 * count - 1
+
+
 def test_the_inactive_go_and_the_active_stay() -> None:
     """Inactivity and the cap take the least recently active, never one with something on its way, and are counted."""
     producers = Producers()
