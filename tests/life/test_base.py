@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -18,7 +18,7 @@ from oncelog.limits import KIB
 from oncelog.log import bases, sealing, snapshots
 from oncelog.log.log import Log
 from oncelog.log.manifests import Manifests
-from oncelog.settings import LogSettings, Window
+from oncelog.settings import LogSettings, ProducerPolicy, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
@@ -169,12 +169,86 @@ def test_a_base_that_was_left_behind_is_swept_away() -> None:
     clock, log = shop()
     fill(clock, log)
     manifest = log._manifest()
-    key = bases.write(log._home, log._manifests, manifest, clock, manifest.next_position)
+    everybody = bases.Remembering(ProducerPolicy(), lambda _: {})
+    key = bases.write(log._home, log._manifests, manifest, clock, manifest.next_position, remembering=everybody)
     assert key is not None
     clock.advance(3 * 86_400)
     log.truncate(manifest.next_position)
     assert sealing.sweep(log._home, Manifests(log._home, clock), clock) == [key]
     assert last(log) == {"a": 20, "b": 2}
+
+
+def one_each(clock: SimulatedClock, log: Log, names: Sequence[str], sequence: int = 0) -> int:
+    """Append by producers, one after the other, a segment a record; return the position behind it."""
+    with log.writer() as w:
+        for name in names:
+            w.append(b"x", producer=name, sequence=sequence)
+            clock.advance(2)
+        clock.advance(10)
+        w.append(b"plain")
+        clock.advance(10)
+    return log.info().last_position + 1
+
+
+def in_base(log: Log) -> list[str]:
+    """Return the producers that the base has."""
+    return list(bases.load(log._home, log._manifest()).producers)
+
+
+def test_a_base_forgets_whom_the_policy_forgets() -> None:
+    """It does not grow for ever with names that come once; whoever a writer would remember stays."""
+    policy = ProducerPolicy(max_producers=3, inactive_s=100.0)
+    clock, log = shop(msgspec.structs.replace(SETTINGS, producers=policy))
+    log.truncate(one_each(clock, log, [f"p{number}" for number in range(8)]))
+    assert in_base(log) == ["p5", "p6", "p7"]
+    clock.advance(80)
+    log.truncate(one_each(clock, log, ["p6"], sequence=1))
+    lose_snapshots(log)
+    with log.writer() as w:
+        assert w.append(b"x", producer="p5", sequence=0).duplicate, "the least recently active is still remembered"
+        clock.advance(80)
+        assert w.append(b"x", producer="p6", sequence=1).duplicate
+    log.truncate(one_each(clock, log, ["late"]))
+    assert set(in_base(log)) <= {"p5", "p6", "late"}
+    assert "p7" not in in_base(log), "a hundred seconds of up-time have passed"
+
+
+@pytest.mark.parametrize("writing", [True, False])
+def test_a_base_keeps_who_is_active_without_storing_anything(*, writing: bool) -> None:
+    """A producer that only sends again what is known is remembered by its writer, so also behind a truncation."""
+    policy = ProducerPolicy(inactive_s=100.0)
+    clock, log = shop(msgspec.structs.replace(SETTINGS, producers=policy))
+    one_each(clock, log, ["faithful", "gone"])
+    with log.writer() as w:
+        for _ in range(4):
+            clock.advance(40)
+            assert w.append(b"x", producer="faithful", sequence=0).duplicate
+            w.append(b"plain")
+        end = w.last_position
+        if writing:
+            log.truncate(end)
+        else:
+            w.snapshot()
+    if not writing:
+        log.truncate(end)
+    assert in_base(log) == ["faithful"]
+    lose_snapshots(log)
+    with log.writer() as w:
+        assert w.append(b"x", producer="faithful", sequence=0).duplicate
+
+
+def test_who_was_forgotten_is_not_noted_for_ever() -> None:
+    """Once a base stands for all that a forgotten producer stored, nothing need be said of it any more."""
+    clock, log = shop()
+    one_each(clock, log, ["a", "b"])
+    assert log.forget_producer("a")
+    assert len(log._manifest().forgotten) == 1
+    log.truncate(one_each(clock, log, ["b"], sequence=1))
+    assert log._manifest().forgotten == ()
+    lose_snapshots(log)
+    with log.writer() as w:
+        assert not w.append(b"x", producer="a", sequence=0).duplicate
+        assert w.append(b"x", producer="b", sequence=1).duplicate
 
 
 # Killed at every call.
@@ -238,17 +312,17 @@ def rung(world: World, number: int, when: When, ending: Ending) -> bool:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_while_truncating_on_a_disk(ending: Ending) -> None:
     """Wherever the power goes between base, manifest and deletion, producers are remembered."""
-    climb(lambda n: rung(DiskWorld(n), n, WHENS[n // 5 % 3], ending), *few(ENDINGS.index(ending) * 7, 31))
+    climb(lambda n: rung(DiskWorld(n), n, WHENS[n // 5 % 3], ending), *few(ENDINGS.index(ending) * 19, 71))
 
 
 @pytest.mark.parametrize("when", WHENS)
 def test_killed_while_truncating_in_any_home(when: When) -> None:
     """The same where the home is anything that keeps the contract."""
-    climb(lambda n: rung(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 7))
+    climb(lambda n: rung(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 17))
 
 
 def test_a_truncation_that_forgets_the_base_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: without a base, what was truncated is forgotten, and the ladder finds that."""
-    monkeypatch.setattr(bases, "write", lambda *_: None)
+    monkeypatch.setattr(bases, "write", lambda *_, **__: None)
     with pytest.raises((AssertionError, KeyError)):
         climb(lambda n: rung(MemoryWorld(n), n, "before", "crash"), 1, 7)

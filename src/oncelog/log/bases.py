@@ -5,7 +5,8 @@ Segments say which of these labels their records carry, so those that carry none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from oncelog.log.files import Files, rows_of
 from oncelog.log.manifests import Manifests
 from oncelog.log.rows import Rows, each
 from oncelog.log.sealing import new_key
+from oncelog.settings import ProducerPolicy, resolve
 from oncelog.storage.base import LogHome
 
 SUFFIX = ".base"
@@ -92,7 +94,45 @@ def remembered(marks: dict[str, ProducerMark], manifest: Manifest) -> dict[str, 
     return {name: mark for name, mark in marks.items() if mark.last_position >= since.get(name, 0)}
 
 
-def write(home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock, target: int) -> str | None:
+class Remembering(NamedTuple):
+    """Whom a base keeps: the producers that the next writer would, by the policy, and by when each was last active.
+
+    ``active`` tells that as the writer, or its newest snapshot, knows it: a producer that sent what is known was active
+    without leaving a record.
+    """
+
+    policy: ProducerPolicy
+    active: Callable[[Manifest], Mapping[str, ProducerMark]]
+
+    def kept(self, marks: Mapping[str, ProducerMark], manifest: Manifest) -> dict[str, ProducerMark]:
+        """Return the marks of those who are not to be forgotten.
+
+        Up-time only grows, and whoever came later only pushes others out: nobody who goes here would be remembered by
+        a writer that begins with this base.
+        """
+        known = self.active(manifest)
+        policy = resolve(self.policy)
+        assert policy.inactive_s is not None
+        assert policy.max_producers is not None
+        producers = Producers({name: _latest(mark, known.get(name)) for name, mark in marks.items()})
+        producers.evict(
+            manifest.uptime_us,
+            inactive_us=int(policy.inactive_s * 1e6),
+            max_producers=policy.max_producers,
+            stored_position=manifest.next_position,
+        )
+        return remembered(producers.marks(), manifest)
+
+
+def _latest(mark: ProducerMark, other: ProducerMark | None) -> ProducerMark:
+    if other is None or other.active_us <= mark.active_us:
+        return mark
+    return msgspec.structs.replace(mark, active_us=other.active_us)
+
+
+def write(
+    home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock, target: int, *, remembering: Remembering
+) -> str | None:
     """Store the base that truncation to ``target`` needs; return its key (that of the one before if that will do)."""
     if not manifest.labels & ANY_LABELS or not _is_labelled(manifests, manifest, target):
         return manifest.base
@@ -101,11 +141,10 @@ def write(home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock,
     for rows in labelled(home, manifests, manifest, manifest.first_position, target, labels=ANY_LABELS):
         fold_producers(producers, rows)
         fold_streams(streams, rows.payload)
-    after = Base(
-        log_id=manifest.log_id, position=target, producers=remembered(producers.marks(), manifest), streams=streams
-    )
-    if (after.producers, after.streams) == (before.producers, before.streams):
+    marks = remembering.kept(producers.marks(), manifest)
+    if (marks, streams) == (before.producers, before.streams):
         return manifest.base
+    after = Base(log_id=manifest.log_id, position=target, producers=marks, streams=streams)
     key = new_key(clock, manifest.staging_floor_us).removesuffix(".parquet") + SUFFIX
     home.create(key, [base_format.encode(after)])
     return key

@@ -11,6 +11,7 @@ from oncelog.format.snapshot import Snapshot
 from oncelog.limits import MIB
 from oncelog.log import admission, retention, sealing, snapshots
 from oncelog.log.admission import Seen
+from oncelog.log.bases import Remembering
 from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters
 from oncelog.log.groups import Group
@@ -140,7 +141,19 @@ class Keeper:
             _, before = self._manifests.look(
                 known, lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
             )
-            retention.truncate(self._home, self._manifests, self._clock, before, self.window_from())
+            retention.truncate(
+                self._home,
+                self._manifests,
+                self._clock,
+                before,
+                window_from=self.window_from(),
+                remembering=self._remembering(),
+            )
+
+    def _remembering(self) -> Remembering:
+        with self._committer.changed:
+            policy, marks = self._sequences.policy, self._sequences.marks()
+        return Remembering(policy, lambda _: marks)
 
     def window_from(self) -> int | None:
         """Return the first position that the dedup window needs; ``None`` when there is no window."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -398,8 +398,7 @@ class Log(Handle):
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
             raise NotFound(message, first=known.manifest.first_position)
-        needed_from = self._window_from(known)
-        return retention.truncate(self._home, self._manifests, self._clock, before, needed_from)
+        return self._truncate(known, before)
 
     def retain(self) -> Truncation:
         """Remove what the log's retention settings do not want kept, as ``truncate`` would. Writers do this
@@ -408,7 +407,25 @@ class Log(Handle):
         known, before = self._manifests.look(
             self._refresh(), lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
         )
-        return retention.truncate(self._home, self._manifests, self._clock, before, self._window_from(known))
+        return self._truncate(known, before)
+
+    def _truncate(self, known: Known, before: int) -> Truncation:
+        return retention.truncate(
+            self._home,
+            self._manifests,
+            self._clock,
+            before,
+            window_from=self._window_from(known),
+            remembering=bases.Remembering(self.producer_policy(), self._active_producers),
+        )
+
+    def _active_producers(self, manifest: Manifest) -> Mapping[str, ProducerMark]:
+        """Return how far producers got, and when they were active, as the writer or its newest snapshot knows it."""
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            return writer.producers()
+        taken = next(snapshots.readable(self._home, manifest.log_id, manifest.next_position), None)
+        return taken.producers if taken is not None else {}
 
     def _window_from(self, known: Known) -> int | None:
         here = self._writer.window_from if self._writer is not None else None

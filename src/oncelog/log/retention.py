@@ -23,10 +23,18 @@ class Truncation(msgspec.Struct, frozen=True, kw_only=True):
     held_by: Literal["window", "lease", "open segment"] | None = None
 
 
-def truncate(home: LogHome, manifests: Manifests, clock: Clock, before: int, window_from: int | None) -> Truncation:
+def truncate(
+    home: LogHome,
+    manifests: Manifests,
+    clock: Clock,
+    before: int,
+    *,
+    window_from: int | None,
+    remembering: bases.Remembering,
+) -> Truncation:
     """Truncate everything before a position, as far as nothing needs it; the space of whole segments comes back.
 
-    ``window_from`` is the first position that the dedup window needs.
+    ``window_from`` is the first position that the dedup window needs, ``remembering`` tells which producers are kept.
     """
     if before < 0:
         message = f"truncate before {before}: positions count from 0"
@@ -43,7 +51,7 @@ def truncate(home: LogHome, manifests: Manifests, clock: Clock, before: int, win
         lease = leases.held_from(home, clock)
         if lease is not None and lease < target:
             target, held_by = max(lease, known.manifest.first_position), "lease"
-        base = _stored_base(home, manifests, clock, known, target)
+        base = _stored_base(home, manifests, clock, known, target, remembering)
         after = manifests.update(_cut(manifests, target, token, base)).manifest
         if after.first_position >= target:
             sealing.collect(home, manifests)
@@ -69,12 +77,18 @@ def _announce(target: int, token: bytes) -> Change:
     return change
 
 
-def _stored_base(home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: int) -> str | None:
+def _stored_base(  # noqa: PLR0917
+    home: LogHome, manifests: Manifests, clock: Clock, known: Known, target: int, remembering: bases.Remembering
+) -> str | None:
     """Store what is to be remembered of the records before ``target``; return its key.
 
     Whoever truncates meanwhile announces that, and this truncation begins again: the base before stays what it is.
     """
-    _, key = manifests.look(known, lambda manifest: bases.write(home, manifests, manifest, clock, target))
+
+    def look(manifest: Manifest) -> str | None:
+        return bases.write(home, manifests, manifest, clock, target, remembering=remembering)
+
+    _, key = manifests.look(known, look)
     return key
 
 
@@ -101,12 +115,16 @@ def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes
             doomed.append(segment.file.key)
         if segment.identities is not None:
             doomed.append(segment.identities)
+    forgotten = manifest.forgotten
+    if base != manifest.base:  # it is without those who were forgotten before it, and so are all snapshots behind it
+        forgotten = tuple((name, position) for name, position in forgotten if position >= target)
     pages = tuple(page for page in manifest.pages if page.next_position > target)
     doomed += [page.key for page in manifest.pages if page.next_position <= target]
     return msgspec.structs.replace(
         manifest,
         first_position=target,
         base=base,
+        forgotten=forgotten,
         truncating=0,
         truncator=b"",
         pages=pages,
