@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import oncelog
@@ -224,6 +226,21 @@ def test_the_same_id_with_other_bytes_is_a_conflict_cached_or_not(
         assert conflict.value.position == 0
 
 
+@pytest.mark.parametrize(("expected", "cached"), [("any", True), ("no stream", True), ("no stream", False)])
+def test_where_the_original_stands_a_conflict_is_told(
+    shop: Shop, expected: oncelog.streams.events.Expected, *, cached: bool
+) -> None:
+    """With on_conflict="original" other content is answered with the first one's place, and never as a mere retry."""
+    streams = shop.streams(msgspec.structs.replace(small(2), on_conflict="original"))
+    streams.append("s", BATCH)
+    if not cached:
+        streams.append("other", [Record(b"x", id="8"), Record(b"x", id="9")])
+    acks = streams.append("s", [BATCH[0], Record(b"c", id="2")], expected=expected)
+    assert places(acks) == [(0, 0), (1, 1)]
+    assert [(ack.duplicate, ack.conflict) for ack in acks] == [(True, False), (True, True)]
+    assert [ack.conflict for ack in streams.append("s", BATCH, expected=expected)] == [False, False]
+
+
 # Expected versions.
 
 
@@ -327,6 +344,27 @@ def test_bad_stream_names_are_refused(shop: Shop, stream: str) -> None:
     """A name that cannot be stored, or is none, is an error before anything is written."""
     with pytest.raises(InvalidArgument):
         shop.streams().append(stream, Record(b"x"))
+
+
+@pytest.mark.parametrize("text", [3, None, "a\ud800"])
+def test_what_cannot_be_a_name_is_refused_wherever_one_is_asked_for(text: Any) -> None:
+    """Reading tells bad names as appending does: by an error of the tree, that says what to do."""
+    with Database(MemoryStorage()) as db:
+        streams = db.streams("orders", create=True)
+        for ask in (
+            streams.read,
+            streams.version,
+            streams.subscribe,
+            streams.list,
+            lambda prefix: streams.read_all(prefix=prefix),
+            lambda name: streams.subscribe_all(types=[name]),
+        ):
+            with pytest.raises(InvalidArgument):
+                ask(text)
+        with pytest.raises(InvalidArgument):
+            streams.read_all(types=3)  # type: ignore[arg-type]
+        with pytest.raises(NotFound):
+            streams.read("there is none")
 
 
 def test_what_cannot_be_an_event_is_refused(shop: Shop) -> None:

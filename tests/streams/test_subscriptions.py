@@ -6,13 +6,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import oncelog
 from oncelog import CaughtUp, Database, Record, StreamEvent, Streams, Subscription
 from oncelog.errors import Closed, InvalidArgument, NotFound, TooSlow
 from oncelog.storage.memory import MemoryStorage
+from oncelog.streams import reading
 from oncelog.streams import subscription as module
 
 LONG_S = 60.0
@@ -96,6 +100,65 @@ def test_filters(streams: Streams) -> None:
         assert taken(again, 3) == [0, 4, "caught up"]
     with pytest.raises(InvalidArgument):
         streams.subscribe_all(types="t0")
+
+
+def in_pieces(storage: MemoryStorage, count: int) -> Streams:
+    """Append an event a segment, and return the streams: each segment is read by itself."""
+    for number in range(count):
+        with Database(storage) as db:
+            db.streams("orders", create=True).append(f"s-{number}", Record(b"x"))
+    return Database(storage).streams("orders")
+
+
+def test_what_nobody_wants_is_passed_over_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscriber that finds nothing for long is given back the word, goes on where it was, and comes to the end."""
+    monkeypatch.setattr(module, "PIECES_MIN", 2)
+    with in_pieces(MemoryStorage(), 7).subscribe_all(prefix="s-5") as subscription:
+        assert subscription.poll() is None
+        assert not subscription.caught_up
+        found = [subscription.poll() for _ in range(7)]
+        assert [type(one) for one in found if one is not None] == [StreamEvent, CaughtUp]
+        assert subscription.caught_up
+
+
+def test_closing_ends_a_subscription_that_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much there is to pass over, it ends with the piece at which it was closed."""
+    subscription = in_pieces(MemoryStorage(), 7).subscribe_all(types=["none"])
+    pieces = []
+
+    def read(*arguments: Any) -> list[StreamEvent]:
+        pieces.append(arguments)
+        if len(pieces) == 3:
+            subscription.close()
+        return all_rows(*arguments)
+
+    all_rows = reading.all_rows
+    monkeypatch.setattr(reading, "all_rows", read)
+    with pytest.raises(Closed):
+        subscription.poll(LONG_S)
+    assert len(pieces) == 3
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from([None, "a", "ab", "b"]), st.sampled_from([None, "t", "u"])), max_size=30),
+    wanted=st.builds(
+        reading.Filter,
+        prefix=st.sampled_from(["", "a", "ab"]),
+        types=st.sampled_from([None, frozenset[str](), frozenset({"t"})]),
+        stream=st.sampled_from([None, "a", "c"]),
+        version=st.integers(0, 3),
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_columns_are_chosen_as_events_are(rows: list[tuple[str | None, str | None]], wanted: reading.Filter) -> None:
+    """What is filtered without making events of it is what the events would tell."""
+    with Database(MemoryStorage()) as db:
+        streams = db.streams("orders", create=True)
+        with db.log("orders").writer() as w:
+            w.append_many([Record(b"x", stream=stream, type=type) for stream, type in rows])
+        found = list(streams.read_all())
+        scan = reading.forward(streams._index, db.log("orders").scan(), 0, len(rows), wanted)
+        assert [event for part in scan for event in part] == list(filter(wanted.wants, found))
 
 
 def test_no_gap_and_no_repeat_under_concurrent_appends(streams: Streams) -> None:

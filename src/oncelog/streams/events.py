@@ -36,12 +36,17 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EventAck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The answer for one appended event: it is durable, at this version and position."""
+    """The answer for one appended event: it is durable, at this version and position.
+
+    ``duplicate``: it was there. ``conflict``: what was there under its id has other content, and stands; only in a log
+    whose settings say ``on_conflict="original"``, in others that is an ``IdConflict``.
+    """
 
     version: int
     position: int
     timestamp: datetime | None
     duplicate: bool = False
+    conflict: bool = False
 
 
 class CaughtUp(msgspec.Struct, frozen=True):
@@ -61,11 +66,25 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_position: int | None
 
 
-def check_stream(stream: object) -> None:
-    """Raise ``InvalidArgument`` for what cannot be the name of a stream."""
-    if not isinstance(stream, str) or not stream:
+def check_stream(stream: object) -> str:
+    """Return the name of a stream, or raise ``InvalidArgument`` for what cannot be one."""
+    if not stream:
         message = f"stream {stream!r}: must be a str that is not empty"
         raise InvalidArgument(message)
+    return check_text("stream", stream)
+
+
+def check_text(name: str, text: object) -> str:
+    """Return what must be text that can be stored, or raise ``InvalidArgument``."""
+    if not isinstance(text, str):
+        message = f"{name} {text!r}: is {type(text).__name__}, must be a str"
+        raise InvalidArgument(message)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{name}: has a lone surrogate at character {error.start}, must be text that UTF-8 can hold"
+        raise InvalidArgument(message) from error
+    return text
 
 
 def check_expected(expected: object) -> Expected:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from oncelog.errors import IdConflict, OncelogError, PartialOverlap, WrongExpectedVersion
+from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.format import arrays
+from oncelog.log.admission import conflict
 from oncelog.log.log import Log
 from oncelog.log.rows import Rows
 from oncelog.streams.events import NO_VERSION, EventAck, Expected
@@ -47,27 +48,39 @@ def stored_already(index: Index, log: Log, records: Sequence[Record], earlier: E
         new = [id for id in wanted if id not in there and id is not None]
         message = f"{len(known)} of {len(wanted)} ids are stored, but not as exactly this batch: nothing was written"
         raise PartialOverlap(message, known=known, new=new)
-    for record, (entry, _) in zip(records, found, strict=True):
-        if _content(record) != _content(entry):
-            message = f"id {record.id!r} is taken by other content, stored at position {entry.position}"
-            raise IdConflict(message, position=entry.position)
+    conflicts = [_content(record) != _content(entry) for record, (entry, _) in zip(records, found, strict=True)]
+    if any(conflicts) and log.settings.on_conflict == "error":
+        at = conflicts.index(True)
+        raise conflict(records[at].id, found[at][0].position)
     return [
-        EventAck(version=version, position=entry.position, timestamp=entry.timestamp, duplicate=True)
-        for entry, version in found
+        EventAck(version=version, position=entry.position, timestamp=entry.timestamp, duplicate=True, conflict=other)
+        for (entry, version), other in zip(found, conflicts, strict=True)
     ]
 
 
 def _entries(index: Index, log: Log, earlier: Earlier, count: int) -> list[tuple[Entry, int]]:
     """Return the events that stand at the versions which are asked for, as far as they were not truncated away."""
-    found: list[tuple[Entry, int]] = []
     if index.version(earlier.stream) == NO_VERSION:
-        return found  # all there is of the stream is still on its way
+        return []  # all there is of the stream is still on its way
+    wanted: list[tuple[int, int]] = []
     for positions, versions in index.find(earlier.stream, earlier.exact + 1, backward=False):
-        for position, version in zip(positions.tolist(), versions.tolist(), strict=True):
-            if version > earlier.exact + count:
-                return found
-            found += [(entry, version) for entry in log.read(position, limit=1)]
+        wanted += zip(positions.tolist(), versions.tolist(), strict=True)
+        if len(wanted) >= count:
+            break
+    found: list[tuple[Entry, int]] = []
+    for run in _runs(wanted[:count]):
+        entries = log.read(run[0][0], limit=len(run))
+        found += [(entry, version) for entry, (_, version) in zip(entries, run, strict=False)]
     return found
+
+
+def _runs(places: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
+    """Yield positions, with their versions, that stand beside each other together: they are read at once."""
+    start = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or places[end][0] != places[end - 1][0] + 1:
+            yield places[start:end]
+            start = end
 
 
 def _is_batch(log: Log, found: Sequence[tuple[Entry, int]]) -> bool:

@@ -228,9 +228,9 @@ class Index:
         return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
     def find(self, stream: str, start: int, *, backward: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """Yield the positions and versions of a stream's events from version ``start`` on, or back, a page at a time.
+        """Return the positions and versions of a stream's events from version ``start`` on, or back, a page at a time.
 
-        ``NotFound`` when there is no such stream.
+        What comes after this call is not among them. ``NotFound`` when there is no such stream.
         """
         with self._lock:
             number = self.directory.find(stream.encode())
@@ -238,22 +238,20 @@ class Index:
                 message = f"there is no stream {stream!r} in log {self._log.name!r}"
                 raise NotFound(message)
             first, last = int(self.directory.firsts[number]), int(self.directory.lasts[number])
-        if last < 0:
-            return
-        first = max(first, self._log.first_position())
+        return self._found(number, max(first, self._log.first_position()), last, start, backward=backward)
+
+    def _found(
+        self, number: int, first: int, last: int, start: int, *, backward: bool
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         starts = range(first - first % PAGE_ROWS, last + 1, PAGE_ROWS)
         for page_first in reversed(starts) if backward else starts:
             page = self._page(page_first)
-            rows = np.flatnonzero(page.numbers == number)
+            low, high = max(first - page_first, 0), last - page_first + 1
+            rows = np.flatnonzero(page.numbers[low:high] == number) + low
             versions = page.versions[rows]
             wanted = (versions <= start) if backward else (versions >= start)
-            rows, versions = (
-                rows[wanted & (rows + page_first >= first)],
-                versions[wanted & (rows + page_first >= first)],
-            )
-            if len(rows):
-                positions = rows.astype(np.int64) + page_first
-                yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
+            positions, versions = rows[wanted] + page_first, versions[wanted]
+            yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
 
     def _page(self, position: int) -> Page:
         """Return the page that holds a position; one that is lost or damaged is folded again, with all others."""

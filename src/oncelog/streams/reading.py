@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.errors import NotFound
+from oncelog.format import arrays
 from oncelog.log.log import Log
 from oncelog.log.rows import Rows
 from oncelog.log.scan import Scan
@@ -21,19 +26,44 @@ BACK_ROWS = 4096
 """So many records are read at a time on the way back."""
 
 
-class Filter:
-    """Which events are wanted: of streams that begin so, of these types."""
+class Filter(NamedTuple):
+    """Which events are wanted: of streams that begin so, of these types; of one stream, from a version on."""
 
-    def __init__(self, prefix: str = "", types: frozenset[str] | None = None, stream: str | None = None) -> None:
-        self.prefix = prefix
-        self.types = types
-        self.stream = stream
+    prefix: str = ""
+    types: frozenset[str] | None = None
+    stream: str | None = None
+    version: int = 0
 
     def wants(self, event: StreamEvent) -> bool:
         """Tell whether an event is wanted."""
-        if self.stream is not None and event.stream != self.stream:
+        if self.stream is not None and (event.stream != self.stream or event.version < self.version):
             return False
         return event.stream.startswith(self.prefix) and (self.types is None or event.type in self.types)
+
+    def choose(self, rows: Rows, versions: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Return the rows that hold wanted events, as ``wants`` would tell, without making events of the others."""
+        chosen = versions >= self.version if self.stream is not None else versions >= 0
+        if self.stream is not None:
+            chosen &= _where(rows, "stream", lambda column: pc.equal(column, self.stream))
+        if self.prefix:
+            chosen &= _where(rows, "stream", lambda column: pc.starts_with(column, self.prefix))
+        if self.types is not None:
+            wanted = arrays.texts(sorted(self.types))
+            chosen &= _where(rows, "type", lambda column: pc.is_in(column, value_set=wanted))
+        return np.flatnonzero(chosen)
+
+
+ALL = Filter()
+
+Pieces = Iterator[list[StreamEvent]]
+"""Events as they are read: those of each piece, perhaps none."""
+
+
+def _where(rows: Rows, name: str, test: Callable[[pa.Array], pa.BooleanArray]) -> NDArray[np.bool_]:
+    at = rows.payload.schema.get_field_index(name)
+    if at < 0:
+        return np.zeros(rows.count, np.bool_)
+    return arrays.flags(test(rows.payload.column(at)).fill_null(fill_value=False))
 
 
 def pick(scan: Scan, positions: NDArray[np.int64], versions: NDArray[np.int32]) -> Iterator[list[StreamEvent]]:
@@ -61,19 +91,21 @@ def pick(scan: Scan, positions: NDArray[np.int64], versions: NDArray[np.int32]) 
             done = max(done, end)
 
 
-def all_rows(index: Index, rows: Rows) -> list[StreamEvent]:
-    """Return the events among consecutive records, which are folded."""
+def all_rows(index: Index, rows: Rows, wanted: Filter = ALL) -> list[StreamEvent]:
+    """Return the wanted events among consecutive records, which are folded."""
     versions = index.versions_at(rows.first_position, rows.count)
-    chosen = np.flatnonzero(versions >= 0)
+    chosen = wanted.choose(rows, versions)
     return events_of(rows, chosen, versions[chosen])
 
 
-def forward(index: Index, scan: Scan, start: object, until: int, wanted: Filter) -> Iterator[StreamEvent]:
-    """Yield the wanted events from a start to before a position that is folded."""
+def forward(index: Index, scan: Scan, start: object, until: int, wanted: Filter) -> Pieces:
+    """Yield the wanted events from a start to before a position that is folded: those of each piece that was read,
+    none of them perhaps.
+    """
     scan.begin(start)
     while found := scan.next_rows(until):
         for rows in found:
-            yield from filter(wanted.wants, all_rows(index, rows))
+            yield all_rows(index, rows, wanted)
 
 
 def backward(index: Index, log: Log, before: int, wanted: Filter) -> Iterator[StreamEvent]:
@@ -82,5 +114,5 @@ def backward(index: Index, log: Log, before: int, wanted: Filter) -> Iterator[St
     end = before
     while end > (first := log.first_position()):
         start = max(first, end - BACK_ROWS)
-        yield from reversed(list(forward(index, scan, start, end, wanted)))
+        yield from reversed(list(chain.from_iterable(forward(index, scan, start, end, wanted))))
         end = start

@@ -7,9 +7,12 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
@@ -30,10 +33,11 @@ from oncelog.streams.events import (
     StreamInfo,
     check_expected,
     check_stream,
+    check_text,
 )
 from oncelog.streams.expecting import Earlier, stored_already, wrong_version
 from oncelog.streams.index import Index
-from oncelog.streams.reading import Filter
+from oncelog.streams.reading import Filter, Pieces
 from oncelog.streams.subscription import BEHIND_MAX, Live, Past, Subscription
 from oncelog.types import Ack, Record
 
@@ -46,6 +50,9 @@ STORE_EVENTS = 250_000
 
 AHEAD_MAX = 4096
 """So many streams may be ahead of the index before it is brought up to date."""
+
+LAST_VERSION = (1 << 31) - 1
+"""No stream has so many events: versions take 32 bits."""
 
 Direction = Literal["forward", "backward"]
 
@@ -242,18 +249,19 @@ class Streams(Handle):
         """
         backward = _is_backward(direction)
         self._caught_up()
-        begin = arguments.count("start", start) if start is not None else (1 << 31) - 1 if backward else 0
-        found = self._found(stream, begin, backward=backward)
-        return _limited(found, limit)
+        begin = arguments.count("start", start) if start is not None else LAST_VERSION if backward else 0
+        pages = self._index.find(check_stream(stream), begin, backward=backward)
+        return _limited(chain.from_iterable(self._found(pages, backward=backward)), limit)
 
-    def _found(self, stream: str, start: int, *, backward: bool) -> Iterator[StreamEvent]:
-        pages = list(self._index.find(stream, start, backward=backward))
+    def _found(self, pages: Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]], *, backward: bool) -> Pieces:
+        """Yield the events of a stream, a piece at a time: what is known of a page is read when it is its turn."""
         scan = self._log.scan()
         for positions, versions in pages:
             order = slice(None, None, -1) if backward else slice(None)
             for events in _turned(reading.pick(scan, positions[order], versions[order]), backward=backward):
                 self._check_usable()
-                yield from reversed(events) if backward else events
+                yield events[::-1] if backward else events
+            yield []
 
     def read_all(
         self,
@@ -275,7 +283,8 @@ class Streams(Handle):
             before = end if start is None else min(arguments.count("start", start) + 1, end)
             return _limited(reading.backward(self._index, self._log, before, wanted), limit)
         begin: object = "earliest" if start is None else arguments.count("start", start)
-        return _limited(reading.forward(self._index, self._log.scan(), begin, end, wanted), limit)
+        found = reading.forward(self._index, self._log.scan(), begin, end, wanted)
+        return _limited(chain.from_iterable(found), limit)
 
     def list(self, prefix: str = "") -> list[StreamInfo]:
         """Return the streams there are whose names begin so, in the order of their first events."""
@@ -283,13 +292,13 @@ class Streams(Handle):
         first = self._log.first_position()
         return [
             StreamInfo(stream=name, version=count - 1, count=count, last_position=None if last < first else last)
-            for name, count, last in self._index.streams(prefix)
+            for name, count, last in self._index.streams(check_text("prefix", prefix))
         ]
 
     def version(self, stream: str) -> int | None:
         """Return the version of a stream's last durable event; ``None`` when there is no such stream."""
         self._caught_up()
-        found = self._index.version(stream)
+        found = self._index.version(check_stream(stream))
         return None if found == NO_VERSION else found
 
     def _caught_up(self) -> int:
@@ -309,15 +318,17 @@ class Streams(Handle):
         Yields its events, ``CaughtUp`` once, and then events as they become durable.
         """
         end = self._caught_up()
-        version = (1 << 31) - 1 if start == "latest" else arguments.count("start", start)
-        wanted = Filter(stream=stream) if start == "latest" else _From(stream, version)
+        check_stream(stream)
+        version = LAST_VERSION if start == "latest" else arguments.count("start", start)
+        wanted = Filter(stream=stream, version=0 if start == "latest" else version)
 
-        def past(position: int | None) -> tuple[Iterator[StreamEvent], int, int]:
-            if position is None:
-                known = self._index.version(stream) != NO_VERSION
-                events = self._found(stream, version, backward=False) if known else iter(())
-                return (event for event in events if event.position < end), end, end
-            return self._past(position, wanted)
+        def past(position: int | None) -> tuple[Pieces, int, int]:
+            if position is not None:
+                return self._past(position, wanted)
+            if self._index.version(stream) == NO_VERSION:
+                return iter(()), end, end
+            found = self._found(self._index.find(stream, version, backward=False), backward=False)
+            return ([event for event in events if event.position < end] for events in found), end, end
 
         return self._subscribed(past, wanted, max_behind)
 
@@ -340,12 +351,12 @@ class Streams(Handle):
             begin = arguments.count("start", start)
             self._log.scan().begin(begin)  # NotFound, if it was truncated away or is not there yet
 
-        def past(position: int | None) -> tuple[Iterator[StreamEvent], int, int]:
+        def past(position: int | None) -> tuple[Pieces, int, int]:
             return self._past(begin if position is None else position, wanted)
 
         return self._subscribed(past, wanted, max_behind)
 
-    def _past(self, position: int, wanted: Filter) -> tuple[Iterator[StreamEvent], int, int]:
+    def _past(self, position: int, wanted: Filter) -> tuple[Pieces, int, int]:
         """Return the events from a position on, the position behind them, and the first."""
         end = self._caught_up()
         if end <= position:
@@ -383,23 +394,12 @@ class Streams(Handle):
             self._index.store()
 
 
-class _From(Filter):
-    """The events of a stream from a version on."""
-
-    def __init__(self, stream: str, version: int) -> None:
-        super().__init__(stream=stream)
-        self._version = version
-
-    def wants(self, event: StreamEvent) -> bool:
-        """Tell whether an event is wanted."""
-        return event.stream == self.stream and event.version >= self._version
-
-
 def _filter(prefix: str, types: Iterable[str] | None) -> Filter:
-    if isinstance(types, str):
+    if isinstance(types, str) or not (types is None or isinstance(types, Iterable)):
         message = f"types: is {types!r}, must be a list of types"
         raise InvalidArgument(message)
-    return Filter(prefix, None if types is None else frozenset(types))
+    wanted = None if types is None else frozenset(check_text("type", type) for type in types)
+    return Filter(check_text("prefix", prefix), wanted)
 
 
 def _is_backward(direction: object) -> bool:
@@ -409,14 +409,14 @@ def _is_backward(direction: object) -> bool:
     return direction == "backward"
 
 
-def _turned(parts: Iterator[list[StreamEvent]], *, backward: bool) -> Iterable[list[StreamEvent]]:
+def _turned(parts: Pieces, *, backward: bool) -> Iterable[list[StreamEvent]]:
     return reversed(list(parts)) if backward else parts
 
 
 def _limited(events: Iterator[StreamEvent], limit: int | None) -> Iterator[StreamEvent]:
     if limit is None:
         return events
-    return (event for event, _ in zip(events, range(arguments.count("limit", limit)), strict=False))
+    return islice(events, arguments.count("limit", limit))
 
 
 def _position(ack: Ack) -> int:
@@ -426,6 +426,12 @@ def _position(ack: Ack) -> int:
 
 def _acks(acks: Sequence[Ack], versions: Iterable[int]) -> list[EventAck]:
     return [
-        EventAck(version=version, position=_position(ack), timestamp=ack.timestamp, duplicate=ack.duplicate)
+        EventAck(
+            version=version,
+            position=_position(ack),
+            timestamp=ack.timestamp,
+            duplicate=ack.duplicate,
+            conflict=ack.conflict,
+        )
         for ack, version in zip(acks, versions, strict=True)
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Self
 
 from oncelog.clock import Clock
@@ -22,7 +22,7 @@ from oncelog.log.reader import Tail
 from oncelog.streams import reading
 from oncelog.streams.events import CaughtUp, StreamEvent
 from oncelog.streams.index import Index
-from oncelog.streams.reading import Filter
+from oncelog.streams.reading import Filter, Pieces
 
 LIVE_EVENTS = 8192
 """So many of the newest events are kept for all subscribers."""
@@ -32,7 +32,10 @@ BEHIND_MAX = 100_000
 
 POLL_S = 1.0
 
-Past = Callable[[int | None], tuple[Iterator[StreamEvent], int, int]]
+PIECES_MIN = 64
+"""So many pieces of the log a poll reads before it looks at the time: whoever asks without waiting gets on."""
+
+Past = Callable[[int | None], tuple[Pieces, int, int]]
 """What gives the events from a position on (``None``: from the start), the position behind them, and the first."""
 
 
@@ -197,14 +200,19 @@ class Subscription(Handle):
     def poll(self, timeout_s: float = 0.0) -> StreamEvent | CaughtUp | None:
         """Return the next event, or ``CaughtUp``, waiting up to ``timeout_s``; ``None`` when none came.
 
-        ``Closed`` once closed, ``TooSlow`` once too far behind.
+        While it is not ``caught_up``, ``None`` says that nothing that is wanted was found in time; the next call reads
+        on from there. ``Closed`` once closed, ``TooSlow`` once too far behind.
         """
         deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        pieces = 0
         while True:
             self._check_usable()
             if self._ready:
                 return self._give(self._ready.popleft())
             if self._catching_up:
+                if pieces >= PIECES_MIN and self._clock.elapsed_us() >= deadline_us:
+                    return None
+                pieces += 1
                 self._catch_up()
                 continue
             if self._take_live():
@@ -220,10 +228,10 @@ class Subscription(Handle):
         return event
 
     def _catch_up(self) -> None:
-        """Take one more event of the past, or come to its end: then go live, or read on from where that is."""
-        event = next(self._events, None)
-        if event is not None:
-            self._ready.append(event)
+        """Take one more piece of the past, or come to its end: then go live, or read on from where that is."""
+        events = next(self._events, None)
+        if events is not None:
+            self._ready += events
             return
         before = self._until
         self._events, self._until, _ = self._past(before)
