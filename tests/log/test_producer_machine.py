@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from oncelog.errors import AppendErrors, InvalidArgument
+from oncelog.errors import AppendErrors, InvalidArgument, PartialOverlap
 from oncelog.limits import KIB
 from oncelog.log import bases, snapshots
 from oncelog.log.log import Log
@@ -133,6 +133,23 @@ class ProducerMachine(RuleBasedStateMachine):
             else:
                 self.check(outcome, result)
 
+    @rule(sent=st.lists(st.tuples(names, numbers), min_size=1, max_size=4, unique=True))
+    def append_batch(self, sent: list[tuple[str, int]]) -> None:
+        """Append several, all or none."""
+        before = list(self.stored), {name: dict(pushed) for name, pushed in self.pushed.items()}
+        expected = [self.expect(name, sequence) for name, sequence in sent]
+        kinds = {outcome for outcome, _ in expected}
+        records = [Record(b"x", producer=name, sequence=sequence) for name, sequence in sent]
+        if len(kinds) > 1 or kinds == {"refused"}:
+            with pytest.raises(InvalidArgument) as refused:
+                self.writer.append_batch(records, timeout_s=None)
+            assert isinstance(refused.value, PartialOverlap) == ("refused" not in kinds)
+            self.stored, self.pushed = before
+            return
+        acks = self.writer.append_batch(records, timeout_s=None)
+        for outcome, ack in zip(expected, acks, strict=True):
+            self.check(outcome, ack)
+
     @rule(name=names)
     def open_anew(self, name: str) -> None:
         """End a session and begin another, behind what is stored."""
@@ -236,7 +253,7 @@ def test_a_base_that_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     machine.snapshot()
     machine.append(name="a", sequence=1)
     machine.crash(ending="crash", seed=0)
-    monkeypatch.setattr(bases, "write", lambda *_: None)
+    monkeypatch.setattr(bases, "write", lambda *_, **__: None)
     machine.truncate(share=1.0)
     machine.crash(ending="crash", seed=0)
     with pytest.raises(AssertionError):

@@ -9,14 +9,20 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from oncelog import EventAck, Record, Streams
 from oncelog.errors import IdConflict, OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.log.writer import Writer
+from oncelog.settings import LogSettings, Window
+from oncelog.streams import index as index_module
 from oncelog.streams.directory import Directory
 from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living
 
+KEYS = 3
+SETTINGS = LogSettings(
+    id_scope="stream", window=Window(duration_s=1e6, max_keys=KEYS), segment_age_s=25.0, snapshot_interval_s=15.0
+)
 names = st.sampled_from(["a", "b", "ab"])
 ids = st.lists(st.sampled_from("123456"), min_size=1, max_size=3, unique=True)
 expectations = st.one_of(st.sampled_from(["any", "any", "no stream", "exists"]), st.integers(0, 6))
@@ -32,8 +38,16 @@ class Event(NamedTuple):
     value: bytes
 
 
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages of the index be full soon."""
+    monkeypatch.setattr(index_module, "PAGE_ROWS", 8)
+
+
 class StreamMachine(RuleBasedStateMachine):
-    """Streams beside a dictionary of lists."""
+    """Streams beside a dictionary of lists. ``window`` are the batches whose ids are remembered, oldest first: stream
+    and versions. What lies before ``first`` is truncated away.
+    """
 
     make_world: ClassVar[Callable[[], World]]
 
@@ -41,7 +55,8 @@ class StreamMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = type(self).make_world()
         self.events: dict[str, list[Event]] = {}
-        self.count = 0
+        self.window: list[tuple[str, list[int]]] = []
+        self.count = self.first = 0
         self.life: AbstractContextManager[Callable[[Writer], Writer]]
         self.born: Callable[[Writer], Writer]
         self.streams: Streams
@@ -51,12 +66,15 @@ class StreamMachine(RuleBasedStateMachine):
         """Start a process."""
         self.life = living(self.world)
         self.born = self.life.__enter__()
-        self.streams = self.world.database().streams(LOG, create=True)
+        self.streams = self.world.database().streams(LOG, SETTINGS, create=True)
 
     def teardown(self) -> None:
         """Let the process go."""
         if hasattr(self, "life"):
-            self.end()
+            try:
+                self.says_what_the_dictionary_says()
+            finally:
+                self.end()
 
     def end(self) -> None:
         """End the process with what it holds."""
@@ -67,10 +85,39 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(stream=names, chosen=ids, variant=st.sampled_from([0, 0, 0, 1]), expected=expectations)
     def append(self, stream: str, chosen: list[str], variant: int, expected: Any) -> None:
         """Append a batch: it is answered as the dictionary says."""
-        batch = [Record(b"%d" % variant, id=id) for id in chosen]
+        self.append_all(stream, chosen, b"%d" % variant, expected)
+
+    @rule(stream=names, count=st.integers(1, 3), exact=st.booleans())
+    def append_new(self, stream: str, count: int, *, exact: bool) -> None:
+        """Append events that were never sent, under the stream's version or any."""
+        current = len(self.events.get(stream, [])) - 1
+        chosen = [f"new-{self.count + row}" for row in range(count)]
+        self.append_all(stream, chosen, expected=current if exact else "any")
+
+    def append_all(self, stream: str, chosen: Sequence[str], value: bytes = b"0", expected: Any = "any") -> None:
+        """Append a batch: it is answered as the dictionary says."""
+        batch = [Record(value, id=id) for id in chosen]
         wanted = self.expect(stream, batch, expected)
         found = self.ask(stream, batch, expected)
         assert found == wanted, f"told {found}, expected {wanted}"
+
+    @rule(
+        which=st.integers(0, 99),
+        exact=st.booleans(),
+        change=st.sampled_from(["nothing", "content", "less", "more", "order"]),
+    )
+    def send_again(self, which: int, change: str, *, exact: bool) -> None:
+        """Send a batch that is stored once more, however long ago that was; perhaps not quite as it was."""
+        stored = [(name, event.batch) for name, events in self.events.items() for event in events]
+        if not stored:
+            return
+        stream, batch = stored[which % len(stored)]
+        run = [(version, event) for version, event in enumerate(self.events[stream]) if event.batch == batch]
+        chosen = [event.id for _, event in run]
+        more = [*chosen, f"more-{len(chosen)}"][:KEYS]
+        chosen = {"less": chosen[:-1] or chosen, "more": more, "order": chosen[::-1]}.get(change, chosen)
+        value = b"other" if change == "content" else run[0][1].value
+        self.append_all(stream, chosen, value, run[0][0] - 1 if exact else "any")
 
     def ask(self, stream: str, batch: list[Record], expected: Any) -> object:
         """Return the acks, or the type of the error."""
@@ -82,13 +129,17 @@ class StreamMachine(RuleBasedStateMachine):
 
     def expect(self, stream: str, batch: list[Record], expected: Any) -> object:
         """Return the acks, or the type of the error; be as the streams are then."""
+        while sum(len(versions) for _, versions in self.window) > KEYS:
+            del self.window[0]
         there = self.events.get(stream, [])
-        known = {event.id: version for version, event in enumerate(there)}
+        known = {there[version].id: version for name, run in self.window if name == stream for version in run}
         exact = -1 if expected == "no stream" else expected
         versions = [known.get(str(record.id), -1) for record in batch]
         if any(version >= 0 for version in versions):
             return self.retry(there, batch, versions, exact)
         current = len(there) - 1
+        if isinstance(exact, int) and current > exact:
+            return self.late_retry(there, batch, exact)
         if (isinstance(exact, int) and exact != current) or (exact == "exists" and not there):
             return WrongExpectedVersion
         first = self.count
@@ -96,10 +147,11 @@ class StreamMachine(RuleBasedStateMachine):
             Event(first + row, first, str(record.id), record.value) for row, record in enumerate(batch)
         )
         self.count += len(batch)
+        self.window.append((stream, [current + 1 + row for row in range(len(batch))]))
         return [(current + 1 + row, first + row, False) for row in range(len(batch))]
 
     def retry(self, there: list[Event], batch: list[Record], versions: list[int], exact: Any) -> object:
-        """Return the answer to a batch of which something is stored."""
+        """Return the answer to a batch of which something is remembered."""
         first = there[versions[0]]
         whole = [version for version, event in enumerate(there) if event.batch == first.batch]
         if versions != whole:
@@ -109,6 +161,36 @@ class StreamMachine(RuleBasedStateMachine):
         if isinstance(exact, int) and versions[0] != exact + 1:
             return IdConflict
         return [(version, there[version].position, True) for version in versions]
+
+    def late_retry(self, there: list[Event], batch: list[Record], exact: int) -> object:
+        """Return the answer to a batch that no window remembers: what stands in the stream decides."""
+        versions = range(exact + 1, min(exact + 1 + len(batch), len(there)))
+        found = [(version, there[version]) for version in versions if there[version].position >= self.first]
+        wanted = [str(record.id) for record in batch]
+        if not any(event.id in wanted for _, event in found):
+            return WrongExpectedVersion
+        whole = [event.id for event in there if event.batch == found[0][1].batch]
+        if [event.id for _, event in found] != wanted or whole != wanted:
+            return PartialOverlap
+        if [event.value for _, event in found] != [record.value for record in batch]:
+            return IdConflict
+        return [(version, event.position, True) for version, event in found]
+
+    @rule(seconds=st.sampled_from([1.0, 20.0, 30.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        """Segments grow old, snapshots become due."""
+        self.world.clock.advance(seconds)
+
+    @rule(share=st.floats(0, 1))
+    def truncate(self, share: float) -> None:
+        """Remove events that no window needs; streams keep their versions."""
+        self.first = self.streams._log.truncate(int(share * self.count)).first_position
+
+    @rule()
+    def store(self) -> None:
+        """Store the index, as the writer does now and then."""
+        if self.streams._opened:
+            self.streams._index.store()
 
     @rule()
     def restart(self) -> None:
@@ -138,18 +220,20 @@ class StreamMachine(RuleBasedStateMachine):
             return
         direction: Any = "backward" if backward else "forward"
         found = [event.version for event in self.streams.read(stream, start, direction=direction)]
-        end = len(self.events[stream])
-        assert found == (list(range(min(start, end - 1), -1, -1)) if backward else list(range(start, end)))
+        kept = [version for version, event in enumerate(self.events[stream]) if event.position >= self.first]
+        wanted = [version for version in kept if (version <= start if backward else version >= start)]
+        assert found == (wanted[::-1] if backward else wanted)
 
-    @invariant()
+    @rule()
     def says_what_the_dictionary_says(self) -> None:
-        """All events are there, once, at their positions and versions; a subscriber gets the same."""
-        if not hasattr(self, "streams"):
-            return
+        """All events are there, once, at their positions and versions. Looking brings the index up to date, so that is
+        not done after every step.
+        """
         expected = {
             event.position: (stream, version, event.id, event.value)
             for stream, events in self.events.items()
             for version, event in enumerate(events)
+            if event.position >= self.first
         }
         found = {
             event.position: (event.stream, event.version, event.id, event.value) for event in self.streams.read_all()
@@ -177,7 +261,7 @@ def run(machine: type[StreamMachine], examples: int, phases: Sequence[Phase] = t
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, phases=phases, stateful_step_count=25, suppress_health_check=list(HealthCheck)
+            max_examples=examples, phases=phases, stateful_step_count=40, suppress_health_check=list(HealthCheck)
         ),
     )
 
