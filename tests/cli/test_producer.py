@@ -40,6 +40,23 @@ def test_list_and_show_tell_how_far_producers_got(call: Call) -> None:
     assert b"knows no producer 'c'" in unknown.err
 
 
+def test_names_are_shown_as_they_are(call: Call, db: Database) -> None:
+    """A producer's name is anybody's: it styles no table, breaks none, and moves no cursor."""
+    with db.log("orders").writer() as writer:
+        writer.as_producer("[/]").append(b"x", sequence=0)
+        writer.as_producer("a\tb [red]\x1b[2J").append(b"x", sequence=1)
+    seen = call("producer", "list", "orders")
+    assert (seen.code, b"\x1b" in seen.out) == (0, False)
+    assert "[/] " in seen.seen
+    assert "a\\tb [red]\\x1b[2J " in seen.seen
+    assert "[/]" in call("producer", "show", "orders", "[/]").seen
+
+
+def test_a_namespace_is_one_word(call: Call) -> None:
+    """The policy of a namespace that no log can have would be obeyed by none."""
+    assert call("producer", "policy", "--namespace", "a/b", "--producers", "off").code == 2
+
+
 def test_forget_is_for_good(call: Call, db: Database) -> None:
     """What was forgotten stays so for the next writer; the records stay too."""
     assert call("producer", "forget", "orders", "a", "--yes", "--json").json["forgotten"]

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import typer.main
 
+from oncelog import Database, Record
 from oncelog.cli import app
 from tests.cli.conftest import Call
-from tests.cli.shell import keys
+from tests.cli.shell import keys, terminal
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = ROOT.commands["stream"].commands
@@ -45,7 +46,7 @@ def test_append_read_list_and_subscribe(call: Call, events: str) -> None:
         (3, "T"),
         (2, "Placed"),
     ]
-    assert call("stream", "read", "orders", "o-1", "--from", "0").seen.split()[:3] == ["o-1@0", "Placed", "placed"]
+    assert call("stream", "read", "orders", "o-1").out == b"o-1@0\tPlaced\tplaced\no-1@1\t\t\xff\n"
     assert keys(call("stream", "list", "orders", "--json").lines, "stream", "version", "count") == [
         ("o-1", 1, 2),
         ("o-2", 1, 2),
@@ -64,6 +65,36 @@ def test_refusals_are_told(call: Call, events: str) -> None:
     assert call("stream", "read", "orders", "o-1", "--prefix", "o").code == 2
     assert call("stream", "append", "orders", "o-1", events, "--expected", "sometimes").code == 2
     assert call("stream", "subscribe", "orders", "--from", "then").code == 2
+
+
+def test_what_is_written_can_be_read_back(call: Call, tmp_path: Path) -> None:
+    """Into a pipe go columns and the value as it is; JSON is what append takes, headers and all."""
+    given = tmp_path / "events.jsonl"
+    given.write_text('{"value": "a\\tb", "id": "1", "type": "T", "headers": {"h": "x", "b": {"base64": "/w=="}}}\n')
+    call("stream", "append", "orders", "o", str(given), "--create")
+    assert call("stream", "read", "orders", "o").out == b"o@0\tT\ta\tb\n"
+    (event,) = call("stream", "read", "orders", "o", "--json").lines
+    assert event["headers"] == {"h": "x", "b": {"base64": "/w=="}}
+    assert "which was there before, up to version 0" in call("stream", "append", "orders", "o", str(given)).seen
+
+
+def test_an_event_of_another_stream_is_not_taken_for_one_of_this(call: Call, tmp_path: Path) -> None:
+    """A file that was read from elsewhere says so: it is refused, not stored under another name."""
+    given = tmp_path / "events.jsonl"
+    given.write_text('{"value": "a", "stream": "other"}\n')
+    refused = call("stream", "append", "orders", "o", str(given), "--create")
+    assert (refused.code, b"may say no other stream" in refused.err) == (2, True)
+    assert call("stream", "list", "orders").seen == "orders has no stream\n"
+    assert call("stream", "subscribe", "orders", "o", "--prefix", "x", "--limit", "0").code == 2
+
+
+def test_a_terminal_is_not_harmed(db: Database, url: str) -> None:
+    """An event that would clear the screen is shown, not obeyed."""
+    with db.streams("orders", create=True) as streams:
+        streams.append("o\x1b[1m", Record(b"\x1b[2Jgone", type="T\x07"))
+    seen = terminal("stream", "read", "orders", url=url)
+    assert [code for code in (b"\x1b[2J", b"\x1b[1m", b"\x07") if code in seen.out] == []
+    assert "o\\x1b[1m@0  T\\x07  \\x1b[2Jgone" in seen.seen
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,15 @@ from oncelog.cli.quantities import show_bytes, show_count
 
 _PIPE_WIDTH = 1000
 """Nothing is wrapped or cut in a pipe."""
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(data: bytes | str) -> str:
+    """Return text in which no character moves a cursor or rings a bell."""
+    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 class _Console(Console):
@@ -48,15 +58,22 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text."""
+    """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
+
+    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading, stands in columns:
         table.add_column(
             heading, justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
         )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(cell if isinstance(cell, Text) else _cell(cell) for cell in row))
     console().print(table)
+
+
+def _cell(text: str) -> Text:
+    return Text(harmless(text).replace("\t", "\\t").replace("\n", "\\n"))
 
 
 def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]) -> None:
@@ -68,9 +85,9 @@ def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]
         if number:
             table.add_row()
         if title:
-            table.add_row(Text(title, "bold not dim"))
+            table.add_row(Text(harmless(title), "bold not dim"))
         for name, value in facts:
-            table.add_row(name, value)
+            table.add_row(name, value if isinstance(value, Text) else Text(harmless(value)))
     console().print(table)
 
 

@@ -13,7 +13,7 @@ from oncelog.cli import asking, describing
 from oncelog.cli.log import opened
 from oncelog.cli.log_settings import MaxProducers, ProducerInactivity, ProducersOption, policy
 from oncelog.cli.options import Json, Name, Url, Wait, Yes, paragraphs, show_help
-from oncelog.cli.output import print_facts, print_json, print_table, say
+from oncelog.cli.output import harmless, print_facts, print_json, print_table, say
 from oncelog.cli.quantities import show_duration
 from oncelog.errors import NotFound
 
@@ -128,7 +128,7 @@ def forget(
     if json:
         print_json({"log": name, "producer": producer, "forgotten": True})
     else:
-        say((producer, "cyan"), " is forgotten")
+        say((harmless(producer), "cyan"), " is forgotten")
 
 
 @_command(

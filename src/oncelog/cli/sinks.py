@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from msgspec import UNSET
 
 from oncelog.cli.options import OutputFormat
+from oncelog.cli.output import harmless
 from oncelog.cli.quantities import show_time
 from oncelog.format.schema import READ_SCHEMA
 from oncelog.types import Entry, moment
@@ -25,7 +25,6 @@ _ALWAYS = {"position", "segment", "entry", "timestamp", "id", "value"}
 _COLUMN_WIDTH_MAX = 40
 _ROW_GROUP_RECORDS = 1 << 17
 _ROW_GROUP_BYTES = 64 << 20
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DIM, _CYAN, _PLAIN = "\x1b[2m", "\x1b[36m", "\x1b[0m"
 
 
@@ -79,7 +78,7 @@ class People:
         return "".join("  ".join(row) + "\n" for row in zip(*padded, strict=True)).encode(errors="backslashreplace")
 
     def _padded(self, number: int, column: Sequence[Any]) -> list[str]:
-        texts = [_harmless(_plain(field)) or "-" for field in column]
+        texts = [harmless(_plain(field)) or "-" for field in column]
         if number < len(self.names) - 1:
             width = min(max(self._widths[number], *map(len, texts)), _COLUMN_WIDTH_MAX)
             self._widths[number] = width
@@ -89,18 +88,13 @@ class People:
         return [f"{style}{text}{_PLAIN}" for text in texts] if style else texts
 
 
-def _harmless(data: bytes) -> str:
-    """Return text in which no character moves a cursor or rings a bell."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", data.decode(errors="backslashreplace"))
-
-
 def _plain(field: Any) -> bytes:
     if isinstance(field, bytes):
         return field
     if field is None:
         return b""
     if isinstance(field, Mapping | list):
-        return msgspec.json.encode(_headers(field))
+        return msgspec.json.encode(headers_of(field))
     return str(field).encode()
 
 
@@ -126,7 +120,7 @@ class JsonLines:
                 fields.append([text if text is not None else UNSET for text in texts])
                 fields.append([v if text is None else UNSET for v, text in zip(column, texts, strict=True)])
                 continue
-            given = [None if field is None else _headers(field) for field in column] if name == "headers" else column
+            given = [None if field is None else headers_of(field) for field in column] if name == "headers" else column
             fields.append(given if name in self._always else [UNSET if field is None else field for field in given])
         return self._encoder.encode_lines(list(map(self._line, *fields)))
 
@@ -138,7 +132,8 @@ def _text(data: bytes) -> str | None:
         return None
 
 
-def _headers(headers: Any) -> dict[str, Any]:
+def headers_of(headers: Any) -> dict[str, Any]:
+    """Return headers as JSON has them: text where they are text, else in base64."""
     found: dict[str, Any] = {}
     for name, data in dict(headers).items():
         text = _text(data)

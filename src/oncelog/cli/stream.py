@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -14,12 +14,12 @@ import typer
 
 import oncelog
 from oncelog.cli.options import InputFormat, Json, Limit, Name, Url, Wait, paragraphs, show_help
-from oncelog.cli.output import note, plural, print_json, print_table, say
-from oncelog.cli.quantities import show_count, show_time
+from oncelog.cli.output import harmless, note, plural, print_json, print_table, say
+from oncelog.cli.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from oncelog.streams.events import Expected, StreamEvent
+    from oncelog.streams.events import EventAck, Expected, StreamEvent
     from oncelog.streams.streams import Streams
 
 app = typer.Typer(
@@ -46,12 +46,14 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
 
 
 @contextmanager
-def _opened(url: str, name: str, *, create: bool = False) -> Iterator[Streams]:
+def _opened(url: str, name: str, *, create: bool | None = None) -> Iterator[Streams]:
+    """Open a log's streams, or make it; ``create`` is ``None`` for a command that cannot."""
     with oncelog.connect(url) as db:
         try:
-            streams = db.streams(name, create=create)
+            streams = db.streams(name, create=bool(create))
         except NotFound as error:
-            message = f"there is no log {name!r} at {url}: --create makes it, see oncelog log list"
+            hint = "--create makes it" if create is not None else "the first append makes it, with --create"
+            message = f"there is no log {name!r} at {url}: {hint}, or see oncelog log list"
             raise NotFound(message) from error
         yield streams
 
@@ -99,7 +101,7 @@ def append(
     from oncelog.cli import appending  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
     records = [
-        msgspec.structs.replace(record, type=record.type or type, stream=None)
+        msgspec.structs.replace(record, type=type) if record.type is None else record
         for record in appending.records_of(file, format)
     ]
     with _opened(url, name, create=create) as streams:
@@ -107,10 +109,19 @@ def append(
     if json:
         print_json({"log": name, "stream": stream, "events": [msgspec.to_builtins(ack) for ack in acks]})
     elif acks:
-        there = ", which were there before" if acks[0].duplicate else ""
-        say((stream, "cyan"), ": ", plural(len(acks), "event"), f"{there}, now at version {acks[-1].version:,}")
+        say((harmless(stream), "cyan"), ": ", plural(len(acks), "event"), _told(acks))
     else:
-        say((stream, "cyan"), ": nothing to append")
+        say((harmless(stream), "cyan"), ": nothing to append")
+
+
+def _told(acks: Sequence[EventAck]) -> str:
+    """Return what became of events, in words."""
+    last = f"{acks[-1].version:,}"
+    if not acks[0].duplicate:
+        return f", now at version {last}"
+    other = sum(ack.conflict for ack in acks)
+    stands = f" with other content, which stands ({other:,} of them)" if other else ""
+    return f", which {'was' if len(acks) == 1 else 'were'} there before{stands}, up to version {last}"
 
 
 @_command("read orders order-42", "read orders order-42 --from 10 --limit 5 --json", "read orders --backward --limit 1")
@@ -132,9 +143,7 @@ def read(
 ) -> None:
     """Write the events of a stream, or of all, one a line."""
     direction: Any = "backward" if backward else "forward"
-    if stream is not None and (prefix or types):
-        message = "--prefix and --type choose among all streams: leave the stream out"
-        raise InvalidArgument(message)
+    _check_chosen(stream, prefix, types)
     with _opened(url, name) as streams:
         if stream is not None:
             events = streams.read(stream, begin, limit=limit, direction=direction)
@@ -142,6 +151,12 @@ def read(
             events = streams.read_all(begin, limit=limit, direction=direction, prefix=prefix, types=types)
         for event in events:
             _print(event, as_json=json)
+
+
+def _check_chosen(stream: str | None, prefix: str, types: list[str] | None) -> None:
+    if stream is not None and (prefix or types):
+        message = "--prefix and --type choose among all streams: leave the stream out"
+        raise InvalidArgument(message)
 
 
 @_command("subscribe orders", "subscribe orders order-42 --json", "subscribe orders --prefix order- --from latest")
@@ -164,9 +179,10 @@ def subscribe(
 
     On stderr it is told when all that was there is written.
     """
-    if begin != "latest" and not begin.isdecimal():
+    if begin != "latest" and not (begin.isascii() and begin.isdecimal()):
         message = f"--from {begin!r}: write a version or position, or latest"
         raise InvalidArgument(message)
+    _check_chosen(stream, prefix, types)
     start: Any = "latest" if begin == "latest" else int(begin)
     with _opened(url, name) as streams:
         chosen = (
@@ -187,9 +203,13 @@ def subscribe(
 
 
 def _print(event: StreamEvent, *, as_json: bool) -> None:
-    if not as_json:
-        value = event.value.decode(errors="backslashreplace")
-        say((f"{event.stream}@{event.version}", "cyan"), f"\t{event.type or ''}\t{value}")
+    if not as_json and sys.stdout.isatty():
+        place = harmless(f"{event.stream}@{event.version}")
+        say((place, "cyan"), "  ", (harmless(event.type or "-"), "dim"), "  ", harmless(event.value))
+        return
+    if not as_json:  # for a pipe: columns, separated by tabs, the value as it is
+        place = f"{event.stream}@{event.version}\t{event.type or ''}\t"
+        sys.stdout.buffer.write(place.encode() + event.value + b"\n")
         return
     fields = {
         "stream": event.stream,
@@ -204,7 +224,9 @@ def _print(event: StreamEvent, *, as_json: bool) -> None:
     except UnicodeDecodeError:
         fields["value_base64"] = base64.b64encode(event.value).decode()
     if event.headers:
-        fields["headers"] = {name: base64.b64encode(value).decode() for name, value in event.headers.items()}
+        from oncelog.cli.sinks import headers_of  # noqa: PLC0415 (pyarrow is not for those who ask for help)
+
+        fields["headers"] = headers_of(event.headers)
     print_json(fields)
 
 
@@ -228,4 +250,5 @@ def list_streams(name: Name, url: Url, *, prefix: Prefix = "", json: Json = Fals
         ]
         print_table(columns, rows)
     elif not json:
-        say((name, "cyan"), f" has {show_count(0, 'stream')}")
+        begins = f" that begins with {prefix!r}" if prefix else ""
+        say((name, "cyan"), f" has no stream{begins}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncelog.errors import CorruptionError, Unavailable
+from oncelog.errors import CorruptionError, InvalidArgument, Unavailable
 from oncelog.format import frame
 from oncelog.log import names
 from oncelog.settings import ProducerPolicy, check_policy, resolve
@@ -45,6 +45,9 @@ class Policies:
         policy = check_policy(policy)
         if namespace is not None:
             names.check(namespace)
+            if "/" in namespace:
+                message = f"namespace {namespace!r}: a log's namespace is what stands before the first '/' of its name"
+                raise InvalidArgument(message)
         while True:
             stored, version = self._newest()
             after = (
