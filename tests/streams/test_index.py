@@ -190,6 +190,25 @@ def test_a_truncation_leaves_versions_as_they_are(when: str) -> None:
         assert [event.position for event in opened.read_all(direction="backward")][-1] >= 100
 
 
+def test_a_read_that_was_begun_passes_over_what_is_truncated_meanwhile() -> None:
+    """It reads a page of the index when it is its turn: those that are gone by then are left out, the rest is there."""
+    storage = MemoryStorage()
+    expected = filled(storage)
+    name, positions = max(expected.items(), key=lambda item: len(item[1]))
+    streams = Database(storage).streams("orders")
+    reading = streams.read(name)
+    assert next(reading).position == positions[0]
+    assert Database(storage).log("orders").truncate(100).first_position == 100
+    home = streams._log.home
+    for key in home.list("streams/pages/"):
+        if int(key.removeprefix("streams/pages/")) < 80:
+            home.delete(key)
+    streams._index._full.clear()
+    left = [event.position for event in reading]
+    assert left[-1] == positions[-1]
+    assert [position for position in left if position >= 100] == [p for p in positions if p >= 100]
+
+
 def test_appends_go_on_while_the_index_is_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is stored after so many events, and on leaving; two are kept."""
     monkeypatch.setattr("oncelog.streams.streams.STORE_EVENTS", 20)

@@ -245,7 +245,12 @@ class Index:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         starts = range(first - first % PAGE_ROWS, last + 1, PAGE_ROWS)
         for page_first in reversed(starts) if backward else starts:
-            page = self._page(page_first)
+            try:
+                page = self._page(page_first)
+            except NotFound:
+                if not self._is_truncated(page_first):
+                    raise
+                continue
             low, high = max(first - page_first, 0), last - page_first + 1
             rows = np.flatnonzero(page.numbers[low:high] == number) + low
             versions = page.versions[rows]
@@ -254,13 +259,20 @@ class Index:
             yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
 
     def _page(self, position: int) -> Page:
-        """Return the page that holds a position; one that is lost or damaged is folded again, with all others."""
+        """Return the page that holds a position; one that is lost or damaged is folded again, with all others.
+
+        ``NotFound`` for one whose records were truncated away.
+        """
         first = position - position % PAGE_ROWS
         try:
             return self._kept_page(first)
         except (CorruptionError, NotFound):
-            self.rebuild()
+            if not self._is_truncated(first):
+                self.rebuild()
         return self._kept_page(first)
+
+    def _is_truncated(self, page_first: int) -> bool:
+        return page_first + PAGE_ROWS <= self._log.first_position()
 
     def _kept_page(self, first: int) -> Page:
         with self._lock:
