@@ -226,14 +226,18 @@ def test_a_slow_subscriber_is_ended_though_nobody_else_reads(streams: Streams) -
         slow.poll()
 
 
-def test_what_is_no_longer_kept_is_read_from_the_log(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["LIVE_EVENTS", "LIVE_BYTES"])
+def test_what_is_no_longer_kept_is_read_from_the_log(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     """A subscriber within its bounds misses nothing, whatever others have made go."""
-    monkeypatch.setattr(module, "LIVE_EVENTS", 4)
+    monkeypatch.setattr(module, limit, 4)
     slow, fast = streams.subscribe_all(), streams.subscribe_all()
     assert taken(slow, 1) == taken(fast, 1) == ["caught up"]
     for number in range(40):
         fill(streams, number, 1)
         assert taken(fast, 1) == [number]
+    assert len(streams._live._events) <= 8
     assert taken(slow, 40) == list(range(40))
     fill(streams, 40, 2)
     assert taken(slow, 2) == taken(fast, 2) == [40, 41]

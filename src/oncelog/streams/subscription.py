@@ -15,6 +15,7 @@ from typing import Self
 
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, TooSlow
+from oncelog.limits import MIB
 from oncelog.log import arguments
 from oncelog.log.handle import Handle
 from oncelog.log.log import Log
@@ -25,7 +26,8 @@ from oncelog.streams.index import Index
 from oncelog.streams.reading import Filter, Pieces
 
 LIVE_EVENTS = 8192
-"""So many of the newest events are kept for all subscribers."""
+LIVE_BYTES = 32 * MIB
+"""So many of the newest events are kept for all subscribers, and so many bytes of them; for a while twice as many."""
 
 BEHIND_MAX = 100_000
 """So many records a live subscriber may be behind the log's end, unless it says otherwise."""
@@ -51,6 +53,7 @@ class Live:
         self._clock = clock
         self._changed = threading.Condition()
         self._events: list[StreamEvent] = []
+        self._size_bytes = 0
         self._reading = False
         self._joined = 0
         self._tail: Tail | None = None
@@ -61,7 +64,7 @@ class Live:
         with self._changed:
             if self._tail is None:
                 self._tail = self._log.tail(position)
-                self._events = []
+                self._events, self._size_bytes = [], 0
                 self.since = self.until = self.end = position
             joined = self.since <= position
             self._joined += joined
@@ -123,10 +126,21 @@ class Live:
             if tail is not self._tail:
                 return
             self._events += events
+            self._size_bytes += sum(map(_size_bytes, events))
             self.until, self.end = found[-1].next_position, end
-            if len(self._events) > 2 * LIVE_EVENTS:
-                del self._events[:-LIVE_EVENTS]
-                self.since = self._events[0].position
+            if len(self._events) > 2 * LIVE_EVENTS or self._size_bytes > 2 * LIVE_BYTES:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep the newest events only. Who is not there yet reads the others from the log."""
+        kept = size_bytes = 0
+        for event in reversed(self._events[-LIVE_EVENTS:]):
+            if size_bytes + _size_bytes(event) > LIVE_BYTES:
+                break
+            kept, size_bytes = kept + 1, size_bytes + _size_bytes(event)
+        del self._events[: len(self._events) - kept]
+        self._size_bytes = size_bytes
+        self.since = self._events[0].position if kept else self.until
 
     def wake(self) -> None:
         """Make everybody who waits look whether they have ended."""
@@ -140,6 +154,10 @@ class Live:
         if tail is not None:
             tail.close()
         self.wake()
+
+
+def _size_bytes(event: StreamEvent) -> int:
+    return len(event.value) + sum(map(len, (event.headers or {}).values()))
 
 
 class Subscription(Handle):
