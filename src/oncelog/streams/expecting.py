@@ -64,11 +64,12 @@ def _entries(index: Index, log: Log, earlier: Earlier, count: int) -> list[tuple
         return []  # all there is of the stream is still on its way
     wanted: list[tuple[int, int]] = []
     for positions, versions in index.find(earlier.stream, earlier.exact + 1, backward=False):
-        wanted += zip(positions.tolist(), versions.tolist(), strict=True)
-        if len(wanted) >= count:
+        near = versions <= earlier.exact + count
+        wanted += zip(positions[near].tolist(), versions[near].tolist(), strict=True)
+        if not near.all():
             break
     found: list[tuple[Entry, int]] = []
-    for run in _runs(wanted[:count]):
+    for run in _runs(wanted):
         entries = log.read(run[0][0], limit=len(run))
         found += [(entry, version) for entry, (_, version) in zip(entries, run, strict=False)]
     return found
