@@ -123,7 +123,8 @@ def test_repeated_is_what_a_dictionary_says(numbers: list[int]) -> None:
         if number in first:
             expected[place] = first[number]
         first.setdefault(number, place)
-    positions, firsts = repeats.repeated(keys, places)
+    again, positions, firsts = repeats.repeated(keys, places)
+    assert again[:, 1].tolist() == [numbers[len(numbers) - 1 - place] for place in positions]
     assert dict(zip(positions.tolist(), firsts.tolist(), strict=True)) == expected
 
 

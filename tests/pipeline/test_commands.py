@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer.main
@@ -14,6 +14,9 @@ import oncelog
 from oncelog.cli import app
 from tests.cli.conftest import Call, call, url
 from tests.pipeline.shop import SPEC
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["call", "url"]
 
@@ -119,3 +122,38 @@ def test_what_cannot_be_done_is_told_before_spark_starts(
     done = call(*arguments)
     assert done.code == 2
     assert words in done.err.decode()
+
+
+class Lent:
+    """A session that outlives the command that is given it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.sparkContext = spark.sparkContext
+
+    def stop(self) -> None:
+        """Go on."""
+
+
+@pytest.mark.xdist_group("pipeline")
+def test_jobs_by_the_tasks_of_a_spark(
+    call: Call, url: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--master``, the same is said, and the same is done."""
+    masters: list[str] = []
+
+    def start(_: str, master: str, **__: object) -> Lent:
+        masters.append(master)
+        return Lent(spark)
+
+    monkeypatch.setattr("oncelog.spark.session.start", start)
+    call("log", "create", "orders", "--max-keys", "2")
+    with oncelog.connect(url) as db, db.log("orders").writer() as writer:
+        for id in ("a", "b", "c", "a"):
+            writer.append(b"x", id=id)
+    by_spark = call("audit", "orders", "--json", "--master", "spark://somewhere:7077")
+    assert (by_spark.code, by_spark.json) == (1, call("audit", "orders", "--json").json)
+    assert call("rebuild", "orders", "--json", "--master", "local[2]").json["ids"] == 2
+    assert call("purge", "orders", "--remove", "--yes", "--json", "--master", "local[2]").json["purged"] == 1
+    assert masters == ["spark://somewhere:7077", "local[2]", "local[2]"]
+    nowhere = call("audit", "orders", "--url", "memory://x", "--master", "local[2]")
+    assert nowhere.code != 0

@@ -9,18 +9,26 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow.dataset as ds
 import pytest
 
 import oncelog
+from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.settings import LogSettings, Window
+from oncelog.spark import checking
+from oncelog.spark.history import Batch
+from oncelog.spark.pipeline import Pipeline
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
 from tests.pipeline.shop import Shop, orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,25 +82,66 @@ def test_ingest_and_export_killed_and_run_again(shop: Shop) -> None:
 
 
 @pytest.mark.xdist_group("pipeline")
-def test_followed_until_it_is_asked_to_stop(shop: Shop) -> None:
-    """``--follow`` takes what comes while it runs, and ends in good order when it is told to."""
+def test_followed_until_it_is_asked_to_stop(shop: Shop, spark: SparkSession) -> None:
+    """Followed, a pipeline takes what comes while it runs, and ends in good order when the process is told to end."""
+    shop.send(*orders(0, 3))
+    told: list[int | None] = []
+
+    def tell(batch: Batch) -> None:
+        told.append(batch.exported)
+        if batch.exported == 3:
+            shop.send(*orders(2, 6))
+        if batch.exported == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    given, _ = checking.check(shop.spec)
+    assert given is not None
+    outcome = Pipeline(given, shop.folder, SYSTEM).run(tell, follow=True, spark=spark)
+    assert told[-1] == 6
+    assert (outcome.attempts, outcome.stored, outcome.duplicates, outcome.exported) == (7, 6, 1, 6)
+    assert [row["position"] for row in shop.sent_on()] == list(range(6))
+    assert shop.run(spark).rows == 0
+
+
+@pytest.mark.soak
+def test_followed_from_a_shell_until_it_is_asked_to_stop(shop: Shop) -> None:
+    """``--follow`` tells what it does as it does it, and ends with what it did."""
     shop.send(*orders(0, 3))
     process = started("pipeline", "run", str(shop.spec), "--follow", "--json")
     assert process.stdout is not None
-    exported = 0
     for line in process.stdout:
-        told = msgspec.json.decode(line)
-        if told.get("exported") == 3:
-            shop.send(*orders(2, 6))
-        if told.get("exported") == 6:
-            exported = 6
+        if msgspec.json.decode(line).get("exported") == 3:
             process.send_signal(signal.SIGTERM)
             break
     out, err = process.communicate(timeout=120)
-    assert exported == 6
     assert process.returncode == 0, err
-    assert msgspec.json.decode(out.splitlines()[-1])["stored"] == 6
-    assert [row["position"] for row in shop.sent_on()] == list(range(6))
+    assert msgspec.json.decode(out.splitlines()[-1])["stored"] == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_audit_cut_short_at_any_step(when: When) -> None:
+    """An audit that dies leaves nothing behind: done again, it says the same, and the log is as it was."""
+    storage = FaultyStorage(MemoryStorage())
+    log = Database(storage).log("orders", LogSettings(window=Window(max_keys=5), seal="off"), create=True)
+    with log.writer() as writer:
+        for id in range(20):
+            writer.append(b"x", id=str(id % 10))
+    log.seal()
+    undisturbed = log.audit()
+    assert undisturbed.duplicates == 10
+    for number in range(1, 100):
+        before = storage.faults.calls
+        storage.kill_at(number, when)
+        with contextlib.suppress(Killed):
+            assert log.audit() == undisturbed
+        calls = storage.faults.calls - before
+        storage.restart()
+        log = Database(storage).log("orders")
+        assert log.audit() == undisturbed
+        assert log.verify().findings == ()
+        if calls < number:
+            break
+    assert 2 < number < 99
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

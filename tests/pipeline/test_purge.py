@@ -175,17 +175,17 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
 
 def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tidies up beside the purge takes its files away: what they became is looked at again."""
-    purge_file = purging._purge_file
+    write_anew = purging.write_anew
     merged: list[str] = []
 
-    def late(*given: Any) -> int:
+    def late(*given: Any) -> Any:
         if not merged:
             merged.append("once")
             fill(log, ["x", "y"])
             log.seal()
-        return purge_file(*given)
+        return write_anew(*given)
 
-    monkeypatch.setattr(purging, "_purge_file", late)
+    monkeypatch.setattr(purging, "write_anew", late)
     done = log.purge(remove=True)
     assert (done.records, done.duplicates, done.purged, done.files, done.unsealed) == (16, 3, 3, 1, 0)
     assert [entry.position for entry in log.read()] == [*KEPT, 14, 15]

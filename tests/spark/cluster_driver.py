@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
+from oncelog import LogSettings, Window
 from oncelog.spark import session
+from oncelog.spark.tasks import Tasks
 from tests.spark.cluster import PYTHON_PATH
 from tests.spark.jobs import CONF, Shop
 
@@ -72,6 +74,18 @@ def killing(folder: str) -> Step:
     return step
 
 
+def purge_late(shop: Shop, tasks: Tasks) -> None:
+    """Have the cluster find, and purge, what came again when the window had forgotten it."""
+    log = shop.database().log("late", LogSettings(window=Window(max_keys=10), seal="off"), create=True)
+    for numbers in (range(50), range(50, 70), range(50)):
+        shop.append(numbers, "late")
+    log.seal()
+    assert log.audit(hands=tasks) == log.audit()
+    assert log.rebuild(hands=tasks).ids == log.rebuild().ids
+    assert log.purge(remove=True, hands=tasks).purged == 50
+    assert [entry.position for entry in log.read()] == list(range(70))
+
+
 def main(master: str, folder: str) -> None:
     """Write tables without ids, so that nothing but the commit keeps rows from being there twice."""
     spark = session.start("cluster", master, CONF | SPECULATION)
@@ -84,6 +98,7 @@ def main(master: str, folder: str) -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     shop.write(table.mapInArrow(killing(folder), table.schema), "killed", create="true")
     assert shop.read("twins", minPartitions=4).select("value").distinct().count() == 400
+    purge_late(shop, Tasks(spark, shop.url, "late"))
     spark.stop()
 
 

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.xdist_group("spark-2")
 
 
 def test_a_speculative_twin_and_a_dead_executor(tmp_path: Path) -> None:
-    """Both attempts at a task stage its rows, and an executor dies with a task half done: each row is there once."""
+    """Both attempts at a task stage its rows, and an executor dies with a task half done: each row is there once. Jobs
+    over a whole log are done by the cluster, too.
+    """
     with cluster(tmp_path) as url:
         run(url, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} >= {"stalled", "twin", "killed"}

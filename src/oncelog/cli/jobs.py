@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +21,15 @@ from oncelog.cli.quantities import show_bytes, show_count
 
 if TYPE_CHECKING:
     from oncelog.log.auditing import Audit, By
+    from oncelog.log.hands import Hands
+    from oncelog.log.log import Log
+    from oncelog.log.purging import Purge
 
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark to run on.")]
+ByMaster = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Have this Spark do the work.", show_default="this machine"),
+]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write a page of plots.", show_default=False)
 ]
@@ -32,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
         (ingest, ("ingest orders incoming/ --id order_id", "ingest orders day.parquet --id order_id --create")),
         (export, ("export orders out/", "export orders out/ --schema 'id STRING, amount LONG'")),
         (audit, ("audit orders", "audit orders --by type --report audit.html", "audit orders --json | jq .duplicates")),
-        (rebuild, ("rebuild orders",)),
+        (rebuild, ("rebuild orders", "rebuild orders --master spark://host:7077")),
         (purge, ("purge orders", "purge orders --remove --yes", "purge orders --json | jq .duplicates")),
     ):
         lines = "\n".join(f"  [cyan]oncelog {example}[/]" for example in examples)
@@ -104,24 +114,46 @@ def export(
         say((output, "cyan"), ": ", plural(count, "record"), f" of {name}, as {format}")
 
 
+@contextmanager
+def _hands(master: str | None, url: str, name: str) -> Iterator[Hands | None]:
+    """Yield whose hands do a job: those of a Spark, or ``None`` for the threads of this process."""
+    if master is None:
+        yield None
+        return
+    from oncelog.errors import Unsupported  # noqa: PLC0415 (as above)
+    from oncelog.spark import session  # noqa: PLC0415 (as above)
+    from oncelog.spark.tasks import Tasks  # noqa: PLC0415 (as above)
+
+    if url.startswith("memory:"):
+        message = f"{url} is in the memory of this process, which Spark's do not share: leave --master out"
+        raise Unsupported(message)
+    spark = session.start(f"oncelog {name}", master, log_file=Path(os.devnull))
+    try:
+        yield Tasks(spark, url, name)
+    finally:
+        spark.stop()
+
+
 def audit(
     name: Name,
     url: Url,
     *,
     by: ByOption = "producer",
     report: Report = None,
+    master: ByMaster = None,
     json: Json = False,
 ) -> None:
     """Audit a log: ids that are there more than once, gaps and checksums, counted by a column and by time.
 
     The window keeps an id from being stored twice as long as it remembers it; an audit looks at the whole log. What is
-    there again is told (purge removes it), and makes the exit code 1.
+    there again is told (purge removes it), and makes the exit code 1. With --master, the tasks of a Spark read the log,
+    which they must reach by its URL.
     """
     from oncelog.spark import audited, page  # noqa: PLC0415 (as above)
 
     column = _column(by)
-    with opened(url, name) as log, meter("auditing", hidden=json) as bar:
-        found = log.audit(column, lambda done, total: bar.to(done, done, total))
+    with opened(url, name) as log, meter("auditing", hidden=json) as bar, _hands(master, url, name) as hands:
+        found = log.audit(column, lambda done, total: bar.to(done, done, total), hands=hands)
     if report is not None:
         page.write(report, audited.page_of(name, column, found))
     if json:
@@ -166,18 +198,23 @@ def _tell_audit(name: str, by: str, found: Audit, report: Path | None) -> None:
         say(f"and {more:,} more")
 
 
-def rebuild(name: Name, url: Url, *, json: Json = False) -> None:
+def rebuild(name: Name, url: Url, *, master: ByMaster = None, json: Json = False) -> None:
     """Rebuild the dedup snapshot from the log itself.
 
     For a log whose snapshots are lost or in doubt: the next writer opens as quickly as after a clean end. The log is
-    not changed, and its writer need not stop.
+    not changed, and its writer need not stop. With --master, the tasks of a Spark read and hash the records.
     """
-    with opened(url, name) as log, meter("rebuilding", hidden=json) as bar:
-        done = log.rebuild(lambda count, total: bar.to(count, count, total))
+    with opened(url, name) as log, meter("rebuilding", hidden=json) as bar, _hands(master, url, name) as hands:
+        done = log.rebuild(lambda count, total: bar.to(count, count, total), hands=hands)
     if json:
         print_json({"log": name, **msgspec.to_builtins(done)})
     else:
         say((name, "cyan"), ": ", plural(done.ids, "id"), f" up to position {done.position:,}, {done.snapshot}")
+
+
+def _purged(log: Log, hands: Hands | None, *, remove: bool, json: bool) -> Purge:
+    with meter("purging" if remove else "looking", hidden=json) as bar:
+        return log.purge(remove=remove, progress=lambda done, total: bar.to(done, done, total), hands=hands)
 
 
 def purge(
@@ -186,21 +223,23 @@ def purge(
     *,
     remove: Annotated[bool, typer.Option("--remove", metavar="", help="Purge what is found.")] = False,
     yes: Yes = False,
+    master: ByMaster = None,
     json: Json = False,
 ) -> None:
     """Find duplicates that came in when the window had forgotten the first, and with --remove purge them.
 
     A purged record leaves its place behind, emptied: no position moves, readers skip it, and a retry still meets it.
     The original file is kept until the new one is in place. Records with the same id and other content are left alone.
+    With --master, the tasks of a Spark look for them, and write files anew.
     """
-    with opened(url, name) as log, meter("looking", hidden=json) as bar:
-        found = log.purge(progress=lambda done, total: bar.to(done, done, total))
-    if remove and found.duplicates:
-        if not yes:
+    with opened(url, name) as log, _hands(master, url, name) as hands:
+        found = None if remove and yes else _purged(log, hands, remove=False, json=json)
+        if found is not None and remove and found.duplicates:
             asking.confirm(f"Purge {show_count(found.duplicates, 'duplicate')} from {name}?")
-        with opened(url, name) as log:
+            found = None
+        if found is None:
             log.seal()
-            found = log.purge(remove=True)
+            found = _purged(log, hands, remove=True, json=json)
     if json:
         print_json({"log": name, **msgspec.to_builtins(found)})
         return

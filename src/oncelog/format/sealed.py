@@ -29,6 +29,9 @@ ZSTD_LEVEL = 3
 STAGED_ZSTD_LEVEL = 1
 """A file that is made to be adopted is made while somebody waits. Its values, which may be anything, are compressed in
 no time or not at all; what is small is sealed anew with its neighbours, and better, later."""
+ANEW_ZSTD_LEVEL = 1
+"""A file that is written anew to purge rows of it was compressed well before: this is a quarter of that work, and makes
+it hardly any larger."""
 _NEVER_US = 1 << 62
 _LABELS = ["stream", "type", "producer", "tenant"]
 """Columns whose values repeat, so that a dictionary is worth its while."""
@@ -141,25 +144,31 @@ _KEPT = (TIMESTAMP, UPTIME, START, "producer", "sequence")
 """What a purged row keeps of a record: its times, its part in a batch, and how far its producer was."""
 
 
-def emptied(table: pa.Table, purged: Purged) -> pa.Table:
-    """Return the rows of a whole file with some of them emptied and marked; those purged before stay so."""
+def written_anew(file: SealedFile, purged: Purged) -> pa.Buffer:
+    """Return the bytes of a file with some of its rows emptied and marked; those purged before stay so."""
+    schema = with_purged(file.schema)
+    tables = (_emptied(table, purged.cut(row, row + table.num_rows), schema) for row, table in file.row_groups())
+    return encode((batch for table in tables for batch in table.to_batches()), schema, ANEW_ZSTD_LEVEL)
+
+
+def _emptied(table: pa.Table, purged: Purged | None, schema: pa.Schema) -> pa.Table:
+    """Return rows with some of them emptied and marked."""
     before = _purged(table)
-    if before is not None:
-        purged = _joined(before, purged)
+    purged = _joined(before, purged) if before is not None and purged is not None else purged or before
     gone = np.zeros(table.num_rows, np.bool_)
-    gone[purged.rows] = True
-    columns = {}
+    if purged is not None:
+        gone[purged.rows] = True
+    columns = []
     for field in table.schema:
         column = table.column(field.name)
         if field.name not in (PURGED, IDENTITY, FINGERPRINT):
-            columns[field.name] = column if field.name in _KEPT else _without(column, field, gone)
-    schema = with_purged(pa.schema([table.schema.field(name) for name in columns]))
-    return pa.table([*columns.values(), *purge_columns(purged, table.num_rows)], schema=schema)
+            columns.append(column if field.name in _KEPT else _without(column, field, gone))
+    return pa.table([*columns, *purge_columns(purged, table.num_rows)], schema=schema)
 
 
 def _without(column: pa.ChunkedArray, field: pa.Field, gone: NDArray[np.bool_]) -> pa.ChunkedArray:
     """Return a column in which some rows are empty: null, where it may be."""
-    if column.null_count == len(column):
+    if column.null_count == len(column) or not gone.any():
         return column
     if pa.types.is_map(field.type):
         return column.take(pa.array(np.arange(len(gone)), mask=gone))
@@ -206,13 +215,13 @@ def to_staged(payload: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
 
 
-def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.Buffer:
+def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA, zstd_level: int = ZSTD_LEVEL) -> pa.Buffer:
     """Return batches of ``to_table``, or of ``to_staged`` with that schema, as the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
         schema,
-        **_compression(schema),
+        **_compression(schema, zstd_level),
         use_dictionary=_LABELS,
         write_statistics=[name for name in (TIMESTAMP, "id", "stream", "type") if name in schema.names],
         write_page_checksum=TIMESTAMP in schema.names,  # what is staged has a checksum as a whole, and is in a hurry
@@ -223,9 +232,9 @@ def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.
     return sink.getvalue()
 
 
-def _compression(schema: pa.Schema) -> dict[str, Any]:
+def _compression(schema: pa.Schema, zstd_level: int) -> dict[str, Any]:
     if TIMESTAMP in schema.names:
-        return {"compression": "zstd", "compression_level": ZSTD_LEVEL}
+        return {"compression": "zstd", "compression_level": zstd_level}
     small = [name for name in schema.names if name not in {"value", "headers"}]
     small += ["headers.key_value.key", "headers.key_value.value"]
     return {
@@ -268,13 +277,15 @@ class SealedFile:
         """Whether rows of the file were purged."""
         return PURGED in self._file.schema_arrow.names
 
-    def table(self) -> pa.Table:
-        """Return the whole file as it is."""
-        try:
-            return self._file.read().combine_chunks()
-        except (pa.ArrowException, OSError) as error:
-            message = f"{self._what} cannot be read: {error}"
-            raise CorruptionError(message) from error
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the file."""
+        return self._file.schema_arrow
+
+    def row_groups(self) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the file as it is, a row group at a time, each with the number of its first row."""
+        for number in range(self._file.num_row_groups):
+            yield int(self._starts[number]), self._read(number, None)
 
     @property
     def rows(self) -> int:
@@ -310,7 +321,7 @@ class SealedFile:
         return micros(statistics.max)
 
     def _read(self, row_group: int, names: Sequence[str] | None) -> pa.Table:
-        wanted = None if names is None else [TIMESTAMP, UPTIME, START, PURGED, IDENTITY, FINGERPRINT, "value", *names]
+        wanted = None if names is None else [TIMESTAMP, UPTIME, START, PURGED, IDENTITY, FINGERPRINT, *names]
         present = self._file.schema_arrow.names
         try:
             return self._file.read_row_group(
@@ -332,6 +343,8 @@ class SealedFile:
                 continue
             arrays.append(column if column.type == field.type else column.cast(field.type))
             mask |= BITS[field.name]
+        if not arrays:  # of a batch without columns, nobody can tell how many rows it has
+            arrays, mask = [pa.repeat(pa.scalar(value=True), table.num_rows)], BITS[START]
         payload = pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask))
         return Piece(first_row, payload, _micros(timestamps), _micros(uptimes), purged)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.errors import CorruptionError, Unsupported
+from oncelog.clock import Clock
 from oncelog.format.manifest import Manifest, Segment
+from oncelog.log.hands import Desk, Hands, Unit
 from oncelog.log.judging import Finding
 from oncelog.log.manifests import Manifests
-from oncelog.log.repeats import Progress, Repeats, Walk, find
+from oncelog.log.repeats import Progress, Walk, concerned, find
 from oncelog.log.rows import Rows
 from oncelog.log.sealing import size
 from oncelog.storage.base import LogHome
@@ -24,6 +25,7 @@ from oncelog.types import moment
 By = Literal["producer", "type", "stream", "tenant"]
 SAMPLE = 20
 _HOUR_US = 3600 * 1_000_000
+_Key = TypeVar("_Key")
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -44,9 +46,10 @@ class Repeat(msgspec.Struct, frozen=True):
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit found in the closed segments of a log.
 
-    ``duplicates`` are records whose id and content were there before, ``conflicts`` those whose id was there with other
-    content: both came in when the window had forgotten the first. ``by`` counts records by a column (those without are
-    under an empty name), ``hours`` by the hour in which they were stored. ``findings`` say what is not whole.
+    ``records`` are those that a reader sees; ``purged`` were taken out of sight before. ``duplicates`` are records
+    whose id and content were there before, ``conflicts`` those whose id was there with other content: both came in when
+    the window had forgotten the first. ``by`` counts records by a column (those without are under an empty name),
+    ``hours`` by the hour in which they were stored. ``findings`` say what is not whole.
     """
 
     records: int
@@ -61,6 +64,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     hours: Mapping[str, Share]
     sample: tuple[Repeat, ...]
     findings: tuple[Finding, ...]
+    purged: int = 0
 
     @property
     def ok(self) -> bool:
@@ -69,36 +73,42 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def audit(
-    home: LogHome, manifests: Manifests, manifest: Manifest, by: By = "producer", progress: Progress | None = None
+    home: LogHome,
+    manifests: Manifests,
+    manifest: Manifest,
+    clock: Clock,
+    hands: Hands,
+    *,
+    by: By = "producer",
+    progress: Progress | None = None,
 ) -> Audit:
     """Read everything that is closed; count, and look for ids that are there again and for what is missing.
 
-    ``NotFound`` when something was sealed, merged or truncated meanwhile: look again by a newer manifest.
+    A file that is damaged is a finding, and its records are not counted. ``NotFound`` when something was sealed, merged
+    or truncated meanwhile: look again by a newer manifest.
     """
-    walk = Walk(home, manifests, manifest)
-    findings = gaps(walk.segments, manifest.first_position)
-    tally = _Tally(by)
-    try:
-        repeats = find(walk, tally.add, progress)
-    except (CorruptionError, Unsupported) as error:
-        nothing = np.empty(0, np.int64)
-        repeats = Repeats(nothing, nothing, np.empty(0, np.bool_))
-        findings.append(Finding("error", "records", str(error)))
+    walk = Walk(home, manifests, manifest, clock, hands)
+    found = find(walk, _Count(by), progress, tolerant=True)
+    damage = [Finding("error", "records", what) for what in found.unreadable]
+    some = list(concerned(walk, found.repeats.positions))
+    again = [one for counts in walk.each(_CountSome(by), some) for one in counts]
+    repeats = found.repeats
     return Audit(
-        records=tally.records,
-        ids=tally.ids,
+        records=sum(one.records for one in found.seen),
+        ids=sum(one.ids for one in found.seen),
         duplicates=int(repeats.same.sum()),
         conflicts=int((~repeats.same).sum()),
         first_position=manifest.first_position,
         next_position=manifest.next_position,
         bytes=size(walk.segments),
         segments=len(walk.segments),
-        by=tally.kinds(repeats.positions),
-        hours=tally.hours(repeats.positions),
+        by=_kinds(found.seen, again),
+        hours=_hours(found.seen, again),
         sample=tuple(
-            Repeat(int(p), int(f), bool(s)) for p, f, s in zip(*(part[:SAMPLE] for part in repeats), strict=True)
+            Repeat(int(p), int(f), bool(s)) for p, f, s in zip(*(part[:SAMPLE] for part in repeats[:3]), strict=True)
         ),
-        findings=tuple(findings),
+        findings=(*gaps(walk.segments, manifest.first_position), *damage),
+        purged=sum(one.purged for one in found.seen),
     )
 
 
@@ -114,69 +124,84 @@ def gaps(segments: list[Segment], first: int) -> list[Finding]:
     return found
 
 
-class _Tally:
-    """Counts records as they come by, from several threads; remembers of which kind and hour each run of them is."""
+class Counts(msgspec.Struct, frozen=True):
+    """How many records there are in some rows, how many with an id, by kind, by hour, and how many were purged."""
 
-    def __init__(self, by: By) -> None:
-        self._by = by
-        self._lock = threading.Lock()
-        self.records = self.ids = 0
-        self._kinds: Counter[str] = Counter()
-        self._hours: Counter[int] = Counter()
-        self._codes: list[tuple[int, int, list[str], NDArray[np.int32]]] = []
-        self._times: list[tuple[int, int, NDArray[np.int64] | int]] = []
-
-    def add(self, rows: Rows) -> None:
-        """Count records."""
-        names, codes = self._column(rows)
-        counts = np.bincount(codes, minlength=len(names)) if len(names) > 1 else np.array([rows.count])
-        hours = rows.timestamp_us // _HOUR_US
-        found, at = (
-            (np.array([hours]), np.array([rows.count]))
-            if isinstance(hours, int)
-            else np.unique(hours, return_counts=True)
-        )
-        ids = rows.count - rows.payload.column("id").null_count if "id" in rows.payload.schema.names else 0
-        if len(found) == 1:
-            hours = int(found[0])
-        with self._lock:
-            self.records += rows.count
-            self.ids += ids
-            self._kinds.update(dict(zip(names, counts.tolist(), strict=True)))
-            self._hours.update(dict(zip(found.tolist(), at.tolist(), strict=True)))
-            self._codes.append((rows.first_position, rows.next_position, names, codes))
-            self._times.append((rows.first_position, rows.next_position, hours))
-
-    def _column(self, rows: Rows) -> tuple[list[str], NDArray[np.int32]]:
-        """Return the kinds there are among rows, and which each is; none for rows that are all of one kind."""
-        if self._by not in rows.payload.schema.names:
-            return [""], np.empty(0, np.int32)
-        encoded = rows.payload.column(self._by).fill_null("").dictionary_encode()
-        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-
-    def kinds(self, repeats: NDArray[np.int64]) -> dict[str, Share]:
-        """Return records and repeats by kind, most records first."""
-        again: Counter[str] = Counter()
-        for first, end, names, codes in self._codes:
-            mine = _within(repeats, first, end) - first
-            if len(mine):
-                counts = np.bincount(codes[mine], minlength=len(names)) if len(names) > 1 else [len(mine)]
-                again.update({name: int(count) for name, count in zip(names, counts, strict=True)})
-        return {kind: Share(count, again[kind]) for kind, count in self._kinds.most_common()}
-
-    def hours(self, repeats: NDArray[np.int64]) -> dict[str, Share]:
-        """Return records and repeats by the hour in which they were stored."""
-        again: Counter[int] = Counter()
-        for first, end, hours in self._times:
-            mine = _within(repeats, first, end) - first
-            if len(mine):
-                again.update([hours] * len(mine) if isinstance(hours, int) else hours[mine].tolist())
-        return {
-            f"{moment(hour * _HOUR_US):%Y-%m-%dT%H:00Z}": Share(self._hours[hour], again[hour])
-            for hour in sorted(self._hours)
-        }
+    records: int
+    ids: int
+    kinds: dict[str, int]
+    hours: dict[int, int]
+    purged: int
 
 
-def _within(positions: NDArray[np.int64], first: int, end: int) -> NDArray[np.int64]:
-    low, high = np.searchsorted(positions, (first, end))
-    return positions[low:high]
+class _Count(msgspec.Struct, frozen=True):
+    """Counts rows, those that were purged apart."""
+
+    by: By
+
+    def __call__(self, rows: Rows) -> Counts:
+        gone = 0 if rows.purged is None else len(rows.purged.rows)
+        return _counted(self.by, rows, rows.present() if gone else None, gone)
+
+
+class _CountSome(msgspec.Struct, frozen=True):
+    """The work of counting the records at some positions."""
+
+    by: By
+
+    def __call__(self, desk: Desk, part: tuple[Unit, NDArray[np.int64]]) -> list[Counts]:
+        unit, wanted = part
+        found = []
+        for rows in desk.rows(unit, (self.by,)):
+            low, high = np.searchsorted(wanted, (rows.first_position, rows.next_position))
+            if low < high:
+                chosen = np.zeros(rows.count, np.bool_)
+                chosen[wanted[low:high] - rows.first_position] = True
+                found.append(_counted(self.by, rows, chosen, 0))
+        return found
+
+
+def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) -> Counts:
+    """Count rows: all of them, or those that are chosen."""
+    payload = rows.payload if chosen is None else rows.payload.filter(pa.array(chosen))
+    names = payload.schema.names
+    count = payload.num_rows
+    kinds = {"": count} if count else {}
+    if by in names:
+        kinds = {one["values"] or "": one["counts"] for one in payload.column(by).value_counts().to_pylist()}
+    return Counts(
+        records=count,
+        ids=count - payload.column("id").null_count if "id" in names else 0,
+        kinds=kinds,
+        hours=_by_hour(rows, chosen, count),
+        purged=purged,
+    )
+
+
+def _by_hour(rows: Rows, chosen: NDArray[np.bool_] | None, count: int) -> dict[int, int]:
+    if isinstance(rows.timestamp_us, int):
+        return {rows.timestamp_us // _HOUR_US: count} if count else {}
+    hours = (rows.timestamp_us if chosen is None else rows.timestamp_us[chosen]) // _HOUR_US
+    found, counts = np.unique(hours, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _kinds(seen: Iterable[Counts], again: Iterable[Counts]) -> dict[str, Share]:
+    """Return records and repeats by kind, most records first."""
+    records, repeats = _summed(one.kinds for one in seen), _summed(one.kinds for one in again)
+    return {kind: Share(count, repeats[kind]) for kind, count in records.most_common()}
+
+
+def _hours(seen: Iterable[Counts], again: Iterable[Counts]) -> dict[str, Share]:
+    """Return records and repeats by the hour in which they were stored."""
+    records, repeats = _summed(one.hours for one in seen), _summed(one.hours for one in again)
+    return {
+        f"{moment(hour * _HOUR_US):%Y-%m-%dT%H:00Z}": Share(records[hour], repeats[hour]) for hour in sorted(records)
+    }
+
+
+def _summed(counts: Iterable[Mapping[_Key, int]]) -> Counter[_Key]:
+    total: Counter[_Key] = Counter()
+    for one in counts:
+        total.update(one)
+    return total

@@ -37,6 +37,7 @@ from oncelog.log import (
 from oncelog.log.adoption import Staged
 from oncelog.log.auditing import Audit, By
 from oncelog.log.handle import Handle
+from oncelog.log.hands import Desk, Hands, Threads
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.keeping import SEAL_BYTES_MIN
 from oncelog.log.leases import Lease
@@ -444,31 +445,54 @@ class Log(Handle):
         """
         return verifying.verify(self._home, self._manifests, self._refresh(), progress)
 
-    def audit(self, by: By = "producer", progress: Callable[[int, int], None] | None = None) -> Audit:
+    def desk(self, first_position: int) -> Desk:
+        """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in
+        which the log begins at ``first_position``.
+        """
+        return Desk(self._home, naming.hasher_of(self._manifest()), self._clock, first_position)
+
+    def audit(
+        self,
+        by: By = "producer",
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        hands: Hands | None = None,
+    ) -> Audit:
         """Count the records of all closed segments, by a column and by time, and find the ids that are there again.
 
-        Those came in when the window had forgotten the first: ``purge`` removes them.
+        Those came in when the window had forgotten the first: ``purge`` removes them. ``hands`` do the work, threads of
+        this process unless others are given.
         """
+        parts = self._home, self._manifests
+        doing = hands or Threads()
         self._known, found = self._manifests.look(
-            self._refresh(), lambda manifest: auditing.audit(self._home, self._manifests, manifest, by, progress)
+            self._refresh(),
+            lambda manifest: auditing.audit(*parts, manifest, self._clock, doing, by=by, progress=progress),
         )
         return found
 
-    def purge(self, *, remove: bool = False, progress: Callable[[int, int], None] | None = None) -> Purge:
+    def purge(
+        self,
+        *,
+        remove: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        hands: Hands | None = None,
+    ) -> Purge:
         """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them.
 
         A purged record leaves its place behind: no position moves, readers skip it, and a retry still meets it. Only
         sealed files are written anew: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
         """
-        return purging.purge(
-            self._home, self._manifests, self._refresh(), self._clock, remove=remove, progress=progress
-        )
+        parts = self._home, self._manifests, self._refresh(), self._clock
+        return purging.purge(*parts, hands or Threads(), remove=remove, progress=progress)
 
-    def rebuild(self, progress: Callable[[int, int], None] | None = None) -> Rebuilt:
+    def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
         """Make a dedup snapshot anew from the closed segments, whatever snapshots there are; return what it holds."""
+        parts = self._home, self._manifests
+        doing = hands or Threads()
         self._known, done = self._manifests.look(
             self._refresh(),
-            lambda manifest: rebuilding.rebuild(self._home, self._manifests, manifest, self._clock, progress),
+            lambda manifest: rebuilding.rebuild(*parts, manifest, self._clock, doing, progress=progress),
         )
         return done
 

@@ -7,32 +7,20 @@ see a purged record; a retry still meets it, and gets the position that it alway
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-
 import msgspec
-import numpy as np
-import pyarrow as pa
 import xxhash
-from numpy.typing import NDArray
 
 from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.errors import NotFound, Unsupported
 from oncelog.format import sealed
-from oncelog.format.manifest import STREAMS, File, Manifest, Segment
+from oncelog.format.manifest import STREAMS, File, Manifest
 from oncelog.format.sealed import Purged
-from oncelog.log import naming, sealing
+from oncelog.log import sealing
 from oncelog.log.files import Files
+from oncelog.log.hands import Desk, Hands, Unit
 from oncelog.log.manifests import Known, Manifests
-from oncelog.log.repeats import Repeats, Walk, find
-from oncelog.log.rows import Rows
+from oncelog.log.repeats import Progress, Repeats, Walk, concerned, find
 from oncelog.storage.base import LogHome
-
-AT_ONCE = 2
-"""How many files are written anew at once: each is in memory as a whole."""
-
-Progress = Callable[[int, int], None]
 
 
 class Purge(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,16 +46,24 @@ def check(manifest: Manifest) -> None:
 
 
 def purge(
-    home: LogHome, manifests: Manifests, known: Known, clock: Clock, *, remove: bool, progress: Progress | None
+    home: LogHome,
+    manifests: Manifests,
+    known: Known,
+    clock: Clock,
+    hands: Hands,
+    *,
+    remove: bool,
+    progress: Progress | None,
 ) -> Purge:
     """Find the duplicates in a log's closed segments and, if asked to, purge those in sealed files."""
     check(known.manifest)
     purged = files = 0
     while True:
-        known, (segments, repeats) = manifests.look(known, lambda manifest: _find(home, manifests, manifest, progress))
-        same = repeats.same
-        chosen = Repeats(repeats.positions[same], repeats.firsts[same], same[same])
-        counts = _purge_files(home, manifests, clock, segments, chosen) if remove else []
+        known, (walk, repeats) = manifests.look(
+            known, lambda manifest: _find(Walk(home, manifests, manifest, clock, hands), progress)
+        )
+        chosen = repeats.where(repeats.same)
+        counts = _purge_files(manifests, walk, chosen, progress) if remove else []
         duplicates = purged + len(chosen.positions)
         purged, files = purged + sum(counts), files + sum(count > 0 for count in counts)
         if all(counts):
@@ -76,7 +72,7 @@ def purge(
     if purged:
         sealing.collect(home, manifests)
     return Purge(
-        records=sum(segment.entries for segment in segments),
+        records=walk.records,
         duplicates=duplicates,
         conflicts=int((~repeats.same).sum()),
         purged=purged,
@@ -85,84 +81,71 @@ def purge(
     )
 
 
-def _find(
-    home: LogHome, manifests: Manifests, manifest: Manifest, progress: Progress | None
-) -> tuple[list[Segment], Repeats]:
-    walk = Walk(home, manifests, manifest)
-    return walk.segments, find(walk, None, progress)
+def _find(walk: Walk, progress: Progress | None) -> tuple[Walk, Repeats]:
+    return walk, find(walk, None, progress).repeats
 
 
-def _purge_files(
-    home: LogHome, manifests: Manifests, clock: Clock, segments: Sequence[Segment], chosen: Repeats
-) -> list[int]:
-    """Purge what is chosen; return how many records of each file that is concerned (0: somebody else changed it)."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        units = _units(segments, chosen.positions)
-        return list(pool.map(lambda unit: _purge_file(home, manifests, clock, unit, chosen), units))
+def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Progress | None) -> list[int]:
+    """Purge what is chosen; return how many records of each file that is concerned (0: somebody else changed it).
 
-
-def _units(segments: Sequence[Segment], positions: NDArray[np.int64]) -> Iterator[list[Segment]]:
-    """Yield the segments of each sealed file that holds one of the positions."""
-    by_file: dict[str, list[Segment]] = {}
-    for segment in segments:
-        if segment.file is not None:
-            by_file.setdefault(segment.file.key, []).append(segment)
-    for unit in by_file.values():
-        low, high = np.searchsorted(positions, (unit[0].first_position, unit[-1].next_position))
-        if low < high:
-            yield unit
-
-
-def _purge_file(home: LogHome, manifests: Manifests, clock: Clock, unit: Sequence[Segment], chosen: Repeats) -> int:
-    """Write one file anew, with its duplicates emptied; return how many those are (0: somebody else changed it)."""
-    original = unit[0].file
-    assert original is not None
+    The files are written anew by whoever's hands, several at once; the manifest is told of each here.
+    """
     known = manifests.newest()
     assert known is not None
-    try:
-        marks = _marks(home, known.manifest, unit, chosen)
-        data = encode(sealed.emptied(Files(home).open(original).table(), marks))
-    except NotFound:
-        return 0
-    key = sealing.new_key(clock, known.manifest.staging_floor_us)
-    home.create(key, [data])
-    changes = {}
-    for segment in unit:
-        assert segment.file is not None
-        file = File(key, segment.file.row, data.size, xxhash.xxh3_64_intdigest(data))
-        changes[segment.number] = msgspec.structs.replace(segment, file=file)
-    after = manifests.update(lambda manifest: sealing.point_to(manifests, manifest, unit, changes), known).manifest
-    now = next(manifests.closed_from(after, max(after.first_position, unit[-1].first_position)), None)
-    if now is None or now.file is None or now.file.key != key:
-        sealing.delete_quietly(home, key)
-        return 0
-    return len(marks.rows)
+    floor_us = known.manifest.staging_floor_us
+    parts = [
+        Part(unit, chosen.within(unit), floor_us)
+        for unit, _ in concerned(walk, chosen.positions)
+        if unit[0].file is not None
+    ]
+    records = [sum(segment.entries for segment in part.unit) for part in parts]
+    counts = []
+    for part, file in zip(parts, walk.each(write_anew, parts), strict=True):
+        counts.append(_point_to(manifests, walk.desk, part, file) if file is not None else 0)
+        if progress is not None:
+            progress(sum(records[: len(counts)]), sum(records))
+    return counts
 
 
-def encode(table: pa.Table) -> pa.Buffer:
-    """Return a table with purged rows as the bytes of a sealed file."""
-    return sealed.encode(table.to_batches(), table.schema)
+class Part(msgspec.Struct, frozen=True):
+    """A file that is to be written anew: its segments, what is to be purged of it, and the log's staging floor."""
+
+    unit: Unit
+    chosen: Repeats
+    floor_us: int
 
 
-def _marks(home: LogHome, manifest: Manifest, unit: Sequence[Segment], chosen: Repeats) -> Purged:
-    """Return the rows of a file that are to be purged, with who they are."""
-    hasher = naming.hasher_of(manifest)
-    found = []
-    for segment in unit:
-        for rows in Files(home).rows(segment, 0):
-            low, high = np.searchsorted(chosen.positions, (rows.first_position, rows.next_position))
-            if low < high:
-                assert segment.file is not None
-                found.append(_of_rows(hasher, rows, segment.file.row, chosen, slice(low, high)))
-    return Purged(*(np.concatenate([getattr(part, name) for part in found]) for name in Purged.__struct_fields__))
-
-
-def _of_rows(hasher: Hasher, rows: Rows, first_row: int, chosen: Repeats, part: slice) -> Purged:
-    numbers = chosen.positions[part] - rows.first_position
-    payload = rows.payload.take(pa.array(numbers))
-    return Purged(
-        numbers + rows.first_entry + first_row,
-        chosen.firsts[part],
-        hasher.keys(payload),
-        hasher.fingerprints(payload),
+def write_anew(desk: Desk, part: Part) -> File | None:
+    """Write a file anew, with its duplicates emptied, under a name of its own; ``None`` if it is gone."""
+    original = part.unit[0].file
+    assert original is not None
+    marks = Purged(
+        part.chosen.positions - part.unit[0].first_position + original.row,
+        part.chosen.firsts,
+        part.chosen.keys,
+        part.chosen.fingerprints,
     )
+    try:
+        data = sealed.written_anew(Files(desk.home).open(original), marks)
+    except NotFound:
+        return None
+    key = sealing.new_key(desk.clock, part.floor_us)
+    desk.home.create(key, [data])
+    return File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
+
+
+def _point_to(manifests: Manifests, desk: Desk, part: Part, file: File) -> int:
+    """Have the manifest point to a new file; return how many duplicates it is without (0: somebody else changed it)."""
+    changes = {}
+    for segment in part.unit:
+        assert segment.file is not None
+        changes[segment.number] = msgspec.structs.replace(
+            segment, file=msgspec.structs.replace(file, row=segment.file.row)
+        )
+    after = manifests.update(lambda manifest: sealing.point_to(manifests, manifest, part.unit, changes)).manifest
+    last = part.unit[-1]
+    now = next(manifests.closed_from(after, max(after.first_position, last.first_position)), None)
+    if now is None or now.file is None or now.file.key != file.key:
+        sealing.delete_quietly(desk.home, file.key)
+        return 0
+    return len(part.chosen.positions)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 
 import msgspec
 
 from oncelog.clock import Clock
 from oncelog.dedup.window import Window
 from oncelog.errors import InvalidArgument
-from oncelog.format.manifest import Manifest, Segment
-from oncelog.log import admission, bases, naming, recovery, snapshots
-from oncelog.log.files import Files, rows_of
+from oncelog.format.manifest import Manifest
+from oncelog.log import admission, bases, recovery, sealing, snapshots
+from oncelog.log.hands import Desk, Hands, Unit
 from oncelog.log.manifests import Manifests
-from oncelog.log.rows import Rows
+from oncelog.log.recovery import Remembered
 from oncelog.storage.base import LogHome
-
-AHEAD = 3
-"""How many segments are read while one is folded."""
 
 Progress = Callable[[int, int], None]
 
@@ -34,7 +29,13 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rebuild(
-    home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock, progress: Progress | None = None
+    home: LogHome,
+    manifests: Manifests,
+    manifest: Manifest,
+    clock: Clock,
+    hands: Hands,
+    *,
+    progress: Progress | None = None,
 ) -> Rebuilt:
     """Fold what the window can need of the closed segments into a snapshot, and store it.
 
@@ -46,14 +47,15 @@ def rebuild(
         raise InvalidArgument(message)
     kept = settings.window
     window = Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
-    hasher = naming.hasher_of(manifest)
     needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     segments = [segment for segment in needed if segment.identities is None]
     total = sum(segment.entries for segment in segments)
     done = 0
-    for segment, rows in _ahead(home, segments, manifest.first_position):
-        recovery.fold(window, iter(rows), hasher)
-        done += segment.entries
+    units = list(sealing.units(segments))
+    for unit, found in zip(units, hands.each(Desk.of(home, manifest, clock), _remembered, units), strict=True):
+        for remembered in found:
+            recovery.fold_some(window, remembered)
+        done += sum(segment.entries for segment in unit)
         if progress is not None:
             progress(done, total)
     window.evict(manifest.uptime_us)
@@ -73,19 +75,6 @@ def rebuild(
     return Rebuilt(snapshot=key, ids=len(taken.positions), position=manifest.next_position, records=total)
 
 
-def _ahead(home: LogHome, segments: list[Segment], start: int) -> Iterator[tuple[Segment, list[Rows]]]:
-    """Yield segments with their records, in order, while the next ones are being read."""
-    waiting: deque[tuple[Segment, Future[list[Rows]]]] = deque()
-
-    def read(segment: Segment) -> list[Rows]:
-        return list(rows_of(home, Files(home), segment, start))
-
-    with ThreadPoolExecutor(AHEAD) as pool:
-        for segment in segments:
-            waiting.append((segment, pool.submit(read, segment)))
-            if len(waiting) > AHEAD:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
+def _remembered(desk: Desk, unit: Unit) -> list[Remembered]:
+    """Hash the ids and the contents of some segments."""
+    return list(recovery.remembered_of(desk.hasher, desk.rows(unit)))

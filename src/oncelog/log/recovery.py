@@ -6,10 +6,11 @@ one the last writer had, but for what it had not stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
@@ -138,6 +139,40 @@ def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int)
 
 def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
     """Add the ids of stored records to a window, as its writer did when it stored them."""
+    for remembered in remembered_of(hasher, parts):
+        fold_some(window, remembered)
+
+
+class Remembered(NamedTuple):
+    """What a window remembers of neighbouring records that have an identity: who they are, where, and of when."""
+
+    keys: NDArray[np.uint64]
+    positions: NDArray[np.int64]
+    fingerprints: NDArray[np.uint64]
+    starts: NDArray[np.bool_]
+    ticks: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+    def cut(self, start: int, end: int) -> Remembered:
+        """Return those from ``start`` to ``end``."""
+        part = slice(start, end)
+        return Remembered(
+            self.keys[part],
+            self.positions[part],
+            self.fingerprints[part],
+            self.starts[part],
+            self.ticks[part],
+            self.times[part],
+        )
+
+    def commits(self) -> Iterator[Remembered]:
+        """Yield what was committed together: those of one up-time."""
+        ends = [*(np.flatnonzero(np.diff(self.ticks)) + 1).tolist(), len(self.ticks)]
+        return (self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+
+def remembered_of(hasher: Hasher, parts: Iterable[Rows]) -> Iterator[Remembered]:
+    """Yield what a window remembers of records, some blocks at a time."""
     gathered: list[Rows] = []
     count = 0
     for rows in parts:
@@ -146,36 +181,44 @@ def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
         gathered.append(rows)
         count += rows.count
         if count >= FOLD_ROWS:
-            _fold_some(window, gathered, hasher)
+            yield _remembered(hasher, gathered)
             gathered, count = [], 0
     if gathered:
-        _fold_some(window, gathered, hasher)
+        yield _remembered(hasher, gathered)
 
 
-def _fold_some(window: Window, parts: Sequence[Rows], hasher: Hasher) -> None:
-    """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
+def _remembered(hasher: Hasher, parts: Sequence[Rows]) -> Remembered:
     known_as = naming.named(hasher, parts)
-    keys = known_as.keys
-    positions = np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])[known_as.rows]
-    ticks = np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])[known_as.rows]
-    times = np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])[known_as.rows]
-    window.evict(parts[0].first_uptime_us)
-    handles = window.find(keys)
-    known = handles >= 0
-    alone = len(parts) == 1 and isinstance(parts[0].uptime_us, int)
-    if not alone and (known.any() or not window.distinct(keys)):
-        for rows in parts:
-            for commit in rows.commits():
-                _fold_some(window, [commit], hasher)
+    return Remembered(
+        known_as.keys,
+        np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])[known_as.rows],
+        known_as.fingerprints(),
+        known_as.starts,
+        np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])[known_as.rows],
+        np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])[known_as.rows],
+    )
+
+
+def fold_some(window: Window, given: Remembered) -> None:
+    """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
+    if not len(given.keys):
         return
-    if not window.distinct(keys):
-        middle = parts[0].count // 2
-        _fold_some(window, [parts[0].cut(0, middle)], hasher)
-        _fold_some(window, [parts[0].cut(middle)], hasher)
+    window.evict(int(given.ticks[0]))
+    handles = window.find(given.keys)
+    known = handles >= 0
+    distinct = window.distinct(given.keys)
+    if given.ticks[0] != given.ticks[-1] and (known.any() or not distinct):
+        for commit in given.commits():
+            fold_some(window, commit)
+        return
+    if not distinct:
+        middle = len(given.keys) // 2
+        fold_some(window, given.cut(0, middle))
+        fold_some(window, given.cut(middle, len(given.keys)))
         return
     if known.any():
         # It was stored, so its writer had forgotten it, and everything before it.
         window.evict_through(int(handles.max()))
-    window.add(keys, positions, known_as.fingerprints(), known_as.starts)
-    window.commit_each(ticks, times)
-    window.evict(int(each(parts[-1].uptime_us, 1)[-1]))
+    window.add(given.keys, given.positions, given.fingerprints, given.starts)
+    window.commit_each(given.ticks, given.times)
+    window.evict(int(given.ticks[-1]))

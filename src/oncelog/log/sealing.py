@@ -64,7 +64,7 @@ def seal(
 def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
     """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
     group: list[Segment] = []
-    for unit in _units(manifests.closed_from(manifest, manifest.first_position)):
+    for unit in units(manifests.closed_from(manifest, manifest.first_position)):
         size_bytes = size(unit)
         if size_bytes >= file_bytes // 2 and unit[0].file is not None:
             yield from _worthwhile(group)
@@ -77,7 +77,7 @@ def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterat
     yield from _worthwhile(group)
 
 
-def _units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+def units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
     """Yield segments, those that share a file together."""
     unit: list[Segment] = []
     for segment in segments:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from oncelog import errors
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 
 _OURS = re.compile(r"^\s*(?:oncelog\.errors\.)(?P<kind>\w+): (?P<message>.+)$", re.MULTILINE)
 _CLASS = re.compile(r"^\[(?P<name>[A-Z_.]+)\]\s*")
+_JAVA = re.compile(r"^[\w.$]+(?:Exception|Error): ")
+_MISSING = re.compile(r"^java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<name>\S+)")
 _CALL = {"AnalysisException", "ParseException", "IllegalArgumentException", "PySparkTypeError", "PySparkValueError"}
 
 
@@ -20,12 +23,23 @@ def told(log_file: Path | None = None) -> Iterator[None]:
     """Raise what Spark raises as an error of Oncelog's: the one that made it fail, or ``InvalidArgument`` for a wrong
     call, or ``Unavailable``.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 (as in session)
     from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
 
     try:
         yield
-    except PySparkException as error:
-        raise explained(type(error).__name__, str(error), log_file) from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise explained(type(error).__name__, said(error), log_file) from error
+
+
+def said(error: Exception) -> str:
+    """Return what Spark, or a driver behind it, said: an exception of Java comes with the call it was raised in."""
+    java: Any = getattr(error, "java_exception", None)
+    if java is None:
+        return str(error)
+    text = str(java.toString())
+    missing = _MISSING.match(text)
+    return f"there is no class {missing['name']}" if missing else _JAVA.sub("", text)
 
 
 def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogError:
