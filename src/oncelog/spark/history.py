@@ -1,15 +1,25 @@
-"""What a pipeline did, batch by batch, in one file that every run adds to: a kill leaves what was noted before it."""
+"""What a pipeline did, batch by batch, in one file that every run adds to: a kill leaves what was noted before it.
+
+The file does not grow for ever: when it has become long, its older half is summed up in one line. Figures of all runs
+stay what they were; what is plotted, batch by batch, is what is left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 import msgspec
 
-from oncelog.spark import spec
+from oncelog.spark import frames, spec
 from oncelog.spark.spec import Spec
+
+BYTES_MAX = 2 << 20
+"""How long the file may become: some ten thousand batches."""
 
 Leg = Literal["into the log", "out of the log"]
 
@@ -45,7 +55,26 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     at_us: int
 
 
-Event = Started | Batch | Ended
+class Summed(msgspec.Struct, frozen=True, kw_only=True, tag="summed"):
+    """What there was before all other events: so many runs since ``began_us``, what became of so many rows, and how
+    many records and conflicts of the log are accounted for. ``ended`` is whether the last event was the end of a run.
+    """
+
+    at_us: int
+    began_us: int
+    runs: int
+    batches: int
+    attempts: int
+    settled: int
+    duplicates: int
+    aside: int
+    stored: int
+    conflicts: int
+    exported: int | None
+    ended: bool
+
+
+Event = Started | Batch | Ended | Summed
 
 
 class Events(Protocol):
@@ -84,8 +113,22 @@ class History:
     def add(self, event: Event) -> None:
         """Add an event."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
+        with self._held() as file:
             file.write(msgspec.json.encode(event) + b"\n")
+            file.flush()
+            if file.tell() > BYTES_MAX:
+                left = thinned(list(self))
+                frames.write_whole(self._path, b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+
+    @contextmanager
+    def _held(self) -> Iterator[BinaryIO]:
+        """Yield the file, held: two runs that overlap take turns, and neither writes to one that was replaced."""
+        while True:
+            with self._path.open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):  # noqa: PTH116 (one line)
+                    yield file
+                    return
 
     def __iter__(self) -> Iterator[Event]:
         """Yield the events, oldest first; a line that a kill cut short is left out."""
@@ -119,28 +162,85 @@ class Settled(msgspec.Struct, frozen=True):
         return max(0, self.batch.rows - self.stored - self.conflicts)
 
 
-def settled(events: list[Event]) -> list[Settled]:
+def settled(events: Sequence[Event]) -> list[Settled]:
     """Return what became of each batch's rows, by how the log grew.
 
     A batch that was stored when its run was killed is done again by the next run, which finds all of it there: it is
-    counted once, with what it stored the first time.
+    counted once, with what it stored the first time. What others stored between runs that ended is not counted.
     """
+    return _settled(events)[0]
+
+
+def _settled(events: Sequence[Event]) -> tuple[list[Settled], int, int]:
+    """Return what became of each batch's rows, and the records and conflicts that are accounted for then."""
     found: list[Settled] = []
-    before = next((event for event in events if isinstance(event, Started)), None)
-    stored, conflicts = (before.stored, before.conflicts) if before is not None else (0, 0)
+    stored = conflicts = 0
+    fresh = True
     for event in events:
         if isinstance(event, Batch) and event.leg == "into the log":
             found.append(Settled(event, event.stored - stored, event.conflicts - conflicts))
             stored, conflicts = event.stored, event.conflicts
-    return found
+        elif isinstance(event, Summed) or (isinstance(event, Started) and fresh):
+            stored, conflicts = event.stored, event.conflicts
+        fresh = _is_end(event)
+    return found, stored, conflicts
 
 
-def kills(events: list[Event]) -> list[int]:
+def _is_end(event: Event) -> bool:
+    """Tell whether a run ended with an event by itself."""
+    return event.ended if isinstance(event, Summed) else isinstance(event, Ended)
+
+
+def summed(events: Sequence[Event]) -> Summed:
+    """Return what all runs did together."""
+    into, stored, conflicts = _settled(events)
+    before = next((event for event in events if isinstance(event, Summed)), _NOTHING)
+    sent = [event.exported for event in events if isinstance(event, Batch | Summed) and event.exported is not None]
+    began = [event.at_us for event in events if isinstance(event, Started)]
+    return Summed(
+        at_us=max((event.at_us for event in events), default=0),
+        began_us=before.began_us or min(began, default=0),
+        runs=before.runs + len(began),
+        batches=before.batches + len(into),
+        attempts=before.attempts + sum(one.batch.rows for one in into),
+        settled=before.settled + sum(one.stored for one in into),
+        duplicates=before.duplicates + sum(one.duplicates for one in into),
+        aside=before.aside + sum(one.conflicts for one in into),
+        stored=stored,
+        conflicts=conflicts,
+        exported=max(sent, default=None),
+        ended=_is_end(events[-1]) if events else True,
+    )
+
+
+_NOTHING = Summed(
+    at_us=0,
+    began_us=0,
+    runs=0,
+    batches=0,
+    attempts=0,
+    settled=0,
+    duplicates=0,
+    aside=0,
+    stored=0,
+    conflicts=0,
+    exported=None,
+    ended=True,
+)
+
+
+def thinned(events: list[Event]) -> list[Event]:
+    """Return events with the older half of them summed up."""
+    middle = len(events) // 2
+    return [summed(events[:middle]), *events[middle:]]
+
+
+def kills(events: Sequence[Event]) -> list[int]:
     """Return when runs were cut short: the time of the last that is known of each."""
     found: list[int] = []
     last: Event | None = None
     for event in events:
-        if isinstance(event, Started) and last is not None and not isinstance(last, Ended):
+        if isinstance(event, Started) and last is not None and not _is_end(last):
             found.append(last.at_us)
         last = event
     return found
@@ -148,5 +248,5 @@ def kills(events: list[Event]) -> list[int]:
 
 def recent(events: list[Event]) -> list[Event]:
     """Return the events of the last run, and of those before it that were cut short and that it went on with."""
-    ends = [number for number, event in enumerate(events[:-1]) if isinstance(event, Ended)]
+    ends = [number for number, event in enumerate(events[:-1]) if _is_end(event)]
     return events[ends[-1] + 1 :] if ends else events

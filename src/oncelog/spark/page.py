@@ -25,9 +25,9 @@ header p { margin: 0; max-width: 66ch; }
 section { background: var(--card); border: 1px solid var(--rule); border-radius: 10px; padding: 20px 22px;
   margin: 20px 0; }
 section > p { margin: 0 0 14px; color: var(--soft); max-width: 76ch; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); gap: 1px; overflow: hidden;
+.figures { display: flex; flex-wrap: wrap; gap: 1px; overflow: hidden;
   background: var(--rule); border: 1px solid var(--rule); border-radius: 10px; margin: 28px 0 20px; }
-.figures div { background: var(--card); padding: 14px 14px; }
+.figures div { flex: 1 1 76px; min-width: 76px; background: var(--card); padding: 14px 14px; }
 .figures b { display: block; font-size: 22px; font-weight: 600; line-height: 1.2; font-variant-numeric: tabular-nums; }
 .figures span { display: block; color: var(--soft); font-size: 13px; line-height: 1.3; margin-top: 2px; }
 .good b, td.good { color: var(--good); } .bad b, td.bad { color: var(--bad); }

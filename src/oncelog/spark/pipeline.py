@@ -20,7 +20,7 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark import checking, failing, frames, history, session, spec
+from oncelog.spark import checking, failing, frames, history, places, session, spec
 from oncelog.spark.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.spec import FILE_FORMATS, Spec
 from oncelog.types import micros
@@ -28,6 +28,9 @@ from oncelog.types import micros
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_BATCH_ONLY = {"avro", "jdbc", "xml"}
+"""What Spark does not write as a stream."""
 
 _LOOK_S: Any = 0.2
 """How often Spark is asked how far it is."""
@@ -59,8 +62,8 @@ class Pipeline:
         self._clock = clock
         self._db = oncelog.connect(given.log.url)
         self._log: Log = self._db.log(given.log.name, _creating(self._db, given), create=True)
-        self._seen: set[tuple[Leg, int]] = set()
-        self._rows = 0
+        self._last: dict[Leg, int] = {}
+        self._rows = self._batches = 0
 
     def run(self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None) -> Outcome:
         """Run until all there is has gone through; with ``follow``, until it is stopped.
@@ -70,7 +73,7 @@ class Pipeline:
         begin_us = self._clock.elapsed_us()
         checkpoint = spec.local_path(self.spec.checkpoint)
         if checkpoint is not None:
-            checking.own(self.spec, checkpoint, self._log.log_id)
+            places.own(self.spec, checkpoint, self._log.log_id)
         stored, conflicts = self.counted()
         self.history.add(Started(at_us=self._clock.now_us(), stored=stored, conflicts=conflicts))
         log_file = checkpoint / "spark.log" if checkpoint is not None else Path(os.devnull)
@@ -115,12 +118,16 @@ class Pipeline:
 
     def _write_once(self, rows: DataFrame, tell: Tell) -> None:
         """Write all that a source has which Spark cannot follow; what the log has of it is recognised."""
+        from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
+        from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
         begin_us = self._clock.now_us()
-        records = frames.records(self.spec, rows)
-        count = records.count()
+        seen = Observation()
+        records = frames.records(self.spec, rows).observe(seen, f.count(f.lit(1)).alias("rows"))
         records.write.format(frames.FORMAT).mode("append").options(**self._sink_options()).save()
+        count = int(seen.get["rows"])
         took_ms = (self._clock.now_us() - begin_us) // 1000
-        number = len(list(self.history))
+        number = history.summed(list(self.history)).batches
         self._note(tell, "into the log", batch=number, rows=count, triggered_us=begin_us, duration_ms=took_ms)
 
     def _out(self, spark: SparkSession, rows: DataFrame, *, follow: bool = False) -> Iterator[StreamingQuery]:
@@ -136,6 +143,8 @@ class Pipeline:
             writer = writer.foreachBatch(self._write_folder)
         elif name == "delta":
             writer = writer.foreachBatch(self._write_delta)
+        elif name in _BATCH_ONLY:
+            writer = writer.foreachBatch(self._append)
         else:
             writer = writer.format(sink.format).options(**frames.options(sink.options))
             writer = writer.option("path", sink.path) if sink.path is not None else writer
@@ -148,6 +157,12 @@ class Pipeline:
         writer = rows.write.mode("overwrite").options(**frames.options(sink.options)).partitionBy(*sink.partition_by)
         writer = writer.option("partitionOverwriteMode", "static")  # the whole folder, whatever the session is set to
         writer.format(sink.format).save(f"{sink.path}/batch={batch:010d}")
+
+    def _append(self, rows: DataFrame, _: int) -> None:
+        """Append a batch to what Spark writes as a whole only: done again, it is there twice."""
+        sink = self.spec.sink
+        assert sink is not None
+        rows.write.format(sink.format).mode("append").options(**frames.options(sink.options)).save(sink.path)
 
     def _write_delta(self, rows: DataFrame, batch: int) -> None:
         """Write a batch under a transaction that Delta knows, so that done again it is skipped."""
@@ -181,8 +196,9 @@ class Pipeline:
                 queries[0].awaitTermination(_LOOK_S)
                 for leg, query in zip(legs, queries, strict=False):
                     self._look(leg, query, tell)
-        for query in queries:
+        for leg, query in zip(legs, queries, strict=False):
             query.stop()
+            self._look(leg, query, tell)
             failure = query.exception()
             if failure is not None:
                 raise failure
@@ -191,9 +207,10 @@ class Pipeline:
         """Tell of the batches that were done since the last look."""
         for progress in query.recentProgress:
             known: Any = progress
-            if (leg, known["batchId"]) in self._seen or not known["numInputRows"]:
+            if known["batchId"] <= self._last.get(leg, -1) or not known["numInputRows"]:
                 continue
-            self._seen.add((leg, known["batchId"]))
+            self._last[leg] = known["batchId"]
+            self._batches += 1
             self._note(
                 tell,
                 leg,
@@ -240,19 +257,17 @@ class Pipeline:
         return self._log.info().last_position + 1, aside
 
     def _outcome(self, seconds: float) -> Outcome:
-        events = list(self.history)
-        into = history.settled(events)
-        exported = [event.exported for event in events if isinstance(event, Batch) and event.exported is not None]
+        done = history.summed(list(self.history))
         return Outcome(
             pipeline=self.spec.name,
             log=self.spec.log.name,
             rows=self._rows,
-            attempts=sum(one.batch.rows for one in into),
-            stored=sum(one.stored for one in into),
-            duplicates=sum(one.duplicates for one in into),
-            conflicts=sum(one.conflicts for one in into),
-            exported=max(exported, default=0) if self.spec.sink is not None else None,
-            batches=len(self._seen),
+            attempts=done.attempts,
+            stored=done.settled,
+            duplicates=done.duplicates,
+            conflicts=done.aside,
+            exported=done.exported or 0 if self.spec.sink is not None else None,
+            batches=self._batches,
             seconds=seconds,
         )
 

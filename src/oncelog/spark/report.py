@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from oncelog.spark import history, page, plots
-from oncelog.spark.history import Batch, Ended, Event, Settled, Started
+from oncelog.spark.history import Batch, Ended, Event, Settled, Started, Summed
 from oncelog.spark.page import Figure, Section
 from oncelog.spark.pipeline import Outcome
 from oncelog.spark.plots import Mark, Series
 from oncelog.types import moment
+
+COLUMNS_MAX = 200
+_Event = TypeVar("_Event")
 
 
 def of_run(outcome: Outcome, events: list[Event]) -> str:
     """Return the page of a pipeline: figures of all of its runs, plots of the last one and of what it went on with."""
     last_run = history.recent(events)
     into = history.settled(last_run)
-    began_us = [event.at_us for event in events if isinstance(event, Started)]
+    done = history.summed(events)
     sections = [batches(into)] if into else []
     sections += progress(last_run) + times(last_run)
-    first, last = moment(min(began_us, default=0)), moment(max((event.at_us for event in events), default=0))
-    runs = f"{len(began_us)} run{'s' if len(began_us) != 1 else ''}"
+    first, last = moment(done.began_us), moment(done.at_us)
+    runs = f"{done.runs:,} run{'s' if done.runs != 1 else ''}"
+    older = [event for event in last_run if isinstance(event, Summed)]
+    since = f" The plots show what came since {moment(older[0].at_us):%Y-%m-%d %H:%M:%S}." if older else ""
     return page.page(
         f"Pipeline {outcome.pipeline}",
-        f"{runs}, from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC, into the log {outcome.log}.",
+        f"{runs}, from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC, into the log {outcome.log}.{since}",
         figures(outcome),
         sections,
         "Made by oncelog pipeline run. All figures are counted from the log and from Spark's own progress.",
@@ -56,14 +62,31 @@ def kinds(
 
 def batches(into: Sequence[Settled]) -> Section:
     """Return what became of the rows of each batch."""
-    series = kinds([one.stored for one in into], [one.duplicates for one in into], [one.conflicts for one in into])
-    plot = plots.columns([str(one.batch.batch) for one in into], series, what="rows of each batch")
-    return Section("What came in", "The rows of each batch, by what became of them.", plots.legend(series) + plot)
+    groups = list(_grouped(into))
+    series = kinds(
+        [sum(one.stored for one in group) for group in groups],
+        [sum(one.duplicates for one in group) for group in groups],
+        [sum(one.conflicts for one in group) for group in groups],
+    )
+    plot = plots.columns([_label([one.batch for one in group]) for group in groups], series, what="rows of each batch")
+    text = "The rows of each batch, by what became of them."
+    more = f" {len(groups[0])} batches make a column." if len(groups) < len(into) else ""
+    return Section("What came in", text + more, plots.legend(series) + plot)
+
+
+def _grouped(events: Sequence[_Event]) -> Iterator[Sequence[_Event]]:
+    """Yield neighbours together, so that there are no more groups than a plot has room for."""
+    size = -(-len(events) // COLUMNS_MAX)
+    return (events[start : start + size] for start in range(0, len(events), size))
+
+
+def _label(group: Sequence[Batch]) -> str:
+    return str(group[0].batch) if len(group) == 1 else f"{group[0].batch} to {group[-1].batch}"
 
 
 def progress(events: Sequence[Event]) -> list[Section]:
     """Return how the log, and what was sent on of it, grew; and how far the second was behind the first."""
-    seen = [event for event in events if not isinstance(event, Ended)]
+    seen = [group[-1] for group in _grouped([event for event in events if not isinstance(event, Ended)])]
     if len(seen) < 2:  # noqa: PLR2004 (a line has two ends)
         return []
     begin_us = min(event.at_us for event in events)
@@ -72,7 +95,7 @@ def progress(events: Sequence[Event]) -> list[Section]:
     grown = [Series("records in the log", "stored", [event.stored for event in seen])]
     exported, sent = 0, []
     for event in seen:
-        exported = max(exported, (event.exported or 0) if isinstance(event, Batch) else 0)
+        exported = max(exported, 0 if isinstance(event, Started) else event.exported or 0)
         sent.append(exported)
     found = [*grown, *([Series("sent on", "plain", sent)] if exported else [])]
     plot = plots.lines(xs, found, what="records over time", unit="s", marks=marks)
@@ -97,12 +120,14 @@ def times(events: Sequence[Event]) -> list[Section]:
     done = [event for event in events if isinstance(event, Batch)]
     if not done:
         return []
+    groups = list(_grouped(done))
     series = [
-        Series("into the log", "stored", [event.duration_ms if event.leg == "into the log" else 0 for event in done]),
         Series(
-            "out of the log", "plain", [event.duration_ms if event.leg == "out of the log" else 0 for event in done]
-        ),
+            leg, style, [max((event.duration_ms for event in group if event.leg == leg), default=0) for group in groups]
+        )
+        for leg, style in (("into the log", "stored"), ("out of the log", "plain"))
     ]
-    plot = plots.columns([str(event.batch) for event in done], series, what="milliseconds of each batch", height=180)
+    plot = plots.columns([_label(group) for group in groups], series, what="milliseconds of each batch", height=180)
     text = "Milliseconds from the moment a batch began to its end. The first of a run includes the start of workers."
+    text += f" Of {len(groups[0])} neighbours the slowest is shown." if len(groups) < len(done) else ""
     return [Section("Latency", text, plots.legend(series) + plot)]
