@@ -10,7 +10,7 @@ import pytest
 import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import InvalidArgument
-from oncelog.spark import checking, explaining, mistakes
+from oncelog.spark import checking, explaining, mistakes, places
 from oncelog.spark.template import template
 
 GOOD = """\
@@ -72,7 +72,7 @@ WRONG = [
     ('path = "incoming"', 'paht = "incoming"', "source.paht", 5, "did you mean path"),
     ('path = "incoming"', 'path = "incoming"\nmaster = "local"', "source.master", 6, "belongs into [run]"),
     ('path = "incoming"', 'path = "incoming"\nheader = true', "source.header", 6, "goes into options"),
-    ('format = "json"', "format = 3", "source.format", 4, "expected str"),
+    ('format = "json"', "format = 3", "source.format", 4, "expected text"),
     ('format = "json"', 'format = "jsonl"', "source.format", 4, 'format = "json"'),
     ('format = "json"', 'format = "paruqet"', "source.format", 4, 'format = "parquet"'),
     ('format = "json"', 'format = "kafka"', "source.format", 4, "spark-sql-kafka"),
@@ -81,6 +81,29 @@ WRONG = [
     ('format = "json"', 'format = "kafka"', "source.options", 6, "subscribe"),
     ('format = "json"', 'format = "jdbc"\nstreaming = true', "source.streaming", 5, "cannot follow"),
     ('path = "incoming"', "", "source.path", 3, "no path is given"),
+    ('path = "incoming"', 'path = ""', "source.path", 5, "is empty"),
+    ('path = "incoming"', 'path = ["incoming"]', "source.path", 5, 'got a list write path = "incoming"'),
+    ('path = "incoming"', 'path = "data"', "source.path", 5, "shares a folder with the log"),
+    ('path = "incoming"', 'path = "in\\coming"', "", 5, "write / for"),
+    ('path = "incoming"', 'path = "incoming', "", 5, 'close the quotes: path = "incoming"'),
+    ('path = "incoming"', "path = \u201cincoming\u201d", "", 5, 'straight quotes: path = "incoming"'),
+    ('path = "incoming"', 'path = "incoming"\npath = "x"', "", 6, "path is there already"),
+    ("[sink]", "[source]\n[sink]", "", 18, "[source] is there already"),
+    ("[source]", "[[source]]", "source", 3, "one pair of brackets"),
+    ("maxFilesPerTrigger = 10", "a.b = 1", "source.options", 6, 'write "a.b" = 1'),
+    ("{ maxFilesPerTrigger = 10 }", '"x"', "source.options", 6, "got text write options = {"),
+    ('[identity]\ncolumn = "order_id"', 'identity = "order_id"', "transform.identity", 11, "write [identity]"),
+    ('format = "json"', 'format = ""', "source.format", 4, "is empty"),
+    ('format = "json"', 'format = "zorg"', "source.format", 4, "packages"),
+    ('format = "json"', 'format = "jdbc"', "source.options", 6, 'add dbtable = "orders"'),
+    (
+        'format = "json"',
+        'format = "oncelog"\noptions = { URL = "data", log = "orders" }\n[source.x]',
+        "source.x",
+        6,
+        "has no x",
+    ),
+    ("SELECT order_id, amount", "SELECT order_id, uuid() AS amount", "transform.sql", 9, "uuid() is another each time"),
     ('path = "incoming"', 'path = "incomming"', "source.path", 5, "did you mean"),
     ('path = "incoming"', 'path = "nowhere/*.json"', "source.path", 5, "nothing matches"),
     ('path = "incoming"', 'path = "incoming/a.json"', "source.path", 5, "pathGlobFilter"),
@@ -97,6 +120,9 @@ WRONG = [
     ('url = "data"', 'url = "memory://x"', "log.url", 15, "use a folder"),
     ('url = "data"', 'url = "fle:///x"', "log.url", 15, 'url = "file:///x"'),
     ('url = "data"', 'url = "file://var/lib"', "log.url", 15, "file:///var/lib"),
+    ('url = "data"', 'url = "s3:/bucket/x"', "log.url", 15, 'url = "s3://bucket/x"'),
+    ('url = "data"', 'url = "https://x/y"', "log.url", 15, "name a folder"),
+    ('url = "data"', 'url = "incoming/data"', "log.url", 15, "read what it wrote"),
     ('url = "data"\nname = "orders"', 'url = "data"\nname = ""', "log.name", 16, ""),
     ('url = "data"\nname = "orders"', 'url = "data"\nname = "conflicts.x"', "log.name", 16, 'name = "x"'),
     ('url = "data"', 'url = "data"\non_conflict = "quarentine"', "log.on_conflict", 16, 'on_conflict = "quarantine"'),
@@ -107,6 +133,9 @@ WRONG = [
     ('format = "parquet"', 'format = "parket"', "sink.format", 19, 'format = "parquet"'),
     ('path = "out"', "", "sink.path", 18, "no path is given"),
     ('path = "out"', 'path = "spec.toml"', "sink.path", 20, "is a file"),
+    ('path = "out"', 'path = "data/out"', "sink.path", 20, "shares a folder with the log"),
+    ('path = "out"', 'path = ".oncelog"', "sink.path", 20, "shares a folder with the pipeline's progress"),
+    ('path = "out"', 'path = "."', "sink.path", 20, "has the source's path in it"),
     ('path = "out"', 'path = "incoming/out"', "sink.path", 20, "read what it wrote"),
     ('format = "parquet"\npath = "out"', 'format = "console"\npartition_by = ["a"]', "sink.partition_by", 20, "remove"),
     ('path = "out"', 'path = "out"\npartition_by = "day"', "sink.partition_by", 21, 'partition_by = ["day"]'),
@@ -115,11 +144,16 @@ WRONG = [
     ('master = "local[2]"', 'master = "locl[2]"', "run.master", 23, "not a Spark master"),
     ('master = "local[2]"', "every_s = -1", "run.every_s", 23, "not a time"),
     ('master = "local[2]"', 'every_s = "2"', "run.every_s", 23, "without quotes"),
+    ('master = "local[2]"', "every_s = nan", "run.every_s", 23, "not a time"),
+    ('master = "local[2]"', "conf = { spark.x = 2 }", "run.conf", 23, 'write "spark.x" = 2'),
+    ('master = "local[2]"', '[report]\npath = "incoming/r.html"', "report.path", 24, "read what it wrote"),
+    ('master = "local[2]"', '[report]\npath = "empty"', "report.path", 24, "where a file should be"),
     ('master = "local[2]"', 'conf = { "sql.x" = 1 }', 'run.conf."sql.x"', 23, "spark.sql.x"),
     ('master = "local[2]"', 'packages = ["delta"]', "run.packages", 23, "Maven"),
     ('master = "local[2]"', 'checkpoint = "incoming/state"', "run.checkpoint", 23, "inside"),
     ('master = "local[2]"', 'checkpoint = "spec.toml"', "run.checkpoint", 23, "is a file"),
     ('name = "orders"\n\n[source]', 'name = "my orders"\n\n[source]', "name", 1, "my-orders"),
+    ('name = "orders"\n\n[source]', 'name = ".."\n\n[source]', "name", 1, "cannot name a folder"),
 ]
 
 
@@ -171,7 +205,7 @@ def test_checkpoint_of_another_pipeline(folder: Path) -> None:
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
     with oncelog.connect(spec.log.url) as db:
-        checking.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
+        places.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
     assert check(folder, GOOD) == []
     (found,) = check(folder, GOOD.replace('url = "data"\nname = "orders"', 'url = "data"\nname = "other"'))
     assert found.key == "run.checkpoint"
@@ -183,7 +217,7 @@ def test_checkpoint_of_a_log_that_is_gone(folder: Path) -> None:
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
     with oncelog.connect(spec.log.url) as db:
-        checking.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
+        places.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
         assert check(folder, GOOD) == []
         db.delete("orders")
         (gone,) = check(folder, GOOD)
@@ -200,6 +234,34 @@ def test_output_whose_progress_is_lost(folder: Path) -> None:
     assert (found.key, "twice" in found.what) == ("sink.path", True)
     (folder / ".oncelog" / "orders" / "out-of-log").mkdir(parents=True)
     assert check(folder, GOOD) == []
+
+
+@pytest.mark.parametrize(("part", "table"), [("source", "read"), ("sink", "copied")])
+def test_log_into_itself(folder: Path, part: str, table: str) -> None:
+    """However the option's name is written, and wherever the path to the log begins."""
+    itself = 'format = "oncelog"\noptions = { URL = "./data", log = "orders" }\n'
+    first, second = (
+        'format = "json"\npath = "incoming"\noptions = { maxFilesPerTrigger = 10 }\n',
+        'format = "parquet"\npath = "out"\n',
+    )
+    (found,) = check(folder, GOOD.replace(first if part == "source" else second, itself))
+    assert (found.key, found.what) == (f"{part}.options.log", f"the log would be {table} into itself")
+
+
+def test_place_that_cannot_be_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has no right to a folder is told before an hour of work is done for it."""
+    monkeypatch.setattr("oncelog.spark.places.os.access", lambda path, _: Path(path).name != "locked")
+    (folder / "locked").mkdir()
+    (found,) = check(folder, GOOD.replace('path = "out"', 'path = "locked/deep/out"'))
+    assert (found.key, found.line) == ("sink.path", 20)
+    assert "locked cannot be written to" in found.what
+
+
+def test_file_of_another_kind(folder: Path) -> None:
+    """An empty file and a folder are no specs; one that an editor marked as UTF-8 is."""
+    assert "init" in (check(folder, "\n")[0].suggestion or "")
+    assert [one.what for one in checking.check(folder)[1]] == ["is a folder, not a file"]
+    assert check(folder, "\ufeff" + GOOD) == []
 
 
 def test_not_text(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from oncelog.spark import frames, lines, mistakes
+from oncelog.spark import failing, frames, lines, mistakes
 from oncelog.spark.mistakes import Mistake, nearest
 from oncelog.spark.spec import Spec
 
@@ -107,12 +107,13 @@ class _Checked:
             yield Mistake("sink.sql", "a log's records have a value, and this has none", "select … AS value")
 
     def _try(self, key: str, work: Callable[[], _T]) -> _T:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # noqa: PLC0415 (as in session)
         from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
 
         try:
             return work()
-        except PySparkException as error:
-            raise _Wrong(_explained(key, str(error))) from error
+        except (PySparkException, Py4JJavaError) as error:
+            raise _Wrong(_explained(key, failing.said(error))) from error
 
 
 def _no_column(key: str, name: str, columns: list[str]) -> Mistake:
@@ -129,6 +130,10 @@ def _explained(key: str, message: str) -> Mistake:
     if "Did you mean" in text:
         text, _, rest = text.partition(" Did you mean one of the following? ")
         hint = f"did you mean {rest.strip('[]. ').replace('`', '').split(',')[0]}?"
+    if text.startswith("there is no class"):
+        hint = 'add the jar that has it to [run], as in conf = { "spark.jars" = "driver.jar" }'
+    if text.startswith("No suitable driver"):
+        hint = 'name it in options, as in driver = "org.postgresql.Driver", and its jar in [run]'
     unresolved = _UNRESOLVED.search(text)
     if unresolved is not None:
         text = f"there is no column {unresolved['name']}"

@@ -17,7 +17,7 @@ from oncelog import settings as log_settings
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.log import names
 from oncelog.settings import LogSettings
-from oncelog.spark import frames, lines, mistakes, spec
+from oncelog.spark import frames, lines, mistakes, places, spec
 from oncelog.spark.mistakes import Mistake, dotted, nearest
 from oncelog.spark.spec import FILE_FORMATS, STREAMING_FORMATS, Identity, Sink, Source, Spec
 
@@ -37,21 +37,11 @@ _FILE_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "pat
                  "dateFormat", "inferSchema", "maxFileAge", "fileNameOnly")  # fmt: skip
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[[\d,]+\]|(spark|k8s|mesos)://.+|yarn")
 _COORDINATE = re.compile(r"[^:\s]+:[^:\s]+:[^:\s]+")
-_OWN = "pipeline.json"
+_CHANCE = re.compile(
+    r"\b(rand|randn|random|uuid|current_timestamp|current_date|now|monotonically_increasing_id)\s*\(", re.IGNORECASE
+)
 
 Check = Callable[[Spec], Iterator[Mistake]]
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
-
-    ``log_id`` tells that log from one that is made anew under its name; empty if it was not noted.
-    """
-
-    name: str
-    url: str
-    log: str
-    log_id: str = ""
 
 
 def check(path: Path) -> tuple[Spec | None, list[Mistake]]:
@@ -69,8 +59,8 @@ def check(path: Path) -> tuple[Spec | None, list[Mistake]]:
 
 
 def _name(given: Spec) -> Iterator[Mistake]:
-    if not re.fullmatch(r"[\w.-]+", given.name):
-        fixed = re.sub(r"[^\w.-]+", "-", given.name).strip("-") or "orders"
+    if not re.fullmatch(r"[\w.-]+", given.name) or not given.name.strip("."):
+        fixed = re.sub(r"[^\w.-]+", "-", given.name).strip("-.") or "orders"
         yield Mistake("name", f"{given.name!r} cannot name a folder", f'write name = "{fixed}"')
 
 
@@ -84,19 +74,54 @@ def _source(given: Spec) -> Iterator[Mistake]:
     elif source.path is not None and name in {"kafka", "jdbc", "rate", "socket"}:
         yield Mistake("source.path", f"{name} has no path", "remove it; what it reads is named by its options")
     yield from _needed("source", name, source.options)
-    if name == "kafka" and not any(_given(source.options, option) for option in _KAFKA_TOPICS):
-        yield Mistake("source.options", "kafka is not told what to read", 'add subscribe = "TOPIC"')
+    yield from _what_to_read(source)
+    yield from _own_log(given)
     if source.streaming and name not in STREAMING_FORMATS and name in _FORMATS:
         yield Mistake(
             "source.streaming", f"Spark cannot follow {name}", "remove it: the source is read as a whole each time"
         )
 
 
+def _what_to_read(source: Source) -> Iterator[Mistake]:
+    """Look at the options that name what is to be read: of several that would do, one."""
+    name = source.format.lower()
+    for kind, ways, example in (
+        ("kafka", _KAFKA_TOPICS, 'subscribe = "TOPIC"'),
+        ("jdbc", ("dbtable", "query"), 'dbtable = "orders"'),
+    ):
+        given = [way for way in ways if _given(source.options, way)]
+        if name == kind and not given:
+            yield Mistake("source.options", f"{kind} is not told what to read", f"add {example}")
+        if name == kind and len(given) > 1:
+            yield Mistake("source.options", f"{kind} takes one of {' and '.join(given)}", f"keep {given[0]}")
+    url = _option(source.options, "url")
+    if name == "jdbc" and isinstance(url, str) and not url.startswith("jdbc:"):
+        rest = url.removeprefix("file://") if url.startswith("file:") else url
+        meant = "jdbc:" + re.sub(r"^postgres:", "postgresql:", rest)
+        yield Mistake("source.options", f"{rest!r} is not a URL of JDBC", f'write url = "{meant}"')
+
+
+def _own_log(given: Spec) -> Iterator[Mistake]:
+    """See that the log is neither read into itself nor copied into itself."""
+    own = (given.log.url, given.log.name)
+    for table, part, what in (("source", given.source, "read"), ("sink", given.sink, "copied")):
+        if part is not None and part.format.lower() == frames.FORMAT:
+            there = _option(part.options, "url"), _option(part.options, "log")
+            if there == own:
+                yield Mistake(f"{table}.options.log", f"the log would be {what} into itself", "name another log")
+
+
 def _format(table: str, name: str, given: Spec) -> Iterator[Mistake]:
     key, lower = f"{table}.format", name.lower()
+    if not name:
+        yield Mistake(key, "is empty", 'name what Spark reads, as in format = "json"')
+        return
     meant = _ALIASES.get(lower) or (None if lower in _FORMATS else nearest(lower, _FORMATS))
     if meant is not None:
         yield Mistake(key, f"Spark has no format {name!r}", f'write format = "{meant}"')
+    elif lower not in _FORMATS and "." not in name and not (given.run.packages or given.run.conf):
+        hint = "add what brings it to [run] packages, or use json, csv, parquet, …"
+        yield Mistake(key, f"Spark itself has no format {name!r}", hint, severity="warning")
     package = _PACKAGES.get(lower)
     jars = " ".join([*given.run.packages, *(str(given.run.conf.get(f"spark.{jar}", "")) for jar in _JARS)])
     if package is not None and package not in jars and lower not in jars:
@@ -119,6 +144,9 @@ def _source_path(source: Source) -> Iterator[Mistake]:
         return
     path = spec.local_path(source.path)
     if path is None:
+        return
+    if not source.path:
+        yield Mistake("source.path", "is empty", 'write path = "folder/"')
         return
     if glob.has_magic(str(path)):
         if next(glob.iglob(str(path)), None) is None:  # noqa: PTH207 (as Spark does)
@@ -160,7 +188,12 @@ def _needed(table: str, name: str, options: dict[str, spec.Option]) -> Iterator[
 
 
 def _given(options: dict[str, spec.Option], name: str) -> bool:
-    return name.lower() in {option.lower() for option in options}
+    return _option(options, name) is not None
+
+
+def _option(options: dict[str, spec.Option], name: str) -> spec.Option | None:
+    """Return an option, however its name is written: Spark does not tell a from A."""
+    return next((value for option, value in options.items() if option.lower() == name.lower()), None)
 
 
 def _identity(given: Spec) -> Iterator[Mistake]:
@@ -196,6 +229,10 @@ def _sql(given: Spec) -> Iterator[Mistake]:
             yield Mistake(key, "is not a SELECT", f"write SELECT … FROM {view}")  # noqa: S608 (a hint)
         elif not re.search(rf"\b(FROM|JOIN)\s+`?{view}\b", sql, re.IGNORECASE):
             yield Mistake(key, f"does not read {view}, where the rows are", f"write … FROM {view}")
+        chance = _CHANCE.search(sql)
+        if chance is not None and view == "source":
+            what = f"{chance[1]}() is another each time: a retry would have other content, and be a conflict"
+            yield Mistake(key, what, "leave it out of the record", severity="warning")
 
 
 def _log(given: Spec) -> Iterator[Mistake]:
@@ -258,7 +295,9 @@ def _url_hint(url: str) -> str | None:
         return f'write url = "{meant}:{rest}"'
     if scheme == "file" and not rest.startswith("///"):
         return f'write url = "file:///{rest.lstrip("/")}"'
-    return None
+    if scheme in {"s3", "gs", "az"} and not rest.startswith("//"):
+        return f'write url = "{scheme}://{rest.lstrip("/")}"'
+    return 'name a folder, as in url = "data", or a bucket, as in url = "s3://bucket/shop"'
 
 
 def wanted_settings(given: Spec) -> LogSettings:
@@ -279,8 +318,6 @@ def _sink(given: Spec) -> Iterator[Mistake]:
         yield from _sink_path(sink, given)
     elif sink.partition_by and name != "delta":
         yield Mistake("sink.partition_by", f"{name} has no folders", "remove it")
-    if name == "oncelog" and (sink.options.get("url"), sink.options.get("log")) == (given.log.url, given.log.name):
-        yield Mistake("sink.options.log", "the log would be copied into itself", "name another log")
     if name not in {*FILE_FORMATS, "oncelog", "delta"} and name in _FORMATS:
         what = f"what Spark writes to {name} may be written again after a crash: at least once, not exactly once"
         yield Mistake("sink.format", what, "have its readers go by position or id", severity="warning")
@@ -293,16 +330,12 @@ def _sink_path(sink: Sink, given: Spec) -> Iterator[Mistake]:
     path = spec.local_path(sink.path)
     if path is not None and path.is_file():
         yield Mistake("sink.path", f"{path} is a file, where a folder should be", "name another folder")
+    if not sink.path:
+        yield Mistake("sink.path", "is empty", 'write path = "folder/"')
     progress = spec.local_path(f"{given.checkpoint}/out-of-log")
     if path is not None and progress is not None and any(path.glob("batch=*")) and not progress.exists():
         what = f"{path} has batches whose progress is lost: their records would be there twice"
         yield Mistake("sink.path", what, "remove that folder, or name another")
-    if given.source.path is not None and _within(sink.path, given.source.path):
-        yield Mistake("sink.path", "is inside the source's, so that the pipeline would read what it wrote", "move it")
-
-
-def _within(inner: str, outer: str) -> bool:
-    return (inner.rstrip("/") + "/").startswith(outer.rstrip("/*") + "/")
 
 
 def _run(given: Spec) -> Iterator[Mistake]:
@@ -310,7 +343,7 @@ def _run(given: Spec) -> Iterator[Mistake]:
     if not _MASTER.fullmatch(run.master):
         meant = nearest(run.master, ("local[*]", "local", "yarn", "spark://host:7077"))
         yield Mistake("run.master", f"{run.master!r} is not a Spark master", f'write master = "{meant or "local[*]"}"')
-    if run.every_s < 0:
+    if not 0 <= run.every_s < float("inf"):
         yield Mistake("run.every_s", f"{run.every_s} is not a time to wait", "write every_s = 1.0")
     for name in run.conf:
         if not name.startswith("spark."):
@@ -320,54 +353,6 @@ def _run(given: Spec) -> Iterator[Mistake]:
         if not _COORDINATE.fullmatch(package):
             hint = "write group:artifact:version, as in io.delta:delta-spark_2.13:4.0.0"
             yield Mistake("run.packages", f"{package!r} is not a Maven coordinate", hint)
-    yield from _checkpoint(given)
-
-
-def _checkpoint(given: Spec) -> Iterator[Mistake]:
-    checkpoint = given.checkpoint
-    if given.source.path is not None and _within(checkpoint, given.source.path):
-        yield Mistake("run.checkpoint", "is inside the source's path", "move it elsewhere")
-    path = spec.local_path(checkpoint)
-    if path is None:
-        return
-    if path.exists() and not path.is_dir():
-        yield Mistake("run.checkpoint", f"{path} is a file, where a folder should be", "name another folder")
-        return
-    owner = owner_of(path)
-    if owner is None:
-        return
-    if (owner.name, owner.url, owner.log) != (given.name, given.log.url, given.log.name):
-        what = f"{path} is the progress of pipeline {owner.name!r} on its way into log {owner.log!r} at {owner.url}"
-        yield Mistake("run.checkpoint", what, "name another folder, or that pipeline and log")
-    elif owner.log_id and not _is_there(given, owner.log_id):
-        what = f"{path} is the progress into a log {owner.log!r} that was deleted: what that had would be left out"
-        yield Mistake("run.checkpoint", what, f"remove {path}, and what the sink wrote, to begin again")
-
-
-def _is_there(given: Spec, log_id: str) -> bool:
-    """Tell whether the log is the one that had this id. What cannot be asked is told by ``_stored``."""
-    try:
-        with oncelog.connect(given.log.url) as db:
-            return db.log(given.log.name).log_id == log_id
-    except NotFound:
-        return False
-    except OncelogError:
-        return True
-
-
-def owner_of(checkpoint: Path) -> Owner | None:
-    """Return whose a checkpoint is, if it is anybody's."""
-    try:
-        return msgspec.json.decode((checkpoint / _OWN).read_bytes(), type=Owner)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def own(given: Spec, checkpoint: Path, log_id: str) -> None:
-    """Note whose a checkpoint is."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    owner = Owner(given.name, given.log.url, given.log.name, log_id)
-    frames.write_whole(checkpoint / _OWN, msgspec.json.encode(owner))
 
 
 def _parts(given: Spec) -> Iterator[Mistake]:
@@ -377,4 +362,4 @@ def _parts(given: Spec) -> Iterator[Mistake]:
         yield Mistake("", "there is no Java, and Spark wants 17 or newer", "install it, or set JAVA_HOME")
 
 
-_CHECKS: tuple[Check, ...] = (_name, _source, _identity, _sql, _log, _sink, _run, _parts)
+_CHECKS: tuple[Check, ...] = (_name, _source, _identity, _sql, _log, _sink, _run, places.check, _parts)

@@ -17,6 +17,9 @@ from oncelog.spark import lines
 from oncelog.spark.spec import Spec
 
 _SYNTAX = re.compile(r" \(at (?:line (?P<line>\d+), column \d+|end of document)\)$")
+_QUOTES = " \"'\u201c\u201d\u2018\u2019"
+_WORDS = {"str": "text", "object": "a table", "array": "a list", "bool": "true or false", "int": "a number",
+          "float": "a number", "null": "nothing"}  # fmt: skip
 _MSGSPEC_PLACE = re.compile(r" - at `[^`]*`$")
 
 
@@ -41,9 +44,14 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path) -> Read:
     """Return a spec from a file, with every mistake in its form."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except UnicodeDecodeError:
         return Read(spec=None, mistakes=[Mistake("", "the file is not UTF-8 text", "save it as UTF-8")])
+    except IsADirectoryError:
+        return Read(spec=None, mistakes=[Mistake("", "is a folder, not a file", "name the file in it")])
+    if not text.strip():
+        hint = f"oncelog pipeline init {path.with_name('other.toml').name} writes one to begin with"
+        return Read(spec=None, mistakes=[Mistake("", "the file is empty", hint, 1)])
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -74,22 +82,31 @@ def _syntax(text: str, error: tomllib.TOMLDecodeError) -> Mistake:
     message = str(error)
     match = _SYNTAX.search(message)
     line = int(match["line"]) if match and match["line"] else text.count("\n") + 1
-    hint = _syntax_hint(text.splitlines()[line - 1] if line <= len(text.splitlines()) else "")
+    hint = next(_syntax_hints(text.splitlines()[line - 1] if line <= len(text.splitlines()) else "", message))
     what = message[: match.start()] if match else message
     return Mistake("", f"not TOML: {what[:1].lower()}{what[1:]}", hint, line)
 
 
-def _syntax_hint(line: str) -> str:
+def _syntax_hints(line: str, message: str) -> Iterator[str]:
+    """Yield what was probably meant, what is most probable first."""
     key, equals, value = line.partition("=")
+    if message.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate")):
+        yield f"{(key if equals else line).strip()} is there already: keep one of the two"
+    if re.search("[\u201c\u201d\u2018\u2019]", value):
+        yield f'use straight quotes: {key.strip()} = "{value.strip(_QUOTES)}"'
+    if "\\" in value:
+        yield f"write / for \\, or use single quotes: {key.strip()} = '{value.strip(_QUOTES)}'"
+    if value.count('"') % 2 and '"""' not in value:
+        yield f'close the quotes: {line.strip()}"'
     if line.lstrip().startswith("[") and not line.partition("#")[0].rstrip().endswith("]"):
-        return f"close the bracket: {line.strip()}]"
+        yield f"close the bracket: {line.strip()}]"
     if not equals and ":" in line:
-        return "write key = value, not key: value"
+        yield "write key = value, not key: value"
     if value.strip() in {"True", "False"}:
-        return f"write {key.strip()} = {value.strip().lower()}"
+        yield f"write {key.strip()} = {value.strip().lower()}"
     if equals and re.match(r"\s*[A-Za-z/.~]", value):
-        return f'put text into quotes: {key.strip()} = "{value.strip()}"'
-    return "look at this line, and at the one before it"
+        yield f'put text into quotes: {key.strip()} = "{value.strip()}"'
+    yield "look at this line, and at the one before it"
 
 
 def _with_line(mistake: Mistake, places: dict[lines.Path, int]) -> Mistake:
@@ -135,8 +152,21 @@ def _check_value(path: lines.Path, value: object, kind: Any) -> Iterator[Mistake
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        what = _MSGSPEC_PLACE.sub("", str(error)).replace("`", "")
+        what = _in_words(_MSGSPEC_PLACE.sub("", str(error)).replace("`", ""))
         yield Mistake(dotted(path), f"{what[:1].lower()}{what[1:]}", _value_hint(path[-1], value, kind))
+
+
+def _in_words(message: str) -> str:
+    """Return what is wrong with a type in the words of people who write specs.
+
+    >>> _in_words("Expected str | null, got array")
+    'Expected text, got a list'
+    """
+    found = re.fullmatch(r"Expected ([a-z |]+), got (\w+)", message)
+    if found is None:
+        return message
+    wanted = dict.fromkeys(_WORDS.get(word, word) for word in found[1].split(" | ") if word != "null")
+    return f"Expected {' or '.join(wanted)}, got {_WORDS.get(found[2], found[2])}"
 
 
 def _value_hint(key: str, value: object, kind: Any) -> str | None:
@@ -152,7 +182,36 @@ def _value_hint(key: str, value: object, kind: Any) -> str | None:
         return f'write {key} = ["{value}"]'
     if isinstance(value, bool | int | float):
         return f'write {key} = "{value}"'
-    return None
+    return _shape_hint(key, value, kind)
+
+
+def _shape_hint(key: str, value: object, kind: Any) -> str | None:
+    """Return what to write for a value that is of another shape: a table, a list, or one of their parts."""
+    if table_type(kind) is not None:
+        only = isinstance(value, list)
+        return f"write [{key}], with one pair of brackets" if only else f"write [{key}], and its keys below it"
+    if isinstance(value, str):
+        return f'write {key} = {{ NAME = "…" }}'
+    if isinstance(value, dict):
+        name, inner = next(_nested(value), ("", None))
+        written = f'"{inner}"' if isinstance(inner, str | list | dict) else str(inner).lower()
+        return f'write "{name}" = {written}: a name with dots is in quotes' if name else None
+    if isinstance(value, list) and value and "tuple" in str(kind):
+        return f"write {key} = [{', '.join(_quoted(one) for one in value)}]"
+    return f"write {key} = {_quoted(value[0])}" if isinstance(value, list) and value else None
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"'
+
+
+def _nested(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is in tables within a table, under names with dots."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _nested(value, f"{before}{name}.")
+        elif before or isinstance(value, list):
+            yield f"{before}{name}", ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _choices(kind: Any) -> list[str]:
@@ -162,12 +221,17 @@ def _choices(kind: Any) -> list[str]:
     return []
 
 
+_TABLES = {field.name for field in msgspec.structs.fields(Spec) if table_type(field.type) is not None}
+
+
 def _unknown(path: lines.Path, key: str, fields: Iterable[str], shape: type[msgspec.Struct]) -> Mistake:
     where = f"[{dotted(path)}]" if path else "a spec"
     meant = nearest(key, list(fields))
     home = _home_of(key)
     if meant is not None:
         hint = f"did you mean {meant}?"
+    elif home == () and key in _TABLES:
+        hint = f"write [{key}], and its keys below it"
     elif home is not None and home != path:
         hint = f"it belongs into [{dotted(home)}]" if home else "it belongs before the first table"
     else:

@@ -156,13 +156,15 @@ def placed(spec: Spec, folder: Path) -> Spec:
 
 def _options(options: dict[str, Option], folder: Path) -> dict[str, Option]:
     """Return options in which the URL of a database, if there is one, is absolute."""
-    url = options.get("url")
-    return options | {"url": url_of(url, folder)} if isinstance(url, str) else options
+    return {
+        name: url_of(value, folder) if name.lower() == "url" and isinstance(value, str) else value
+        for name, value in options.items()
+    }
 
 
 def place(path: str | None, folder: Path) -> str | None:
     """Return a path that does not depend on where one is; one with a scheme, such as s3a://, stays."""
-    if path is None or _SCHEME.match(path):
+    if not path or _SCHEME.match(path):
         return path
     return os.path.normpath(folder.absolute() / Path(path).expanduser())
 
