@@ -12,7 +12,7 @@ run: .venv/installed ## a day of orders through a pipeline that is killed half w
 	@.venv/bin/python -m examples.day $(if $(INPUT),--input "$(INPUT)") $(if $(ID),--id "$(ID)")
 
 test: lint ## lint, then every test but the soak tests
-	scripts/debian java postgres redis-server chromium
+	scripts/debian java postgres postgresql.jar redis-server chromium
 	$(PYTEST)
 
 lint: .venv/installed ## ruff, mypy --strict and the layers
@@ -25,7 +25,7 @@ bench: .venv/installed ## the benchmarks
 	@if [ -d benchmarks ]; then .venv/bin/python -m benchmarks; else echo "There are no benchmarks yet."; fi
 
 soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
-	scripts/debian java postgres redis-server chromium
+	scripts/debian java postgres postgresql.jar redis-server chromium
 	ONCELOG_SOAK=1 $(PYTEST) -m "" -o faulthandler_timeout=14400
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import bucket, crash, faces, growth, inbox, queues, reading, report, spark, window, workloads
+from benchmarks import bucket, crash, faces, growth, inbox, jobs, queues, reading, report, spark, window, workloads
 from benchmarks.machine import machine
 from benchmarks.measure import FULL, QUICK, Measurement, Plan
 from benchmarks.reach import reach
@@ -33,6 +33,7 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "queue": queues.queues,
     "inbox": inbox.inbox,
     "spark": spark.spark,
+    "jobs": jobs.jobs,
     "faces": faces.faces,
 }
 

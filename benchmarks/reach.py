@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, inbox, queues, reading, spark
+from benchmarks import bucket, faces, inbox, jobs, queues, reading, spark
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.workloads import NO_RETRIES, OVERLAPPED, RETRIES
@@ -79,6 +79,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _queue,
         _inbox,
         _spark,
+        _jobs,
         _faces,
     ):
         try:
@@ -211,6 +212,18 @@ def _spark(table: Table) -> Iterator[Reached]:
     yield Reached("Spark sink, the driver's own share of a job", "under 20 %", share, "%", share < 20)
     added_s = table.best(spark.MICRO, spark.OURS) - table.best(spark.MICRO, spark.NOOP)
     yield Reached("Spark sink, a micro-batch, beside a sink that does nothing", "reported", added_s, "s more", None)
+
+
+def _jobs(table: Table) -> Iterator[Reached]:
+    grouped = table.best(jobs.WORKLOAD, jobs.GROUPED)
+    for job in (jobs.AUDIT, jobs.REBUILD, jobs.FIND, jobs.PURGE):
+        ratio = table.best(jobs.WORKLOAD, job) / grouped
+        work = f"{job.removeprefix('Oncelog, ')} of 10 M records, against Spark that groups them by id"
+        yield Reached(work, "within 1.5 x", ratio, "x", ratio <= 1.5)
+    for job, bare in ((jobs.INGEST, jobs.BARE_SINK), (jobs.EXPORT, jobs.BARE_SOURCE), (jobs.SMALL_AUDIT, None)):
+        added_s = table.best(jobs.STARTED, job) - (table.best(jobs.STARTED, bare) if bare is not None else 0)
+        work = f"{job.removeprefix('Oncelog, ')} of next to nothing, beyond Spark's start"
+        yield Reached(work, "under 2 s", added_s, "s", added_s < 2)
 
 
 def _faces(table: Table) -> Iterator[Reached]:

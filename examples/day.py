@@ -1,7 +1,7 @@
 """``make run``: a day of orders goes through a pipeline that is killed half way, and started again.
 
-Beside it, as the control, plain Spark appends the same files, and is killed the same way. Then everything is counted
-from the files. ``make run INPUT=folder ID=column`` does the same with one's own files.
+Beside it and at the same time, as the control, plain Spark appends the same files, and is killed the same way. Then
+everything is counted from the files. ``make run INPUT=folder ID=column`` does the same with one's own files.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from oncelog.errors import NotFound
 ROOT = Path(__file__).parents[1]
 ORDERS = 60_000
 BATCHES = 12
+LOOK_S = 0.03
+"""How often it is looked whether it is time to kill: batches take half a second and more."""
 FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 TRANSPORT = {"attempt", "received_at"}
 """What differs from one attempt to the next, and so is not a part of the order."""
@@ -182,7 +185,7 @@ def kill_at(command: list[str], log: Path, batches: Callable[[], int], count: in
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
                 return True
-            time.sleep(0.005)
+            time.sleep(LOOK_S)
     if process.returncode:
         console.print(log.read_text()[-3000:])
         sys.exit(f"failed: {' '.join(command)} (all of it: {log})")
@@ -237,6 +240,17 @@ def perform(story: Story) -> tuple[Counted, Counted]:
     story.prepare()
     half = max(1, story.batches // 2)
     log = story.folder / "run.log"
+    with ThreadPoolExecutor(1) as beside:
+        control = beside.submit(perform_control, story, half)
+        perform_pipeline(story, half, log)
+        with step(f"control: plain Spark append, killed with SIGKILL when batch {half} was there, started again"):
+            control.result()
+    with step("counted what came in, what was stored and what came out"):
+        return counted(story)
+
+
+def perform_pipeline(story: Story, half: int, log: Path) -> None:
+    """Run the pipeline, kill it, and run it again."""
     with step(f"pipeline into the log, killed with SIGKILL when the log has batch {half} of {story.batches}"):
         kill_at(story.pipeline(), log, story.stored_batches(), half)
     if story.kills > 1:
@@ -244,12 +258,13 @@ def perform(story: Story) -> tuple[Counted, Counted]:
             kill_at(story.pipeline(), log, story.written_files, 1)
     with step("pipeline started again: into the log, and on into Parquet"):
         run(story.pipeline(), log)
-    with step(f"control: plain Spark append, killed with SIGKILL when batch {half} is there"):
-        kill_at(story.control(), log, story.appended_batches, half)
-    with step("control started again"):
-        run(story.control(), log)
-    with step("counted what came in, what was stored and what came out"):
-        return counted(story)
+
+
+def perform_control(story: Story, half: int) -> None:
+    """Run the control, kill it, and run it again."""
+    log = story.folder / "control.log"
+    kill_at(story.control(), log, story.appended_batches, half)
+    run(story.control(), log)
 
 
 def counted(story: Story) -> tuple[Counted, Counted]:

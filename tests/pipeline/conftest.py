@@ -14,11 +14,15 @@ from tests.pipeline.shop import Shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DRIVER = Path("/usr/share/java/postgresql.jar")
+"""PostgreSQL's driver for Java, as Debian has it (libpostgresql-jdbc-java)."""
+
 QUICK = {
     "spark.sql.shuffle.partitions": 2,
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.streaming.numRecentProgressUpdates": 100,
-}
+    "spark.sql.streaming.pollingDelay": "10ms",
+} | ({"spark.jars": str(DRIVER)} if DRIVER.exists() else {})
 
 
 @pytest.fixture(scope="session")

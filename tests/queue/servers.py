@@ -17,7 +17,7 @@ import psycopg
 
 _START_S = 60.0
 _AGAIN_S = 0.01
-_OPTIONS = ("fsync=off", "full_page_writes=off", "listen_addresses=", "shared_buffers=16MB", "max_connections=60")
+_OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=60")
 
 
 def _binary(name: str) -> str:
@@ -28,8 +28,11 @@ def _binary(name: str) -> str:
 
 
 @contextlib.contextmanager
-def postgresql() -> Iterator[str]:
-    """Start a server; yield the URL of a database in it. It refuses to run as root, and takes short paths only."""
+def postgresql(port: int | None = None) -> Iterator[str]:
+    """Start a server; yield the URL of a database in it. It refuses to run as root, and takes short paths only.
+
+    With a ``port`` of this machine it listens there, too, for those who know no sockets in folders.
+    """
     folder = Path(tempfile.mkdtemp(prefix="oncelog-pg-"))
     user = "nobody" if os.getuid() == 0 else None
     identity = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if user is not None else {}
@@ -38,12 +41,13 @@ def postgresql() -> Iterator[str]:
     try:
         made = [_binary("initdb"), "-D", "data", "-A", "trust", "-U", "queue", "-E", "UTF8", "--no-locale", "--no-sync"]
         subprocess.run(made, cwd=folder, check=True, capture_output=True, **identity)  # type: ignore[call-overload]
-        options = [part for option in _OPTIONS for part in ("-c", option)]
+        listening = (f"listen_addresses={'' if port is None else '127.0.0.1'}", f"port={port or 5432}")
+        options = [part for option in (*_OPTIONS, *listening) for part in ("-c", option)]
         command = [_binary("postgres"), "-D", "data", "-k", str(folder), *options]
         with (folder.parent / f"{folder.name}.log").open("wb") as output:
             server = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, **identity)  # type: ignore[call-overload]
         try:
-            url = f"postgresql://queue@/postgres?host={folder}"
+            url = f"postgresql://queue@/postgres?host={folder}&port={port or 5432}"
             _wait(url, server)
             yield url
         finally:
