@@ -97,6 +97,20 @@ WRONG = [
     ('format = "json"', 'format = "zorg"', "source.format", 4, "packages"),
     ('format = "json"', 'format = "jdbc"', "source.options", 6, 'add dbtable = "orders"'),
     (
+        'format = "json"\npath = "incoming"\noptions = { maxFilesPerTrigger = 10 }',
+        'format = "jdbc"\noptions = { url = "jdbc:postgresql://x/y", query = "SELECT 1" }',
+        "source.options",
+        5,
+        "org.postgresql.Driver",
+    ),
+    (
+        'format = "json"\npath = "incoming"\noptions = { maxFilesPerTrigger = 10 }',
+        'format = "jdbc"\noptions = { url = "postgres://x/y", dbtable = "orders" }',
+        "source.options",
+        5,
+        'url = "jdbc:postgresql://x/y"',
+    ),
+    (
         'format = "json"',
         'format = "oncelog"\noptions = { URL = "data", log = "orders" }\n[source.x]',
         "source.x",

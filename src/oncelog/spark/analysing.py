@@ -130,9 +130,13 @@ def _explained(key: str, message: str) -> Mistake:
     if "Did you mean" in text:
         text, _, rest = text.partition(" Did you mean one of the following? ")
         hint = f"did you mean {rest.strip('[]. ').replace('`', '').split(',')[0]}?"
+    if "Couldn't connect" in text:
+        hint = "see whether it answers at that url, and lets that user, with that password, in"
+    if key == "source" and "does not exist" in text:
+        hint = "look at dbtable, or query, in options, and at what that user may see"
     if text.startswith("there is no class"):
         hint = 'add the jar that has it to [run], as in conf = { "spark.jars" = "driver.jar" }'
-    if text.startswith("No suitable driver"):
+    if "No suitable driver" in text or "DriverWrapper" in text:
         hint = 'name it in options, as in driver = "org.postgresql.Driver", and its jar in [run]'
     unresolved = _UNRESOLVED.search(text)
     if unresolved is not None:

@@ -32,6 +32,9 @@ _EXAMPLES = {
 }
 _NEEDED = {"kafka": ("kafka.bootstrap.servers",), "jdbc": ("url",), "oncelog": ("url", "log")}
 _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
+_DRIVERS = {"postgresql": "org.postgresql.Driver", "mysql": "com.mysql.cj.jdbc.Driver",
+            "mariadb": "org.mariadb.jdbc.Driver", "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
+            "oracle": "oracle.jdbc.OracleDriver", "sqlite": "org.sqlite.JDBC"}  # fmt: skip
 _FILE_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "pathGlobFilter", "recursiveFileLookup",
                  "cleanSource", "header", "delimiter", "sep", "multiLine", "mode", "encoding", "timestampFormat",
                  "dateFormat", "inferSchema", "maxFileAge", "fileNameOnly")  # fmt: skip
@@ -99,6 +102,10 @@ def _what_to_read(source: Source) -> Iterator[Mistake]:
         rest = url.removeprefix("file://") if url.startswith("file:") else url
         meant = "jdbc:" + re.sub(r"^postgres:", "postgresql:", rest)
         yield Mistake("source.options", f"{rest!r} is not a URL of JDBC", f'write url = "{meant}"')
+    elif name == "jdbc" and url is not None and not _given(source.options, "driver"):
+        driver = next((given for sign, given in _DRIVERS.items() if str(url).startswith(f"jdbc:{sign}:")), "…")
+        what = "no driver is named, and Spark does not find one that came by packages or spark.jars"
+        yield Mistake("source.options", what, f'add driver = "{driver}"', severity="warning")
 
 
 def _own_log(given: Spec) -> Iterator[Mistake]:

@@ -36,7 +36,11 @@ def said(error: Exception) -> str:
     """Return what Spark, or a driver behind it, said: an exception of Java comes with the call it was raised in."""
     java: Any = getattr(error, "java_exception", None)
     if java is None:
-        return str(error)
+        origin: Any = getattr(error, "_origin", None)
+        cause = origin.getCause() if origin is not None and "FAILED_JDBC" in str(error) else None
+        first, *rest = str(error).split("\n")
+        why = "" if cause is None else f": {_JAVA.sub('', str(cause.toString())).splitlines()[0]}"
+        return "\n".join([first.split(" SQLSTATE")[0].rstrip(".") + why, *rest]) if why else str(error)
     text = str(java.toString())
     missing = _MISSING.match(text)
     return f"there is no class {missing['name']}" if missing else _JAVA.sub("", text)
