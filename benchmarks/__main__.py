@@ -138,11 +138,13 @@ def document() -> dict[str, str]:
     """Return the files of the documentation that follow from the reference results, by name."""
     files: dict[str, str] = {}
     section = ""
+    result = _stored()
+    if not result.runs:
+        return files  # growth alone makes no page
     if (RESULTS / "reference-growth.json").exists():
         grown = msgspec.json.decode((RESULTS / "reference-growth.json").read_bytes(), type=growth.Growth)
         files["benchmarks-growth.svg"] = growth.picture(grown)
         section = growth.markdown(grown, "benchmarks-growth.svg")
-    result = _stored()
     files["benchmarks.svg"] = report.picture(result.measurements)
     files["benchmarks.md"] = report.markdown(result, "benchmarks.svg", section)
     return files

@@ -72,6 +72,13 @@ def test_workloads_of_two_machines_do_not_stand_side_by_side() -> None:
         program.check_same_machine(stored, run_on("tomorrow", [], memory="4 GiB").machine)
 
 
+def test_growth_may_be_measured_before_all_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reference of growth alone is stored, and waits for the page it will be a part of."""
+    monkeypatch.setattr(program, "RESULTS", tmp_path)
+    (tmp_path / "reference-growth.json").write_text('{"machine": {}, "samples": [], "open_s": {}}')
+    assert program.document() == {}
+
+
 def test_retried_batch_is_half_old() -> None:
     """The workload of retries would measure something else if its retries were not retries."""
     source = Source(100)
