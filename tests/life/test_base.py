@@ -312,13 +312,13 @@ def rung(world: World, number: int, when: When, ending: Ending) -> bool:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_while_truncating_on_a_disk(ending: Ending) -> None:
     """Wherever the power goes between base, manifest and deletion, producers are remembered."""
-    climb(lambda n: rung(DiskWorld(n), n, WHENS[n // 5 % 3], ending), *few(ENDINGS.index(ending) * 19, 71))
+    climb(lambda n: rung(DiskWorld(n), n, WHENS[n // 5 % 3], ending), *few(ENDINGS.index(ending) * 37, 149))
 
 
 @pytest.mark.parametrize("when", WHENS)
 def test_killed_while_truncating_in_any_home(when: When) -> None:
     """The same where the home is anything that keeps the contract."""
-    climb(lambda n: rung(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 17))
+    climb(lambda n: rung(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 37))
 
 
 def test_a_truncation_that_forgets_the_base_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

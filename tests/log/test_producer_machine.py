@@ -245,7 +245,7 @@ def run(machine: type[ProducerMachine], examples: int, phases: Sequence[Phase] =
 @pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine])
 def test_producers_are_remembered_as_a_list_has_them(machine: type[ProducerMachine]) -> None:
     """A sequence is new, known or refused as it must be, whatever happens in between."""
-    run(machine, 25)
+    run(machine, 15)
 
 
 def test_a_base_that_forgets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

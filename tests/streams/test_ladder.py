@@ -179,13 +179,13 @@ def killed(world: World, number: int, when: When, ending: Ending) -> bool:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_call_of_a_disk(ending: Ending) -> None:
     """Wherever the power goes in an append of one event or of several, or while the index is stored or folded anew."""
-    climb(lambda n: killed(DiskWorld(n), n, WHENS[n // 4 % 3], ending), *few(ENDINGS.index(ending) * 17, 67))
+    climb(lambda n: killed(DiskWorld(n), n, WHENS[n // 4 % 3], ending), *few(ENDINGS.index(ending) * 31, 127))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_operation_of_any_home(when: When) -> None:
     """The same where the home is anything that keeps the contract."""
-    top = climb(lambda n: killed(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 13))
+    top = climb(lambda n: killed(MemoryWorld(n), n, when, "crash"), *few(WHENS.index(when), 29))
     assert top > 60, "the work has shrunk: it no longer does what this ladder is to climb through"
 
 
@@ -197,7 +197,7 @@ def test_a_call_that_fails_once(error: int) -> None:
         world = DiskWorld(number)
         return rung(world, number, lambda: world.fail_at(number, WHENS[number % 3], error), ENDINGS[number % 4])
 
-    climb(step, *few(error, 67))
+    climb(step, *few(error, 127))
 
 
 def test_an_index_that_counts_wrongly_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,7 +272,7 @@ def run(machine: type[StreamMachine], examples: int, phases: Sequence[Phase] = Q
 @pytest.mark.parametrize("machine", [DiskMachine, MemoryMachine])
 def test_streams_say_what_a_dictionary_says(machine: type[StreamMachine]) -> None:
     """Retries, conflicts, overlaps and versions are as they must be, whatever happens in between."""
-    run(machine, 20)
+    run(machine, 15)
 
 
 def test_a_directory_that_counts_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
