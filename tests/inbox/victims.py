@@ -92,9 +92,9 @@ def zygote(home: str, lease: str) -> None:
 
 def _once(home: str, lease_s: float | None, die_at: int) -> None:
     try:
+        connection = connect(home, die_at)  # before it is counted: there is nothing yet that could be lost
         say("born", os.getpid())
         sys.stdin.readline()
-        connection = connect(home, die_at)
         with Inbox(connection, lease_s=lease_s).once("k") as effect:
             if not effect.done:
                 act(connection, "k", "victim", effect.id)
