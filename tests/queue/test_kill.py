@@ -21,9 +21,9 @@ from tests.queue.worker import ACK_TIMEOUT_S, GROUP, TOPIC, Task
 
 ROOT = Path(__file__).parents[2]
 SOAK = os.environ.get("ONCELOG_SOAK") == "1"
-MESSAGES = 3_000 if SOAK else 200
+MESSAGES = 2_000 if SOAK else 200
 """Of each producer. About a hundred a second are done, most of the time by processes that are being born."""
-MESSAGES_CONTROL = 150
+MESSAGES_CONTROL = 100
 MESSAGES_PER_KILL_MAX = 16
 """When all is done nobody says much, and kills would be long in coming: so few are waited for that there are."""
 PRODUCERS = ("p0", "p1")
