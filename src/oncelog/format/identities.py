@@ -35,11 +35,13 @@ class Identities(msgspec.Struct, frozen=True):
     @classmethod
     def sorted(cls, keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64], rows: NDArray[np.uint32]) -> Identities:
         """Return identities given in any order."""
-        order = np.argsort(keys[:, 0])
-        high = keys[order, 0]
-        if (high[1:] == high[:-1]).any():  # hardly ever by chance, so it is an id that is there twice
-            order = np.lexsort((rows, keys[:, 1], keys[:, 0]))
-        return cls(keys[order, 0].copy(), keys[order, 1].copy(), fingerprints[order], rows[order])
+        high, low = keys[:, 0].copy(), keys[:, 1].copy()
+        order = _order(high)
+        placed = high[order]
+        if (placed[1:] <= placed[:-1]).any():  # hardly ever by chance, so it is an id that is there twice
+            order = np.lexsort((rows, low, high))
+            placed = high[order]
+        return cls(placed, low[order], fingerprints[order], rows[order])
 
     @classmethod
     def joined(cls, parts: Sequence[Identities]) -> Identities:
@@ -57,6 +59,17 @@ class Identities(msgspec.Struct, frozen=True):
     def keys(self) -> NDArray[np.uint64]:
         """The identities in two columns, as the window takes them."""
         return np.stack([self.high, self.low], axis=1)
+
+
+def _order(high: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the order of numbers that are as good as random, but for some whose leading bits are the same.
+
+    With a number's place in its low bits, what is sorted is numbers alone: numpy does that at a third of the cost.
+    """
+    places = np.uint64((1 << len(high).bit_length()) - 1)
+    packed = high & ~places | np.arange(len(high), dtype=np.uint64)
+    packed.sort()
+    return (packed & places).astype(np.int64)
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):

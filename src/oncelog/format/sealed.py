@@ -7,6 +7,7 @@ without ``timestamp`` its records have the time of their adoption, which the man
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -26,9 +27,10 @@ PURGED, IDENTITY, FINGERPRINT = "purged", "identity", "fingerprint"
 IDENTITY_BYTES = 16
 ROW_GROUP_ROWS = 1 << 16
 ZSTD_LEVEL = 3
-STAGED_ZSTD_LEVEL = 1
-"""A file that is made to be adopted is made while somebody waits. Its values, which may be anything, are compressed in
-no time or not at all; what is small is sealed anew with its neighbours, and better, later."""
+STAGED_COMPRESSION = "snappy"
+STAGED_SAMPLE_BYTES, STAGED_SHRINKS = 1 << 16, 0.875
+"""A file that is made to be adopted is made while somebody waits. Its columns are compressed in no time, or not at all
+if a sample of them hardly shrinks; what is small is sealed anew with its neighbours, and better, later."""
 ANEW_ZSTD_LEVEL = 1
 """A file that is written anew to purge rows of it was compressed well before: this is a quarter of that work, and makes
 it hardly any larger."""
@@ -208,39 +210,68 @@ STAGED_SCHEMA = pa.schema(_PAYLOAD)
 """The columns of a file that is made to be adopted: when it was stored is not known yet."""
 
 
-def to_staged(payload: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a payload in the columns of a file that is made to be adopted."""
+def staged_schema(names: Iterable[str]) -> pa.Schema:
+    """Return the columns of a file that is made to be adopted, if it is to have these alone: it may lack others."""
+    wanted = {"value", *names}
+    return pa.schema([field for field in _PAYLOAD if field.name in wanted])
+
+
+def to_staged(payload: pa.RecordBatch, schema: pa.Schema = STAGED_SCHEMA) -> pa.RecordBatch:
+    """Return a payload in the columns of a file that is made to be adopted, all of them or those of ``schema``."""
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
-    arrays = [present.get(field.name, pa.nulls(payload.num_rows, field.type)) for field in _PAYLOAD]
-    return pa.RecordBatch.from_arrays(arrays, schema=STAGED_SCHEMA)
+    assert present.keys() - {START} <= set(schema.names)
+    arrays = [
+        present[field.name] if field.name in present else pa.nulls(payload.num_rows, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA, zstd_level: int = ZSTD_LEVEL) -> pa.Buffer:
-    """Return batches of ``to_table``, or of ``to_staged`` with that schema, as the bytes of a Parquet file."""
+    """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()
+    row_groups = _row_groups(batches, schema)
+    first = next(row_groups, schema.empty_table())
+    is_staged = TIMESTAMP not in schema.names
     with pq.ParquetWriter(
         sink,
         schema,
-        **_compression(schema, zstd_level),
-        use_dictionary=_LABELS,
-        write_statistics=[name for name in (TIMESTAMP, "id", "stream", "type") if name in schema.names],
-        write_page_checksum=TIMESTAMP in schema.names,  # what is staged has a checksum as a whole, and is in a hurry
+        **_staged_compression(first) if is_staged else {"compression": "zstd", "compression_level": zstd_level},
+        use_dictionary=[name for name in _LABELS if name in schema.names],
+        write_statistics=_told(schema),
+        write_page_checksum=not is_staged,  # what is staged has a checksum as a whole, and is in a hurry
         store_schema=True,
     ) as writer:
-        for table in _row_groups(batches, schema):
+        for table in itertools.chain([first], row_groups):
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     return sink.getvalue()
 
 
-def _compression(schema: pa.Schema, zstd_level: int) -> dict[str, Any]:
-    if TIMESTAMP in schema.names:
-        return {"compression": "zstd", "compression_level": zstd_level}
-    small = [name for name in schema.names if name not in {"value", "headers"}]
-    small += ["headers.key_value.key", "headers.key_value.value"]
-    return {
-        "compression": {"value": "snappy"} | dict.fromkeys(small, "zstd"),
-        "compression_level": dict.fromkeys(small, STAGED_ZSTD_LEVEL),
-    }
+def _told(schema: pa.Schema) -> list[str]:
+    """Return the columns of which a row group tells what it spans."""
+    told = (TIMESTAMP, "id", "stream", "type") if TIMESTAMP in schema.names else ("stream", "type")
+    return [name for name in told if name in schema.names]
+
+
+def _staged_compression(first: pa.Table) -> dict[str, Any]:
+    """Return how each column is compressed, by what becomes of the beginning of the file."""
+    found = {"headers.key_value.key": STAGED_COMPRESSION, "headers.key_value.value": STAGED_COMPRESSION}
+    for field, column in zip(first.schema, first.columns, strict=True):
+        if field.name != "headers":
+            found[field.name] = STAGED_COMPRESSION if _shrinks(column) else "none"
+    return {"compression": {name: how for name, how in found.items() if name.split(".")[0] in first.schema.names}}
+
+
+def _shrinks(column: pa.ChunkedArray) -> bool:
+    """Tell whether a column is worth compressing. One that is not of bytes is small, or has a dictionary."""
+    if column.num_chunks == 0 or not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        return True
+    chunk = column.chunk(0)
+    data = chunk.buffers()[2]
+    if data is None or not len(chunk):
+        return True
+    begin = int(np.frombuffer(chunk.buffers()[1], np.int32, 1, chunk.offset * 4)[0])
+    sample = data.slice(begin, min(STAGED_SAMPLE_BYTES, data.size - begin))
+    return sample.size == 0 or pa.compress(sample, STAGED_COMPRESSION).size < STAGED_SHRINKS * sample.size
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -49,11 +49,18 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     labels: int = -1
 
 
-def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch], floor_us: int = 0) -> Staged:
-    """Write checked payloads as a file that can be adopted; may be called by anybody, without the log's writer.
+class Prepared(NamedTuple):
+    """A file that is ready to be stored and adopted: its bytes, its records' identities, and what ``Staged`` tells."""
 
-    ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
-    """
+    data: pa.Buffer
+    identities: Identities
+    records: int
+    digest: int
+    labels: int
+
+
+def prepare(hasher: Hasher, payloads: Iterable[pa.RecordBatch], schema: pa.Schema = sealed.STAGED_SCHEMA) -> Prepared:
+    """Make a file of checked payloads, which have no columns but those of ``schema``."""
     count = digest = labels = 0
     found: list[_Named] = []
 
@@ -66,29 +73,42 @@ def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.Rec
             found.append(named)
             digest += _digest(fingerprints, named, count)
             count += payload.num_rows
-            yield sealed.to_staged(payload)
+            yield sealed.to_staged(payload, schema)
 
-    data = sealed.encode(tables(), sealed.STAGED_SCHEMA)
+    data = sealed.encode(tables(), schema)
     if not count:
         message = "there are no records to stage"
         raise InvalidArgument(message)
-    identities = _sorted(found)
+    return Prepared(data, _sorted(found), count, digest % _DIGESTS, labels)
+
+
+def store(home: LogHome, clock: Clock, prepared: Prepared, floor_us: int = 0) -> Staged:
+    """Store a file that can be adopted.
+
+    ``floor_us`` is the log's staging floor: a clock that was once ahead must not keep new files from being adopted.
+    """
     key = new_key(clock, floor_us)
-    home.create(key, [data])
+    home.create(key, [prepared.data])
+    ids = len(prepared.identities.rows)
     beside = None
-    if len(identities.rows):
+    if ids:
         beside = key.removesuffix(".parquet") + ".ids"
-        home.create(beside, identities_format.encode(identities))
+        home.create(beside, identities_format.encode(prepared.identities))
     return Staged(
         key=key,
-        records=count,
-        size_bytes=data.size,
-        checksum=xxhash.xxh3_64_intdigest(data),
+        records=prepared.records,
+        size_bytes=prepared.data.size,
+        checksum=xxhash.xxh3_64_intdigest(prepared.data),
         identities=beside,
-        ids=len(identities.rows),
-        digest=digest % _DIGESTS,
-        labels=labels,
+        ids=ids,
+        digest=prepared.digest,
+        labels=prepared.labels,
     )
+
+
+def stage(home: LogHome, hasher: Hasher, clock: Clock, payloads: Iterable[pa.RecordBatch], floor_us: int = 0) -> Staged:
+    """Write checked payloads as a file that can be adopted; may be called by anybody, without the log's writer."""
+    return store(home, clock, prepare(hasher, payloads), floor_us)
 
 
 def identities_of(hasher: Hasher, payloads: Iterable[tuple[pa.RecordBatch, int]]) -> Identities:

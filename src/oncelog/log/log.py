@@ -15,6 +15,7 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.format import sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.limits import LEASE_S_MAX
@@ -291,10 +292,23 @@ class Log(Handle):
         Anybody may do this, anywhere, without being the writer. A file that is not adopted within a day may be
         removed.
         """
+        return self.store(self.prepare(tables))
+
+    def prepare(
+        self, tables: Iterable[pa.Table | pa.RecordBatch], columns: Iterable[str] | None = None
+    ) -> adoption.Prepared:
+        """Make the file that ``stage`` writes. ``columns`` are all that the tables may have, if the file is to have no
+        others.
+        """
         manifest = self._manifest()
         payloads = (admission.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
-        hasher = naming.hasher_of(manifest)
-        return adoption.stage(self._home, hasher, self._clock, payloads, manifest.staging_floor_us)
+        with_ids = ["id"] if manifest.settings.idempotence == "content" else []
+        schema = sealed.STAGED_SCHEMA if columns is None else sealed.staged_schema([*columns, *with_ids])
+        return adoption.prepare(naming.hasher_of(manifest), payloads, schema)
+
+    def store(self, prepared: adoption.Prepared) -> Staged:
+        """Write what was prepared."""
+        return adoption.store(self._home, self._clock, prepared, self._known.manifest.staging_floor_us)
 
     @property
     def log_id(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from oncelog.dedup.content import content_ids
 from oncelog.errors import InvalidArgument
 from oncelog.format import intake
-from oncelog.log.adoption import Staged
+from oncelog.log.adoption import Prepared, Staged
 from oncelog.log.log import Log
 from oncelog.spark.options import WriteOptions
 
 FILE_BYTES = 48 << 20
-"""How much of a task's rows go into one file. A file that is made and one that is gathered are held in memory."""
+"""How much of a task's rows go into one file. One that is made and one that is stored are held in memory."""
 
 SAMPLE_CHARACTERS = 80
 
@@ -38,7 +38,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stager:
-    """Stages the rows of one task: while a file is made and stored, the rows of the next are gathered."""
+    """Stages the rows of one task: while a file is stored, the next one is made of rows as they come."""
 
     def __init__(self, log: Log, options: WriteOptions) -> None:
         self._log = log
@@ -48,36 +48,34 @@ class Stager:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Taken:
         """Stage all rows, in files of a bounded size. A bad row is no reason to try the task again: it is told."""
         staged: list[Staged] = []
+        rows = _Rows(batches)
         with ThreadPoolExecutor(1, "oncelog-staging") as thread:
-            under_way: Future[Staged | BadRows] | None = None
-            for first_row, part in _parts(batches, FILE_BYTES):
-                next_one = thread.submit(self._stage, first_row, part)
-                done = under_way.result() if under_way is not None else None
-                under_way = next_one
-                if isinstance(done, BadRows):
-                    return Taken(bad=done)
-                staged += [done] if done is not None else []
-            last = under_way.result() if under_way is not None else None
-        if isinstance(last, BadRows):
-            return Taken(bad=last)
-        return Taken(staged=(*staged, *([last] if last is not None else [])))
+            under_way: Future[Staged] | None = None
+            while rows:
+                prepared = self._prepare(rows)
+                staged += [under_way.result()] if under_way is not None else []
+                if isinstance(prepared, BadRows):
+                    return Taken(bad=prepared)
+                under_way = thread.submit(self._log.store, prepared)
+            staged += [under_way.result()] if under_way is not None else []
+        return Taken(staged=tuple(staged))
 
-    def _stage(self, first_row: int, batches: Sequence[pa.RecordBatch]) -> Staged | BadRows:
-        """Stage rows as one file, or say which of them is bad."""
-        row, current = first_row, batches[0]
+    def _prepare(self, rows: _Rows) -> Prepared | BadRows:
+        """Make one file, or say which row is bad."""
+        current = self._named(rows.current)
+        columns = [*current.schema.names, "id"] if self._options.ids == "content" else current.schema.names
 
         def tables() -> Iterator[pa.RecordBatch]:
-            nonlocal row, current
-            for batch in batches:
+            nonlocal current
+            for batch in rows.take(FILE_BYTES):
                 current = self._named(batch)
                 self._check_ids(current)
                 yield self._with_content_ids(current)
-                row += batch.num_rows
 
         try:
-            return self._log.stage(tables())
+            return self._log.prepare(tables(), columns)
         except InvalidArgument as error:
-            return _bad(current, row, error)
+            return _bad(current, rows.number, error)
 
     def _with_content_ids(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._options.ids != "content":
@@ -106,21 +104,31 @@ class Stager:
             raise intake.refused("id", row, rule)  # noqa: EM101
 
 
-def _parts(batches: Iterator[pa.RecordBatch], size_bytes: int) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-    """Yield rows in parts of about so many bytes, with the number of each part's first row."""
-    part: list[pa.RecordBatch] = []
-    first_row = part_bytes = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        part.append(batch)
-        part_bytes += batch.nbytes
-        if part_bytes >= size_bytes:
-            yield first_row, part
-            first_row += sum(each.num_rows for each in part)
-            part, part_bytes = [], 0
-    if part:
-        yield first_row, part
+class _Rows:
+    """The batches of a task, taken as they come; ``number`` is that of the first row of the ``current`` one."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = (batch for batch in batches if batch.num_rows)
+        self._next = next(self._batches, None)
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return self._next is not None
+
+    @property
+    def current(self) -> pa.RecordBatch:
+        assert self._next is not None
+        return self._next
+
+    def take(self, size_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Yield batches, about so many bytes of them."""
+        taken_bytes = 0
+        while taken_bytes < size_bytes and self._next is not None:
+            batch = self._next
+            yield batch
+            taken_bytes += batch.nbytes
+            self.number += batch.num_rows
+            self._next = next(self._batches, None)
 
 
 def _bad(batch: pa.RecordBatch, first_row: int, error: InvalidArgument) -> BadRows:
