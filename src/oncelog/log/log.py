@@ -14,7 +14,7 @@ import pyarrow as pa
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import InvalidArgument, NotFound, Unsupported
 from oncelog.format import sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
@@ -26,6 +26,7 @@ from oncelog.log import (
     asking,
     auditing,
     bases,
+    conflicts,
     naming,
     opening,
     purging,
@@ -197,6 +198,9 @@ class Log(Handle):
     def _lease(self, duration_s: float | None) -> Lease | None:
         if duration_s is None:
             return None
+        if self._manifests.whole is not self._manifests:
+            message = f"log {self.name!r} shares its home with the log it conflicts with: read it without a lease"
+            raise Unsupported(message)
         if not 0 < arguments.seconds("lease_s", duration_s) <= LEASE_S_MAX:
             message = f"lease_s is {duration_s}, must be more than 0 and at most {LEASE_S_MAX}"
             raise InvalidArgument(message)
@@ -371,6 +375,7 @@ class Log(Handle):
             )
             for _ in made:
                 continue
+            conflicts.tidy(self._home, self._clock, file_bytes=file_bytes, bytes_min=SEAL_BYTES_MIN // 2)
         if settings.retention_s is not None or settings.retention_bytes is not None:
             self.retain()
 
@@ -413,12 +418,17 @@ class Log(Handle):
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
             raise NotFound(message, first=known.manifest.first_position)
+        if self._manifests.whole is not self._manifests:
+            return conflicts.truncate(self._home, self._manifests.whole, before)
         return self._truncate(known, before)
 
     def retain(self) -> Truncation:
-        """Remove what the log's retention settings do not want kept, as ``truncate`` would. Writers do this
-        themselves.
+        """Remove what the log's retention settings do not want kept, as ``truncate`` would; of its conflicts, too.
+        Writers do this themselves.
         """
+        aside = conflicts.retain(self._home, self._manifests.whole, self._clock)
+        if self._manifests.whole is not self._manifests:
+            return aside
         known, before = self._manifests.look(
             self._refresh(), lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
         )
@@ -457,7 +467,9 @@ class Log(Handle):
 
         ``progress`` is called with the number of positions done and in all.
         """
-        return verifying.verify(self._home, self._manifests, self._refresh(), progress)
+        is_whole = self._manifests.whole is self._manifests
+        aside = conflicts.ConflictManifests(self._home, self._clock) if is_whole else None
+        return verifying.verify(self._home, self._manifests, self._refresh(), aside, progress)
 
     def desk(self, first_position: int) -> Desk:
         """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in

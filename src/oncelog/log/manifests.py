@@ -60,6 +60,11 @@ class Manifests:
         self._clock = clock
         self._pages: dict[str, tuple[Segment, ...]] = {}
 
+    @property
+    def whole(self) -> Manifests:
+        """These, or those that these show a part of: what nothing refers to is told by all of them alone."""
+        return self
+
     def newest(self, known: Known | None = None) -> Known | None:
         """Return the newest manifest there is (``None``: the log does not exist), starting from a known one.
 

@@ -217,6 +217,7 @@ def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
     The manifest announces first that nothing older than a day will be pointed to any more: a sealer that sleeps that
     long finds its file refused, not gone.
     """
+    manifests = manifests.whole
     floor_us = clock.now_us() - STAGED_S * 1_000_000
 
     def announce(manifest: Manifest) -> Manifest:

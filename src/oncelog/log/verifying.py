@@ -39,9 +39,24 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return not any(finding.severity == "error" for finding in self.findings)
 
 
-def verify(home: LogHome, manifests: Manifests, known: Known, progress: Progress | None = None) -> Verification:
-    """Read the whole log and check it; ``progress`` is called with positions done and in all."""
-    return _Verifier(home, manifests, known, progress).run()
+def verify(
+    home: LogHome, manifests: Manifests, known: Known, aside: Manifests | None, progress: Progress | None = None
+) -> Verification:
+    """Read the whole log and check it; ``progress`` is called with positions done and in all.
+
+    ``aside`` are the manifests of its conflicts, which are read, too; ``None``: this is a log of conflicts itself.
+    """
+    if aside is None:
+        return _Verifier(home, manifests, known, progress).run_aside()
+    found = _Verifier(home, manifests, known, progress).run()
+    conflicts = aside.newest()
+    if conflicts is None or not conflicts.manifest.segments:
+        return found
+    more = [
+        Finding(finding.severity, f"conflicts, {finding.where}", finding.what)
+        for finding in _Verifier(home, aside, conflicts, None).run_aside().findings
+    ]
+    return msgspec.structs.replace(found, findings=(*found.findings, *more))
 
 
 class _Verifier:
@@ -72,6 +87,20 @@ class _Verifier:
         """Check the manifest, the snapshots, and every record."""
         self._check_base()
         self._check_snapshots()
+        self._check_records()
+        if self._snapshot is not None:
+            self._findings += self._snapshot.findings(self._known.manifest)
+        if self._producers is not None:
+            self._findings += self._producers.findings(self._known.manifest.first_position)
+        self._check_leftovers()
+        return self._verified()
+
+    def run_aside(self) -> Verification:
+        """Check the rows that were put aside: they have no window, and snapshots and leftovers are their log's."""
+        self._check_records()
+        return self._verified()
+
+    def _check_records(self) -> None:
         self._end = self._visible_end()
         while self._position < self._end:
             before = self._position, self._known.version
@@ -80,11 +109,8 @@ class _Verifier:
                 self._note("error", f"position {before[0]}", f"is not there, and the log goes to {self._end - 1}")
                 break
             self._tell()
-        if self._snapshot is not None:
-            self._findings += self._snapshot.findings(self._known.manifest)
-        if self._producers is not None:
-            self._findings += self._producers.findings(self._known.manifest.first_position)
-        self._check_leftovers()
+
+    def _verified(self) -> Verification:
         self._tell()
         return Verification(
             records=self._records, bytes=self._bytes, segments=self._segments, findings=tuple(self._findings)
