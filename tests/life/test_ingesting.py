@@ -286,7 +286,7 @@ def _keys(*files: Staged) -> list[str]:
     return [key for file in files for key in (file.key, file.identities) if key is not None]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_killed_at_every_step_of_an_ingestion(when: When) -> None:
     """Wherever the driver dies, the batch that comes again leaves one copy: of new rows, and of conflicts."""
     first, second = plain(range(6)), [*plain(range(4, 9)), Record(b"other", id="id-1")]

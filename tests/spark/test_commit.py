@@ -46,8 +46,11 @@ def read(log: Log) -> list[bytes]:
 
 @pytest.mark.parametrize(("when", "ending"), [("before", "none"), ("after", "crash")])
 def test_the_driver_killed_at_every_step_of_a_commit(when: When, ending: str) -> None:
-    """Before, between and after all steps, alone or with the machine: the batch comes again, and is there once."""
-    for step in itertools.count(1):
+    """Before, between and after all steps, alone or with the machine: the batch comes again, and is there once.
+
+    To be killed before a step is to be killed after the one before it: every other one will do there.
+    """
+    for step in itertools.count(1, 2 if when == "before" else 1):
         world = DiskWorld(step)
         with living(world):
             log = world.database().log(LOG, LogSettings(), create=True)
@@ -99,13 +102,13 @@ def run(folder: Path, *where: str) -> int:
         return subprocess.run(driver, env=environment, stdout=output, stderr=output, cwd=ROOT, check=False).returncode
 
 
-STEPS = [("0", "4", "after"), ("1", "4", "before")]
+STEPS = [("1", "4", "after")]
 """The driver opens the log by two objects, then stores the manifest's body and the version that adopts."""
 
 ALL_STEPS = [(batch, str(step), when) for batch in "01" for step in range(1, 7) for when in ("before", "after")]
 
 
-@pytest.mark.parametrize("steps", [STEPS, pytest.param(ALL_STEPS, marks=pytest.mark.soak)], ids=["two", "all"])
+@pytest.mark.parametrize("steps", [STEPS, pytest.param(ALL_STEPS, marks=pytest.mark.soak)], ids=["one", "all"])
 @pytest.mark.xdist_group("spark-2")
 def test_a_real_driver_killed_in_its_commits(tmp_path: Path, steps: list[tuple[str, str, str]]) -> None:
     """SIGKILL for driver, JVM and commit at once; the query is started again from its checkpoint until it is done."""
@@ -120,4 +123,4 @@ def test_a_real_driver_killed_in_its_commits(tmp_path: Path, steps: list[tuple[s
     with connect((tmp_path / "db").as_uri()) as db:
         assert read(db.log("copy")) == read(db.log("orders"))
         assert [mark.last for mark in db.log("copy").marks()] == [2]
-        assert db.log("copy").info().epoch > 3 + len(STEPS) - 1
+        assert db.log("copy").info().epoch > 3
