@@ -20,7 +20,7 @@ print(sources["pyspark_oncelog"].DefaultSource.name(), sources["pyspark_oncelog"
 
 
 def test_the_wheel_has_what_spark_looks_for(tmp_path: Path) -> None:
-    """With nothing but the wheel on the path, the format is found, in the wheel, which holds no more than the package."""
+    """With nothing but the wheel on the path the format is found, in the wheel, which holds the package and no more."""
     wheel = importlib.import_module("hatchling.builders.wheel")
     (built,) = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(built) as archive:
