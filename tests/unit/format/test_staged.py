@@ -1,0 +1,54 @@
+"""Files that are made to be adopted, and the identities beside them: lean, quick to make, and read as any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.format import columns, sealed
+from oncelog.format.identities import Identities
+from oncelog.types import Record
+
+NOISE = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("names", [["id"], ["id", "stream", "headers", "type", "tenant", "producer", "sequence"], []])
+def test_columns_that_nobody_has_need_not_be_there(names: list[str]) -> None:
+    """A file with the columns that were given alone says the same as one with all of them."""
+    given = [Record(b"a", id="1"), Record(b"b", id="2")] if "id" in names else [Record(b"a")]
+    payload = columns.from_records(given)
+    schema = sealed.staged_schema(names)
+    data = sealed.encode([sealed.to_staged(payload, schema)], schema)
+    assert set(pq.read_schema(pa.BufferReader(data)).names) == {"value", *names}
+    (piece,) = sealed.SealedFile(data, "lean").pieces(0, payload.num_rows)
+    assert piece.payload.equals(payload)
+
+
+def test_what_does_not_shrink_is_not_compressed() -> None:
+    """Noise goes in as it is, and what repeats is compressed, column by column, also behind a slice."""
+    noise = pa.array([NOISE.bytes(100) for _ in range(2000)], pa.binary())
+    ids = pa.array([f"order-{number:020d}" for number in range(2000)])
+    for value, id in ((noise, ids), (ids.cast(pa.binary()), ids)):
+        payload = columns.normalise(pa.table({"value": value, "id": id})).slice(500)
+        data = sealed.encode([sealed.to_staged(payload)], sealed.STAGED_SCHEMA)
+        group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+        how = {group.column(at).path_in_schema: group.column(at).compression for at in range(group.num_columns)}
+        assert (how["value"], how["id"]) == ("UNCOMPRESSED" if value is noise else "SNAPPY", "SNAPPY")
+        (piece,) = sealed.SealedFile(data, "sliced").pieces(0, 1500)
+        assert piece.payload.equals(payload)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), max_size=40))
+def test_identities_are_in_order(parts: list[tuple[int, int, int]]) -> None:
+    """By high halves, then low, then rows; also where high halves differ in their last bits alone, or not at all."""
+    high = np.array([(leading << 62) + last for leading, last, _ in parts], np.uint64)
+    keys = np.stack([high, np.array([low for *_, low in parts], np.uint64)], axis=1)
+    rows = np.arange(len(parts), dtype=np.uint32)
+    found = Identities.sorted(keys, rows.astype(np.uint64), rows)
+    wanted = sorted(zip(high.tolist(), keys[:, 1].tolist(), rows.tolist(), strict=True))
+    assert list(zip(found.high.tolist(), found.low.tolist(), found.rows.tolist(), strict=True)) == wanted
+    assert found.fingerprints.tolist() == found.rows.tolist()
