@@ -139,10 +139,11 @@ class Adopter:
         self._seen.evict(self._uptime.now_us())
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
         conflicts = [flags.copy() for flags in known]
-        if self._seen.window is None:
+        window, adopted = self._seen
+        if window is None:
             return known, conflicts
         for number, found in enumerate(identities):
-            if found is not None:
+            if found is not None and (window.count or adopted):
                 stored, fingerprints = self._stored(found.keys)
                 known[number] |= stored
                 conflicts[number] |= stored & (fingerprints != found.fingerprints)
@@ -157,10 +158,11 @@ class Adopter:
         """Return which identities the log knows, and the fingerprints that it has for them."""
         window, adopted = self._seen
         assert window is not None
-        handles = window.find(keys)
-        known = handles >= 0
+        known = np.zeros(len(keys), np.bool_)
         fingerprints = np.zeros(len(keys), np.uint64)
-        if known.any():
+        if window.count:
+            handles = window.find(keys)
+            known = handles >= 0
             fingerprints[known] = window.fingerprints(handles[known])
         if adopted:
             elsewhere = adopted.find(keys)

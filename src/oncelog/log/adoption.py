@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +33,7 @@ from oncelog.log.sealing import PREFIX, new_key
 from oncelog.storage.base import LogHome
 
 _DIGESTS = 1 << 64
+_PART_NUMBERS = 1 << 18
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,9 +189,7 @@ def repeats(identities: Sequence[Identities | None]) -> Iterator[Repeats]:
 
     Halves of 64 bits hardly ever repeat by chance, so they are sorted alone, and only what is alike is looked at.
     """
-    high_halves = [found.high for found in identities if found is not None]
-    halves = np.sort(np.concatenate([np.empty(0, np.uint64), *high_halves]))
-    alike = np.unique(halves[1:][halves[1:] == halves[:-1]])
+    alike = _alike([found.high for found in identities if found is not None])
     if not alike.size:
         return
     candidates = []
@@ -209,6 +210,26 @@ def repeats(identities: Sequence[Identities | None]) -> Iterator[Repeats]:
     for number in np.unique(numbers[again]).tolist():
         chosen = again & (numbers == number)
         yield number, places[chosen], fingerprints[first[chosen]]
+
+
+def _alike(runs: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """Return the numbers that are there more than once, sorted. Runs are sorted and as good as random, so those of many
+    numbers are looked at in parts of about the same size, by all cores.
+    """
+    parts = max(1, sum(map(len, runs)) // _PART_NUMBERS)
+    bounds = np.array([number * 2**64 // parts for number in range(1, parts)], np.uint64)
+    cuts = [[0, *np.searchsorted(run, bounds).tolist(), len(run)] for run in runs]
+
+    def repeated(part: int) -> NDArray[np.uint64]:
+        held = [run[cut[part] : cut[part + 1]] for run, cut in zip(runs, cuts, strict=True)]
+        numbers = np.concatenate([np.empty(0, np.uint64), *held])
+        numbers.sort()
+        return np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+
+    if parts == 1:
+        return repeated(0)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return np.concatenate(list(threads.map(repeated, range(parts))))
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
