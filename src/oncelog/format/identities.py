@@ -35,7 +35,17 @@ class Identities(msgspec.Struct, frozen=True):
     @classmethod
     def sorted(cls, keys: NDArray[np.uint64], fingerprints: NDArray[np.uint64], rows: NDArray[np.uint32]) -> Identities:
         """Return identities given in any order."""
-        high, low = keys[:, 0].copy(), keys[:, 1].copy()
+        return cls.ordered(keys[:, 0].copy(), keys[:, 1].copy(), fingerprints, rows)
+
+    @classmethod
+    def ordered(
+        cls,
+        high: NDArray[np.uint64],
+        low: NDArray[np.uint64],
+        fingerprints: NDArray[np.uint64],
+        rows: NDArray[np.uint32],
+    ) -> Identities:
+        """Return identities given in any order, in two halves."""
         order = _order(high)
         placed = high[order]
         if (placed[1:] <= placed[:-1]).any():  # hardly ever by chance, so it is an id that is there twice

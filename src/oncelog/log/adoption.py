@@ -134,32 +134,45 @@ def _named(hasher: Hasher, payload: pa.RecordBatch, fingerprints: NDArray[np.uin
     if at < 0:
         return _Named(np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.uint32))
     ids = payload.column(at)
-    rows = np.flatnonzero(arrays.present(ids))
-    if len(rows) < len(ids):
-        payload, fingerprints = payload.filter(ids.is_valid()), fingerprints[rows]
-    return _Named(hasher.keys(payload), fingerprints, (rows + first_row).astype(np.uint32))
+    if not ids.null_count:
+        rows = np.arange(first_row, first_row + len(ids), dtype=np.uint32)
+        return _Named(hasher.keys(payload), fingerprints, rows)
+    chosen = np.flatnonzero(arrays.present(ids))
+    keys = hasher.keys(payload.filter(ids.is_valid()))
+    return _Named(keys, fingerprints[chosen], (chosen + first_row).astype(np.uint32))
 
 
 def _sorted(parts: Sequence[_Named]) -> Identities:
     """Return the identities of all parts together: sorted once, not part by part."""
     if not parts:
         return Identities.joined([])
-    keys, fingerprints, rows = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Identities.sorted(keys, fingerprints, rows)
+    high, low = (np.concatenate([part.keys[:, half] for part in parts]) for half in (0, 1))
+    fingerprints, rows = (np.concatenate(column) for column in zip(*(part[1:] for part in parts), strict=True))
+    return Identities.ordered(high, low, fingerprints, rows)
 
 
 def _digest(fingerprints: NDArray[np.uint64], named: _Named, first_row: int) -> int:
     """Return a digest of rows that does not depend on their order: a sum over what each row is and says."""
-    mixed = _mixed(fingerprints)
-    mixed[named.rows.astype(np.int64) - first_row] += _mixed(named.keys[:, 0] ^ _mixed(named.keys[:, 1]))
-    return int(_mixed(mixed).sum(dtype=np.uint64))
+    said = _mix(fingerprints.copy())
+    who = _mix(named.keys[:, 0] ^ _mix(named.keys[:, 1].copy()))
+    if len(who) == len(said):
+        said += who
+    else:
+        said[named.rows.astype(np.int64) - first_row] += who
+    return int(_mix(said).sum(dtype=np.uint64))
 
 
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers whose every bit depends on every bit of those given, so that sums of them tell rows apart."""
-    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Make each number one whose every bit depends on all of its bits, so that sums of them tell rows apart."""
+    spare = numbers >> np.uint64(30)
+    numbers ^= spare
+    numbers *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(numbers, np.uint64(27), out=spare)
+    numbers ^= spare
+    numbers *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(numbers, np.uint64(31), out=spare)
+    numbers ^= spare
+    return numbers
 
 
 def read_identities(home: LogHome, key: str) -> Identities:
