@@ -271,7 +271,7 @@ def _shrinks(column: pa.ChunkedArray) -> bool:
         return True
     begin = int(np.frombuffer(chunk.buffers()[1], np.int32, 1, chunk.offset * 4)[0])
     sample = data.slice(begin, min(STAGED_SAMPLE_BYTES, data.size - begin))
-    return sample.size == 0 or pa.compress(sample, STAGED_COMPRESSION).size < STAGED_SHRINKS * sample.size
+    return not sample.size or bool(pa.compress(sample, STAGED_COMPRESSION).size < STAGED_SHRINKS * sample.size)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -78,7 +78,7 @@ def _with(manifest: Manifest, wanted: Manifest) -> Manifest:
 def view(manifest: Manifest) -> Manifest:
     """Return the manifest that a log's conflicts would have if they were a log of their own."""
     segments, pages = manifest.conflicts, manifest.conflict_pages
-    first = next((part.first_position for part in (*pages, *segments)), 0)
+    first = next((part.first_position for parts in (pages, segments) for part in parts), 0)
     return msgspec.structs.replace(
         manifest,
         name=CONFLICTS + manifest.name,
