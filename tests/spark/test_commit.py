@@ -107,12 +107,12 @@ STEP: Step = ("1", "4", "after")
 """The driver opens the log by two objects, then stores the manifest's body and the version that adopts."""
 
 STEPS: list[Step] = [(batch, str(step), when) for batch in "01" for step in range(1, 7) for when in ("before", "after")]
-"""All of them, four to a test: each is a Spark of its own, and no test may take five minutes."""
+"""All of them, two to a test: each is a Spark of its own, and no test may take five minutes."""
 
 
 @pytest.mark.parametrize(
     "steps",
-    [[STEP], *(pytest.param(STEPS[first : first + 4], marks=pytest.mark.soak) for first in range(0, len(STEPS), 4))],
+    [[STEP], *(pytest.param(STEPS[first : first + 2], marks=pytest.mark.soak) for first in range(0, len(STEPS), 2))],
     ids=lambda steps: f"{steps[0][0]}-{steps[0][1]}",
 )
 @pytest.mark.xdist_group("spark-2")
