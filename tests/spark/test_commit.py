@@ -129,4 +129,5 @@ def test_a_real_driver_killed_in_its_commits(tmp_path: Path, steps: list[Step]) 
     with connect((tmp_path / "db").as_uri()) as db:
         assert read(db.log("copy")) == read(db.log("orders"))
         assert [mark.last for mark in db.log("copy").marks()] == [2]
-        assert db.log("copy").info().epoch > 3
+        taken = 3 + (steps == [STEP])  # who dies in the first two steps has not taken the log yet
+        assert db.log("copy").info().epoch >= taken
