@@ -32,6 +32,8 @@ BATCHES = 12
 LOOK_S = 0.03
 """How often it is looked whether it is time to kill: batches take half a second and more."""
 FORMATS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
+RUNNING: set[subprocess.Popen[bytes]] = set()
+"""The processes that were started and have not ended."""
 TRANSPORT = {"attempt", "received_at"}
 """What differs from one attempt to the next, and so is not a part of the order."""
 
@@ -162,11 +164,33 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
+@contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a process in a session of its own, with its JVM; whatever ends this one early ends that, too."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env=environment(), stdout=output, stderr=output, cwd=ROOT, start_new_session=True
+        )
+    RUNNING.add(process)
+    try:
+        yield process
+    finally:
+        RUNNING.discard(process)
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its JVM, if they still run."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def run(command: list[str], log: Path) -> None:
     """Run a command to its end."""
-    with log.open("ab") as output:
-        done = subprocess.run(command, env=environment(), stdout=output, stderr=output, cwd=ROOT, check=False)
-    if done.returncode:
+    with started(command, log) as process:
+        process.wait()
+    if process.returncode:
         console.print(log.read_text()[-3000:])
         sys.exit(f"failed: {' '.join(command)} (all of it: {log})")
 
@@ -176,14 +200,10 @@ def kill_at(command: list[str], log: Path, batches: Callable[[], int], count: in
 
     Return whether that came to be, which is not so when it was done before.
     """
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=environment(), stdout=output, stderr=output, cwd=ROOT, start_new_session=True
-        )
+    with started(command, log) as process:
         while process.poll() is None:
             if batches() >= count:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                end(process)
                 return True
             time.sleep(LOOK_S)
     if process.returncode:
@@ -242,7 +262,12 @@ def perform(story: Story) -> tuple[Counted, Counted]:
     log = story.folder / "run.log"
     with ThreadPoolExecutor(1) as beside:
         control = beside.submit(perform_control, story, half)
-        perform_pipeline(story, half, log)
+        try:
+            perform_pipeline(story, half, log)
+        except BaseException:
+            for process in list(RUNNING):  # nobody waits for the control of what failed
+                end(process)
+            raise
         with step(f"control: plain Spark append, killed with SIGKILL when batch {half} was there, started again"):
             control.result()
     with step("counted what came in, what was stored and what came out"):

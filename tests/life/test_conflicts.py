@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from oncelog.errors import Unsupported
+from oncelog.log import manifests
 from oncelog.log.log import Log
 from oncelog.log.sealing import STAGED_S
 from oncelog.settings import LogSettings, Window
@@ -62,6 +63,18 @@ def test_small_files_become_one(shop: Shop) -> None:
     assert values(shop.process().log(f"conflicts.{LOG}")) == [b"a", b"b", b"c", b"d"]
     assert values(log) == [b"first"] * 4
     assert log.verify().ok
+
+
+def test_writer_goes_on_where_another_put_conflicts_together(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knew of them was written anew meanwhile: it looks again."""
+    monkeypatch.setattr(manifests, "PAGE_SEGMENTS", 2)
+    monkeypatch.setattr(manifests, "INLINE_SEGMENTS_MAX", 3)
+    log, aside = shop_with_conflicts(shop, *"abcdefgh")
+    with log.writer() as writer:
+        aside.seal()
+        rows = [Record(b"first", id="id-z"), Record(b"z", id="id-z")]
+        writer.ingest([stage(log, rows)], None)
+    assert values(shop.process().log(f"conflicts.{LOG}")) == [bytes([one]) for one in b"abcdefghz"]
 
 
 def test_old_conflicts_go_as_the_log_says(quick: Shop) -> None:

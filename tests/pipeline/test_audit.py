@@ -62,11 +62,12 @@ def test_counted_by_kind_and_by_hour(tmp_path: Path) -> None:
         fill(log, ["a", "b", "c", "d"], type="paid")
         fill(log, ["a", "e"], type="sent")
         fill(log, [None])
+        fill(log, ["f"], type="")
         found = log.audit("type")
         assert {kind: (share.records, share.repeats) for kind, share in found.by.items()} == {
             "paid": (4, 0),
             "sent": (2, 1),
-            "": (1, 0),
+            "": (2, 0),
         }
         assert sum(share.records for share in found.hours.values()) == found.records
         assert sum(share.repeats for share in found.hours.values()) == 1

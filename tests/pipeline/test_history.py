@@ -133,3 +133,18 @@ def test_report_of_a_long_life_has_room() -> None:
     assert "batches make a column" in page
     assert page.count("<g>") <= 2 * report.COLUMNS_MAX
     assert len(page) < 300_000
+
+
+def test_line_that_was_cut_short_takes_no_other_with_it(tmp_path: Path) -> None:
+    """A disk was full in the middle of a line: the next run is told all the same."""
+    events = History(tmp_path / "history.jsonl")
+    events.add(Started(at_us=1, stored=0, conflicts=0))
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(b'{"type": "Bat')
+    events.add(Started(at_us=2, stored=0, conflicts=0))
+    assert [event.at_us for event in events] == [1, 2]
+
+
+def test_history_that_is_gone_leaves_a_report_without_plots() -> None:
+    """A run that ended well does not fail because somebody removed what it wrote."""
+    assert report.progress([]) == []

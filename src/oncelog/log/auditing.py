@@ -168,7 +168,7 @@ def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) 
     count = payload.num_rows
     kinds = {"": count} if count else {}
     if by in names:
-        kinds = {one["values"] or "": one["counts"] for one in payload.column(by).value_counts().to_pylist()}
+        kinds = {one["values"]: one["counts"] for one in payload.column(by).fill_null("").value_counts().to_pylist()}
     return Counts(
         records=count,
         ids=count - payload.column("id").null_count if "id" in names else 0,

@@ -376,7 +376,7 @@ class Committer:
             if self._interval_us > 0:
                 self._formed_at_us = self._clock.elapsed_us()
             group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
-            group.uptime_us = self._uptime.now_us()
+            group.uptime_us = self._uptime.stamp_us()
             self._run.place(group)
             if group.count == 1:
                 self._run.encode(group)  # sooner done than the lock is given back

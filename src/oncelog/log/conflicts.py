@@ -124,8 +124,9 @@ def retain(home: LogHome, manifests: Manifests, clock: Clock) -> Truncation:
 
 
 def truncate(home: LogHome, manifests: Manifests, before: int) -> Truncation:
-    """Remove conflicts before a position by whole files, but for the newest, from which the next is numbered, and for
-    those that the window still tells from ones that come again.
+    """Remove conflicts before a position by whole files, or by whole pages of files where there are hundreds.
+
+    The newest stays, from which the next is numbered, and so do those that the window tells from ones that come again.
     """
     known = manifests.update(lambda manifest: _without(manifests, manifest, before))
     sealing.collect(home, manifests)

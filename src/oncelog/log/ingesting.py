@@ -145,7 +145,9 @@ class Ingester:
 
     def _put_aside(self, judged: Judged) -> tuple[Staged, ...]:
         """Stage the rows whose id is taken by other content, each once, but for those that were put aside before."""
-        before = conflicts.recent(self._home, self._manifests, self._run.known.manifest)
+        _, before = self._manifests.look(  # its pages are written anew while conflicts are put together
+            self._run.known, lambda manifest: conflicts.recent(self._home, self._manifests, manifest)
+        )
         parts: list[pa.RecordBatch] = []
         for number, (file, found) in enumerate(zip(judged.staged, judged.identities, strict=True)):
             if found is None or not judged.conflicts[number].any():

@@ -391,7 +391,8 @@ class Log(Handle):
         """Return the sealed files with their first positions, oldest first: for DuckDB, pandas, polars.
 
         The record in row ``n`` of a file has position ``first_position + n``. Records before the log's first position
-        may still be in the first of them.
+        may still be in the first of them. A file that was staged elsewhere has only the columns that its rows have: read
+        several by the names of their columns (in DuckDB: ``union_by_name = true``).
         """
         found: dict[str, SealedFileInfo] = {}
         for segment in self._closed_segments():
@@ -424,7 +425,8 @@ class Log(Handle):
 
     def retain(self) -> Truncation:
         """Remove what the log's retention settings do not want kept, as ``truncate`` would; of its conflicts, too.
-        Writers do this themselves.
+
+        Writers do this by themselves, but for conflicts.
         """
         aside = conflicts.retain(self._home, self._manifests.whole, self._clock)
         if self._manifests.whole is not self._manifests:

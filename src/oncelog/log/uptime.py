@@ -21,6 +21,7 @@ class Uptime:
         self._stopped_us: int | None = None
         self._asked_us: dict[int, int] = {}  # the requests that are not answered, oldest first, and their moments
         self._requests = 0
+        self._stamped_us = start_us
 
     def now_us(self) -> int:
         """Return the up-time of the log so far."""
@@ -35,6 +36,11 @@ class Uptime:
             return min(elapsed_us, oldest_us + PATIENCE_US) + self._offset_us
         return elapsed_us + self._offset_us
 
+    def stamp_us(self) -> int:
+        """Return the up-time for a block: never less than the one before had, whatever fails meanwhile."""
+        self._stamped_us = max(self._stamped_us, self.now_us())
+        return self._stamped_us
+
     def ask(self, elapsed_us: int) -> int:
         """Note that storage is asked for something, now; return the number of the request."""
         self._requests += 1
@@ -42,10 +48,13 @@ class Uptime:
         return self._requests
 
     def failed(self, request: int) -> None:
-        """Stand still, from the moment of the request on: storage has not done what it was asked for."""
+        """Stand still, from the moment of the request on: storage has not done what it was asked for.
+
+        Where a block was begun since, while others were in flight, from the moment of that.
+        """
         asked_us = self._asked_us.pop(request, self._clock.elapsed_us())
         if self._stopped_us is None:
-            self._stopped_us = asked_us + self._offset_us
+            self._stopped_us = max(asked_us + self._offset_us, self._stamped_us)
 
     def answered(self, request: int, now_us: int, *, stored: bool = True) -> None:
         """Go on from where it stood: storage has answered. If it has ``stored`` nothing, an outage goes on too."""

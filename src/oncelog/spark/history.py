@@ -114,11 +114,17 @@ class History:
         """Add an event."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._held() as file:
-            file.write(msgspec.json.encode(event) + b"\n")
+            file.write(self._end_of_line() + msgspec.json.encode(event) + b"\n")
             file.flush()
             if file.tell() > BYTES_MAX:
                 left = thinned(list(self))
                 frames.write_whole(self._path, b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+
+    def _end_of_line(self) -> bytes:
+        """Return what ends a line that a full disk cut short, so that the next one is not lost with it."""
+        with self._path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            return b"" if file.read() in {b"", b"\n"} else b"\n"
 
     @contextmanager
     def _held(self) -> Iterator[BinaryIO]:

@@ -76,7 +76,7 @@ def batches(into: Sequence[Settled]) -> Section:
 
 def _grouped(events: Sequence[_Event]) -> Iterator[Sequence[_Event]]:
     """Yield neighbours together, so that there are no more groups than a plot has room for."""
-    size = -(-len(events) // COLUMNS_MAX)
+    size = -(-len(events) // COLUMNS_MAX) or 1
     return (events[start : start + size] for start in range(0, len(events), size))
 
 
