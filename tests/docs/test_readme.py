@@ -43,7 +43,7 @@ def test_snippet_runs_as_it_stands(snippet: str) -> None:
         if "SparkSession" in snippet:  # the next test would be given this one, whatever it asks for
             from pyspark.sql import SparkSession
 
-            SparkSession.getActiveSession().stop()
+            SparkSession.builder.getOrCreate().stop()
 
 
 def test_readme_has_snippets() -> None:

@@ -391,8 +391,8 @@ class Log(Handle):
         """Return the sealed files with their first positions, oldest first: for DuckDB, pandas, polars.
 
         The record in row ``n`` of a file has position ``first_position + n``. Records before the log's first position
-        may still be in the first of them. A file that was staged elsewhere has only the columns that its rows have: read
-        several by the names of their columns (in DuckDB: ``union_by_name = true``).
+        may still be in the first of them. A file that was staged elsewhere has only the columns that its rows have:
+        read several by the names of their columns (in DuckDB: ``union_by_name = true``).
         """
         found: dict[str, SealedFileInfo] = {}
         for segment in self._closed_segments():
