@@ -18,7 +18,7 @@ def machine(folder: Path) -> dict[str, str]:
         "processor": f"{_processor()}, {os.cpu_count()} cores",
         "memory": f"{memory_gib:.0f} GiB",
         "file system": _file_system(folder),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "load when it began": f"{os.getloadavg()[0]:.1f}",
         "versions": f"Python {platform.python_version()}, {versions}",
     }
