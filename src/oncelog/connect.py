@@ -13,7 +13,7 @@ import msgspec
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
-from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unsupported
+from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
 from oncelog.log import names
 from oncelog.log.copying import Copied, Copy, Progress
 from oncelog.log.creating import open_log
@@ -135,6 +135,9 @@ class Database(Handle):
         self._check_usable()
         with self._queues_lock:
             queue = self._queues.get((name, state))
+            if queue is not None and not queue.closed and not queue.is_stored():  # deleted by another process
+                with contextlib.suppress(OncelogError):  # what it holds is gone
+                    queue.close()
             if queue is None or queue.closed or settings is not None or partitions is not None:
                 opened = open_queue(
                     name,
@@ -142,6 +145,7 @@ class Database(Handle):
                     self._clock,
                     lambda log, log_settings, make: self.log(log, log_settings, create=make),
                     lambda sibling: self.queue(sibling, create=True, adopt=True, state=state),
+                    logs_there=self.logs,
                     given=settings,
                     partitions=partitions,
                     create=create,
@@ -172,6 +176,7 @@ class Database(Handle):
                 lambda one: self.queue(one, state=state),
                 self.log,
                 self.delete,
+                clock=self._clock,
                 force=force,
             )
 

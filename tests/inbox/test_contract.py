@@ -426,3 +426,18 @@ def test_effect_ids_are_the_same_at_every_attempt_and_for_each_thing_another(kin
     first, second, third = ids
     assert first == second
     assert len({*first, *third}) == 6
+
+
+def test_a_reason_may_have_any_ends_of_lines_in_it(kind: AnyPlace) -> None:
+    """What some take for the end of a line is a part of the reason, and the key can be read and tried again."""
+    reason = "a\u2028b\x85c\x1cd\r\ne"
+    with kind.inbox() as inbox:
+        fail(kind, inbox, ValueError(reason))
+        fail(kind, inbox, ValueError(reason))
+        [known] = inbox.show("k")
+        assert [event.detail for event in known.story if event.what == "failed"] == [f"ValueError: {reason}"] * 2
+        assert not act(kind, inbox).done
+        inbox.erase("k")
+        erased = inbox.look("k")
+    assert erased is not None
+    assert [event.detail for event in erased.story if event.what == "failed"] == ["", ""]

@@ -292,3 +292,94 @@ def test_a_connection_that_is_always_in_a_transaction_is_refused() -> None:
     """Each effect would join it, and none would be committed."""
     with pytest.raises(InvalidArgument, match="autocommit"):
         Inbox(sqlite3.connect(":memory:", factory=_NeverOutside))
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_a_session_begins_behind_a_commit_inside_is_taken_back(tmp_path: Path, *, raises: bool) -> None:
+    """A session begins its next transaction by itself: later effects would join that, and be lost with it."""
+    place = Place("a session of SQLAlchemy, SQLite", str(tmp_path / "shop.sqlite"))
+    session = place.connect()
+    inbox = Inbox(session)
+    with pytest.raises(RuntimeError if raises else InvalidArgument), inbox.once("first"):
+        session.commit()
+        place.act(session, "behind")
+        if raises:
+            raise RuntimeError
+    assert not session.in_transaction()
+    with inbox.once("second"):
+        place.act(session, "second")
+    assert place.effects() == ["second"]
+    place.close()
+
+
+@pytest.mark.parametrize("result", [None, 7])
+@pytest.mark.parametrize("begins", ["by itself", "when told"])
+def test_a_rollback_inside_is_refused(tmp_path: Path, result: object, begins: str) -> None:
+    """The key goes with it: what is done behind it would be committed as often as the message comes."""
+    place = Place("sqlite3 that begins by itself", str(tmp_path / "shop.sqlite"))
+    connection = place.connect()
+    inbox = Inbox(connection)
+    with pytest.raises(InvalidArgument, match="ended inside"), inbox.once("k") as effect:
+        place.act(connection, "before")
+        connection.rollback()
+        if begins == "when told":
+            connection.execute("BEGIN")
+        place.act(connection, "behind")
+        effect.result = result
+    assert not connection.in_transaction
+    with inbox.once("k") as effect:
+        assert not effect.done
+        place.act(connection)
+    assert place.effects() == ["effect"]
+    place.close()
+
+
+def test_an_effect_in_a_pipeline_is_refused(server_place: Place) -> None:
+    """It would be left as done before the server has said so; a pipeline inside of it is fine."""
+    connection = server_place.connect()
+    inbox = Inbox(connection)
+    inbox.ping()
+    with pytest.raises(InvalidArgument, match="pipeline"), connection.pipeline(), inbox.once("k"):
+        pass
+    connection.rollback()
+    with inbox.once("k"), connection.pipeline():
+        server_place.act(connection)
+    assert server_place.effects() == ["effect"]
+
+
+def test_an_attempt_that_is_cancelled_while_it_waits_leaves_nothing_begun(
+    server_place: Place, postgres_url: str
+) -> None:
+    """The connection is as it was: the next effect on it is committed by itself, and not a part of one that nobody
+    ends.
+    """
+
+    async def run() -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            inbox = Inbox(connection)
+            with server_place.inbox() as first, first.once("k"):
+                waiting = asyncio.create_task(_enter(inbox, "k"))
+                await _until_locked(server_place)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            async with inbox.once("other"):
+                await connection.execute(INSERT.format("other"))
+
+    with server_place.inbox() as inbox:
+        inbox.ping()
+    asyncio.run(run())
+    assert server_place.effects() == ["other"]
+
+
+async def _until_locked(place: Place) -> None:
+    """Ask until somebody waits for a lock: the server tells it to nobody."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oncelog_inbox%'"
+    with place.direct() as direct:
+        for _ in range(3_000):
+            if direct.execute(waits).fetchone() != (0,):
+                return
+            await asyncio.sleep(0.01)
+    message = "nobody waits"
+    raise AssertionError(message)

@@ -517,3 +517,32 @@ def test_a_worker_in_the_shell_drains_on_sigterm(queue: Queue, db: Database, tmp
     for pipe in (reading, writing):
         os.close(pipe)
     place.close()
+
+
+def test_keys_are_forgotten_past_a_message_that_cannot_be_read(db: Database, queue: Queue, tmp_path: Path) -> None:
+    """It never comes, and has no key."""
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    with db.log("queue/emails/0").writer() as writer:
+        writer.append(b"bad", headers={"oncelog-envelope": b"not msgpack"})
+    with place.inbox(retention_s=3600, topic="emails", group="mailer") as inbox, queue.consume("mailer"):
+        with inbox.once("old"):
+            pass
+        place.age()
+        assert inbox_retention.prune(inbox, queue, "mailer") == 1
+    place.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_an_async_handler_that_wants_to_exit_fails_alone(queue: Queue, error: type[BaseException]) -> None:
+    """It would take the event loop with it, and all handlers in it."""
+    until, calls = Until(), []
+
+    async def handler(delivery: Delivery) -> None:
+        calls.append(delivery.value)
+        if len(calls) == 1:
+            raise error
+
+    queue.send(b"a")
+    with work(queue, handler, until) as worker:
+        until.wait("done")
+    assert (calls, worker.counts()["done"]) == ([b"a", b"a"], 1)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +145,144 @@ def test_settings_of_a_log_may_be_changed_there(world: World) -> None:
         delivery.ack()
         with pytest.raises(LeaseLost):
             delivery.ack()
+
+
+def between_logs(
+    world: World, db: Database, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> list[object]:
+    """Have something happen once while a queue of two partitions is deleted: between its first log and its second."""
+    done: list[object] = []
+    log = db.log
+
+    def opened(name: str, *given: Any, **named: Any) -> object:
+        if name == "queue/work/1" and not done and db.queues(state=world.state) == []:
+            done.append(None)
+            done.append(act())
+        return log(name, *given, **named)
+
+    monkeypatch.setattr(db, "log", opened)
+    return done
+
+
+def test_who_deletes_late_does_not_delete_what_was_made_since(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two who delete a queue one ends first; a new queue of that name, and its messages, are not the other's."""
+    db, other = world.open(), world.open()
+    db.queue("work", partitions=2, create=True, state=world.state).close()
+
+    def overtake() -> None:
+        other.delete_queue("work", state=world.state)
+        with other.queue("work", partitions=2, create=True, state=world.state) as made:
+            made.send_many([Message(b"new", key=str(number)) for number in range(6)])
+
+    done = between_logs(world, db, overtake, monkeypatch)
+    with pytest.raises(NotFound, match="another"):
+        db.delete_queue("work", state=world.state)
+    assert done
+    assert sum(other.queue("work", state=world.state).stats().ends) == 6
+
+
+def test_who_dies_while_the_queue_is_deleted_goes_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue for dead letters that is made meanwhile would be nobody's, and the next queue of that name would have
+    them.
+    """
+    db, other = world.open(), world.open()
+    with db.queue("work", partitions=2, create=True, state=world.state) as queue:
+        queue.send_many([Message(b"old", key=str(number)) for number in range(6)])
+    with other.queue("work", state=world.state).consume("g", prefetch=6) as consumer:
+        last = next(delivery for delivery in consumer.receive(6) if delivery.partition == 1)
+        done = between_logs(world, db, lambda: last.nack("boom", retry=False), monkeypatch)
+        db.delete_queue("work", force=True, state=world.state)
+        assert done
+        assert (db.queues(state=world.state), db.logs()) == ([], [])
+
+
+def test_a_handle_of_a_deleted_queue_does_not_meet_the_next_of_its_name(world: World) -> None:
+    """Who has it open is told, and has the new one by opening it again: nothing is sent to, or taken from, a queue
+    that is not the one that was opened.
+    """
+    db, other = world.open(), world.open()
+    old = other.queue("work", create=True, state=world.state)
+    db.delete_queue("work", state=world.state)
+    with db.queue("work", create=True, state=world.state) as new:
+        new.send(b"new")
+    uses: list[Callable[[], object]] = [
+        lambda: old.send(b"zombie"),
+        lambda: old.consume("g").receive(),
+        lambda: old.dead_letters,
+        old.stats,
+    ]
+    for use in uses:
+        with pytest.raises(NotFound, match="open it again"):
+            use()
+    again = other.queue("work", state=world.state)
+    assert (again.stats().ends, again.groups()) == ([1], [])
+    with again.consume("g") as consumer:
+        assert [delivery.value for delivery in consumer.receive()] == [b"new"]
+
+
+def test_who_sends_all_the_time_does_not_keep_a_queue_from_being_deleted(tmp_path: Path) -> None:
+    """Senders are asked for the log until it is gone, and told then; none of them makes it anew."""
+    ended: list[OncelogError] = []
+    begun = threading.Event()
+    with oncelog.connect(tmp_path.as_uri()) as db, oncelog.connect(tmp_path.as_uri()) as other:
+        queue = other.queue("work", partitions=4, create=True)
+
+        def send() -> None:
+            keys = map(str, itertools.count())
+            while not ended:
+                try:
+                    queue.send(b"a", key=next(keys))
+                except OncelogError as error:
+                    ended.append(error)
+                begun.set()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            begun.wait()
+            db.delete_queue("work")
+            thread.join(30)
+        finally:
+            ended.append(OncelogError("enough"))
+            thread.join()
+        assert isinstance(ended[0], NotFound)
+        assert db.logs() == []
+
+
+def test_leases_that_are_over_are_nobodys(world: World) -> None:
+    """A worker that died does not keep a queue from being deleted when the time of its lease has passed."""
+    db = world.open()
+    queue = db.queue("work", create=True, state=world.state)
+    queue.send(b"a")
+    consumer = queue.consume("g", ack_timeout_s=5)
+    consumer.receive()
+    world.clock.advance(4)
+    with pytest.raises(LogBusy, match="workers hold 1"):
+        db.delete_queue("work", state=world.state)
+    world.clock.advance(2)
+    db.delete_queue("work", state=world.state)
+    assert db.logs() == []
+
+
+def test_a_queue_has_one_state(tmp_path: Path, postgres_state: str) -> None:
+    """Also one without messages yet: two states would deliver each message twice."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.queue("work", create=True, state=postgres_state)
+        with pytest.raises(InvalidArgument, match="the state that its brokers share"):
+            db.queue("work", create=True)
+        assert db.queues() == []
+
+
+def test_a_partition_that_is_lost_is_not_adopted_away(tmp_path: Path) -> None:
+    """With fewer partitions than before, the messages behind the gap would be forgotten."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.queue("work", partitions=3, create=True).close()
+        for lost in (1, 0):
+            db.delete(f"queue/work/{lost}")
+            for left in (tmp_path / "queues").iterdir():
+                left.unlink()
+            with (
+                oncelog.connect(tmp_path.as_uri()) as other,
+                pytest.raises(InvalidArgument, match=f"queue/work/{lost}' is missing"),
+            ):
+                other.queue("work", create=True, adopt=True)

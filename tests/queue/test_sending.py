@@ -228,3 +228,21 @@ def test_what_is_committed_stays_so_whatever_becomes_of_a_duplicate(world: World
     assert queue.status("a") == before
     other._sending._begin(0, [identity("", "", "a")])
     assert queue.status("a") == before
+
+
+def test_each_partition_answers_for_its_own(storage: WatchedStorage) -> None:
+    """What one partition refuses does not hide what is in another already."""
+    with Database(storage) as db:
+        queue = db.queue("orders", partitions=4, create=True)
+        there = Message(b"a", key="a")
+        refused = next(
+            message
+            for message in (Message(b"b", id=str(number)) for number in range(100))
+            if queue._sending.partition_of(message) != queue._sending.partition_of(there)
+        )
+        queue._sending._pending[identity("", "", refused.id)] += 1  # as while another thread sends it
+        with pytest.raises(AppendErrors) as caught:
+            queue.send_many([there, refused], on_pending="refuse")
+        first, second = caught.value.results
+        assert (first.position, type(second)) == (0, Unavailable)
+        assert sum(queue.stats().ends) == 1

@@ -293,3 +293,23 @@ def test_handles_do_not_survive_a_fork(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(status) == 5
         delivery.ack()
         assert queue.lag("g") == 0
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_log_that_is_behind_its_state_is_told(tmp_path: Path, left: int) -> None:
+    """New messages would lie where groups have been already, and reach nobody; the queue can still be deleted."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        queue = db.queue("work", create=True)
+        queue.send_many([Message(b"a"), Message(b"b")])
+        with queue.consume("g", prefetch=2) as consumer:
+            consumer.ack(consumer.receive(2))
+        queue.close()
+        db.delete("queue/work/0")
+        for _ in range(left):
+            with db.log("queue/work/0", create=True).writer() as writer:
+                writer.append(b"a")
+        with pytest.raises(CorruptionError, match=f"ends at {left}, and a group of its queue was at 2"):
+            db.queue("work")
+        assert len(db.logs()) == left
+        db.delete_queue("work")
+        assert db.queue("work", create=True).send(b"a").position == 0

@@ -135,7 +135,10 @@ class Broker:
             group = self._row(transaction)
             self._cursors = state.cursors(transaction, self.id)
             due_us = state.next_us(transaction, self.id)
-        if row is None or row.paused or group.paused:
+        if row is None or row.id != self._queue_id:
+            error = f"queue {self.topic.name!r} was deleted: open it again"
+            raise NotFound(error)
+        if row.paused or group.paused:
             return False
         self.settings = row.settings
         count = max(limit, _LOOKED_AT_MIN)

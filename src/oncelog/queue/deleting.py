@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from oncelog.errors import InvalidArgument, LogBusy, NotFound, Unavailable
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable
 from oncelog.log.log import Log
 from oncelog.queue import gate, state
-from oncelog.queue.database import StateDatabase
-from oncelog.queue.delivery import Condition
+from oncelog.queue.database import StateDatabase, Transaction
 from oncelog.queue.queue import Queue
+from oncelog.queue.queue_time import resumed_us
 from oncelog.queue.topic import DEAD_LETTERS, log_name
 
 _WAIT_S = 5.0
+_SESSION = "deleting"
 
 
 def delete_queue(
@@ -23,6 +25,7 @@ def delete_queue(
     open_log: Callable[[str], Log],
     delete_log: Callable[[str], None],
     *,
+    clock: Clock,
     force: bool,
 ) -> None:
     """Delete a queue with its dead letters. Cut short, it is there for nobody, and deleting it again goes on.
@@ -40,13 +43,17 @@ def delete_queue(
         error = f"there is no queue {name!r}"
         raise NotFound(error)
     if not rows[name].deleting:
-        _make_unreachable(name, rows, database, [open_queue(one) for one in rows], force=force)
+        if not force:
+            _check_leases(name, rows[name], database, clock)
+        rows = _make_unreachable(name, rows, database, _opened(rows, open_queue))
     for one, row in rows.items():
         for part in range(row.partitions):
             with contextlib.suppress(NotFound):  # an earlier attempt got so far
-                _close(open_log(log_name(one, part)))
-            with contextlib.suppress(NotFound):
-                delete_log(log_name(one, part))
+                _close(open_log(log_name(one, part)), one, part, database)
+            with database.writing() as transaction:
+                _check_still(transaction, one, row)
+                with contextlib.suppress(NotFound):
+                    delete_log(log_name(one, part))
     with database.writing(durable=False) as transaction:
         for one in rows:
             gate.forget_topic(transaction, one)
@@ -55,38 +62,64 @@ def delete_queue(
             state.remove_queue(transaction, row.id)
 
 
-def _close(log: Log) -> None:
-    """Take a log from who wrote it in a bucket, where nobody's death closes it."""
+def _check_still(transaction: Transaction, name: str, row: state.QueueRow) -> None:
+    """Raise if another has deleted it meanwhile: logs of that name are a new queue's then. While the transaction lasts
+    nobody else can end deleting it, and so nobody makes a new one.
+    """
+    found = state.queue(transaction, name, lock=True)
+    if found is None or found.id != row.id:
+        message = f"queue {name!r} was deleted by another meanwhile"
+        raise NotFound(message)
+
+
+def _close(log: Log, topic: str, part: int, database: StateDatabase) -> None:
+    """Take a log from who writes it, or did in a bucket, where nobody's death closes it."""
+    with database.writing(durable=False) as transaction:
+        gate.want(transaction, topic, part, _SESSION, transaction.now_us() + round(_WAIT_S * 1e6))
     log.writer(wait_s=_WAIT_S).close()
 
 
+def _opened(names: Iterable[str], open_queue: Callable[[str], Queue]) -> list[Queue]:
+    """Return the queues that can be opened: one whose logs are lost can be deleted all the same."""
+    found = []
+    for name in names:
+        with contextlib.suppress(CorruptionError):
+            found.append(open_queue(name))
+    return found
+
+
 def _make_unreachable(
-    name: str,
-    rows: dict[str, state.QueueRow],
-    database: StateDatabase,
-    queues: Sequence[Queue],
-    *,
-    force: bool,
-) -> None:
-    """See that nobody uses it, and that nobody begins to."""
-    if not force:
-        _check_leases(name, rows[name], database)
+    name: str, rows: Mapping[str, state.QueueRow], database: StateDatabase, queues: Sequence[Queue]
+) -> dict[str, state.QueueRow]:
+    """See that nobody writes to it, and that nobody begins to; return all that is to be deleted."""
     try:
         for queue in queues:
             queue.take_writers(_WAIT_S)
     except Unavailable as error:
         message = f"queue {name!r} is in use, and nothing of it was deleted: {error}"
         raise LogBusy(message, pid=getattr(error.__cause__, "pid", None)) from error
+    letters = DEAD_LETTERS + name
     with database.writing() as transaction:
-        state.mark_deleting(transaction, rows[name].id)
+        _check_still(transaction, name, rows[name])
+        state.add_queue(transaction, letters, 1, rows[name].settings)  # so that who buries now does not make it
+        buried = state.queue(transaction, letters)
+        assert buried is not None
+        marked = {name: rows[name], letters: buried}
+        for row in marked.values():
+            state.mark_deleting(transaction, row.id)
     for queue in queues:
         queue.close()
+    return marked
 
 
-def _check_leases(name: str, row: state.QueueRow, database: StateDatabase) -> None:
+def _check_leases(name: str, row: state.QueueRow, database: StateDatabase, clock: Clock) -> None:
     with database.reading() as transaction:
-        groups = [state.group(transaction, row.id, group) for group in state.groups(transaction, row.id)]
-        leased = sum(state.totals(transaction, group.id).get(Condition.LEASED, 0) for group in groups if group)
+        wall_us = transaction.now_us()
+        leased = 0
+        for group in (state.group(transaction, row.id, one) for one in state.groups(transaction, row.id)):
+            if group is not None:
+                now_us = resumed_us(group.noted, wall_us, clock.elapsed_us(), one_machine=database.one_machine)
+                leased += state.held(transaction, group.id, now_us)
     if leased:
         message = f"queue {name!r} is in use: workers hold {leased} of its messages; wait for them, or force it"
         raise LogBusy(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 from collections.abc import Callable
@@ -27,6 +28,10 @@ _NEVER_OUTSIDE = (
     "a connection of sqlite3 with autocommit=False is always in a transaction, and an effect would never be committed: "
     "make it with autocommit=True, or with isolation_level alone"
 )
+_IN_PIPELINE = (
+    "this connection is in a pipeline: whether an effect was committed would be known only when that is left; enter "
+    "the effect outside of it (a pipeline inside of the effect is fine)"
+)
 IN_ERROR = 3
 """What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
@@ -51,9 +56,11 @@ class Sqlite(SqlConnection):
         """Begin; for a call that writes with the lock for it, so that nobody can come in between."""
         joined = self.busy()
         writes = call is not None and not call.sql.startswith("SELECT")
-        self.raw.execute(f"SAVEPOINT {_SAVEPOINT}" if joined else "BEGIN IMMEDIATE" if writes else "BEGIN")
+        if not joined:
+            self.raw.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
         self._joined.append(joined)
         try:
+            self.raw.execute(f"SAVEPOINT {_SAVEPOINT}")  # it is gone if the transaction is ended inside
             rows: Rows = [] if call is None else self._execute(call)
         except BaseException:
             yield from self.rollback()
@@ -67,8 +74,9 @@ class Sqlite(SqlConnection):
             raise InvalidArgument(COMMITTED_INSIDE)
         try:
             kept = call is None or bool(self._execute(call))
-            if kept:
-                self.raw.execute(f"RELEASE {_SAVEPOINT}" if self._joined[-1] else "COMMIT")
+            self._end_part("RELEASE" if kept else "ROLLBACK TO")
+            if kept and not self._joined[-1]:
+                self.raw.execute("COMMIT")
         except BaseException:  # a commit that fails leaves the transaction there
             yield from self.rollback()
             raise
@@ -81,11 +89,22 @@ class Sqlite(SqlConnection):
     def rollback(self) -> Steps[None]:
         """Take back what was begun."""
         joined = self._joined.pop()
-        if self.busy():
-            if joined:
+        if self.busy() and not joined:
+            self.raw.execute("ROLLBACK")
+        elif self.busy():
+            with contextlib.suppress(sqlite3.OperationalError):  # it was ended inside
                 self.raw.execute(f"ROLLBACK TO {_SAVEPOINT}")
-            self.raw.execute(f"RELEASE {_SAVEPOINT}" if joined else "ROLLBACK")
+                self.raw.execute(f"RELEASE {_SAVEPOINT}")
         yield from ()
+
+    def _end_part(self, how: str) -> None:
+        """End the part of the transaction that is the effect's; raise if that is gone, and the key with it."""
+        try:
+            self.raw.execute(f"{how} {_SAVEPOINT}")
+        except sqlite3.OperationalError as error:
+            if "no such savepoint" not in str(error):
+                raise
+            raise InvalidArgument(COMMITTED_INSIDE) from error
 
     def make(self, call: Call) -> Steps[Rows]:
         """Make a call."""
@@ -156,6 +175,8 @@ class Psycopg(SqlConnection):
         """Send BEGIN and the call together."""
         if self.raw.info.transaction_status == IN_ERROR:
             raise InvalidArgument(FAILED_BEFORE)
+        if self.raw.pgconn.pipeline_status:
+            raise InvalidArgument(_IN_PIPELINE)
         transaction, joined = self._transaction(self.raw), self.busy()
         if call is None or not self._pipelines:
             yield self._enter(transaction)
@@ -183,7 +204,7 @@ class Psycopg(SqlConnection):
         """Leave a pipeline: what went wrong in it shows here. Return that, and not that the rest was left out."""
         try:
             yield self._exit(pipeline)
-        except self._errors.Error as error:
+        except BaseException as error:  # noqa: BLE001  also a cancellation: what was begun is taken back first
             first: BaseException = error
             while isinstance(first, self._errors.PipelineAborted) and first.__context__ is not None:
                 first = first.__context__

@@ -336,10 +336,10 @@ def _head_of(fields: dict[str, str]) -> _Head:
 def _whole(story: str) -> str:
     """Return a story in which every event has its token."""
     token, lines = "", []
-    for line in story.splitlines(keepends=True):
+    for line in story.split("\n")[:-1]:
         at_us, own, rest = line.split(" ", 2)
         token = token if own == "-" else own
-        lines.append(f"{at_us} {token} {rest}")
+        lines.append(f"{at_us} {token} {rest}\n")
     return "".join(lines)
 
 

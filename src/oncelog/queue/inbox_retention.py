@@ -66,6 +66,8 @@ def _unsettled(queue: Queue, group: str) -> Iterator[bytes]:
         for partition, first in enumerate(stats.groups[group].watermarks):
             for start in range(first, stats.ends[partition], _AT_ONCE):
                 for entry in topic.read(partition, start, min(_AT_ONCE, stats.ends[partition] - start)):
+                    if not message.is_readable(entry):  # it is never delivered
+                        continue
                     key = message.inbox_key_of(entry, message.envelope_of(entry), partition)
                     yield Identity(entry.tenant or "", queue.name, group, key).digest
 

@@ -88,7 +88,7 @@ class Sqlalchemy(SqlConnection):
     def commit_with(self, call: Call | None) -> Steps[bool]:
         """Commit, or leave that to the user whose transaction it is."""
         if not self._begun[-1][0].is_active:
-            self._begun.pop()
+            yield from self.rollback()
             raise InvalidArgument(COMMITTED_INSIDE)
         try:
             yield from self._check_not_failed()
@@ -183,12 +183,14 @@ class Sqlalchemy(SqlConnection):
 
     def rollback(self) -> Steps[None]:
         """Take back what was begun."""
-        transaction, _ = self._begun.pop()
+        transaction, joined = self._begun.pop()
         if transaction.is_active:
             yield transaction.rollback()
         elif self._is_session:
             with contextlib.suppress(self._ended):  # one whose flush failed waits for this, one that ended does not
                 yield transaction.rollback()
+        if not joined and self.busy():  # it was ended inside, and SQLAlchemy has begun another by itself since
+            yield self.raw.rollback()
 
     def make(self, call: Call) -> Steps[Rows]:
         """Make a call."""

@@ -181,7 +181,7 @@ def events(story: str) -> list[Event]:
     [Event(at_us=5, token=1, what='claimed', detail='host:7')]
     """
     found = []
-    for line in story.splitlines():
+    for line in story.split("\n")[:-1]:  # a reason may have other ends of lines in it
         at_us, token, what, detail = line.split(" ", 3)
         found.append(Event(int(at_us), int(token), what, msgspec.json.decode(detail, type=str)))
     return found
@@ -189,7 +189,7 @@ def events(story: str) -> list[Event]:
 
 def shortened(story: str) -> str:
     """Return the end of a story that would grow for ever."""
-    return "".join(story.splitlines(keepends=True)[-INBOX_STORY_EVENTS_MAX:])
+    return "\n".join(story.split("\n")[-INBOX_STORY_EVENTS_MAX - 1 :])
 
 
 _OWNED = ("claimed", "committed", "result")

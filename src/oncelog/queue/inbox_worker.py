@@ -257,6 +257,13 @@ class Worker:
         return "skipped" if effect.done else "done"
 
     async def _have_async(self, trying: _Trying) -> str:
+        try:
+            return await self._awaited(trying)
+        except (SystemExit, KeyboardInterrupt) as error:  # which would end the loop, and all that runs in it
+            message = f"the handler raised {error!r}"
+            raise RuntimeError(message) from error
+
+    async def _awaited(self, trying: _Trying) -> str:
         if self._inbox is None:
             with trying:
                 await self._handler(trying.delivery)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.limits import QUEUE_PARTITIONS_MAX
 from oncelog.log import names
 from oncelog.log.log import Log
@@ -18,6 +18,9 @@ from oncelog.queue.queue import Queue
 from oncelog.queue.settings import QueueSettings
 from oncelog.queue.topic import DEAD_LETTERS, OpenLog, Topic, log_name
 
+LogsThere = Callable[[], Sequence[str]]
+"""Gives the names of all logs there are."""
+
 
 def open_queue(
     name: str,
@@ -26,6 +29,7 @@ def open_queue(
     open_log: OpenLog,
     sibling: Callable[[str], Queue],
     *,
+    logs_there: LogsThere,
     given: QueueSettings | None,
     partitions: int | None,
     create: bool,
@@ -41,21 +45,38 @@ def open_queue(
     with database.reading() as transaction:
         row = state.queue(transaction, name)
     if row is None:
-        row = _made(name, database, open_log, wanted, partitions, create=create, adopt=adopt)
+        row = _made(name, database, open_log, wanted, partitions, logs_there=logs_there, create=create, adopt=adopt)
     if row.deleting:
         error = f"queue {name!r} is being deleted, or that was cut short: delete it again"
         raise NotFound(error)
     _check_same(name, row, wanted, partitions)
-    logs = [_log(log_name(name, part), row, open_log) for part in range(row.partitions)]
+    with database.reading() as transaction:  # before the logs, which only grow
+        reached = state.reached(transaction, row.id)
+    logs = [_log(log_name(name, part), row, open_log, reached.get(part, 0)) for part in range(row.partitions)]
     return Queue(Topic(name, logs), row, database, clock, sibling)
 
 
-def _log(name: str, row: state.QueueRow, open_log: OpenLog) -> Log:
-    """Open a partition's log as it is stored: its settings may have been changed there."""
+def _log(name: str, row: state.QueueRow, open_log: OpenLog, reached: int) -> Log:
+    """Open a partition's log as it is stored: its settings may have been changed there. ``CorruptionError`` if a group
+    was further than it goes: new messages would lie where that has been, and reach nobody.
+    """
     try:
-        return open_log(name, None, False)
+        log = open_log(name, None, False)
     except NotFound:
+        if reached:
+            raise _behind(name, 0, reached) from None
         return open_log(name, row.settings.log, True)
+    end = log.info().last_position + 1
+    if reached > end:
+        raise _behind(name, end, reached)
+    return log
+
+
+def _behind(name: str, end: int, reached: int) -> CorruptionError:
+    return CorruptionError(
+        f"log {name!r} ends at {end}, and a group of its queue was at {reached} already: messages are lost, or the log "
+        "was restored without its queue's state; restore both, or delete the queue"
+    )
 
 
 def _made(
@@ -65,29 +86,31 @@ def _made(
     wanted: QueueSettings | None,
     partitions: int | None,
     *,
+    logs_there: LogsThere,
     create: bool,
     adopt: bool,
 ) -> state.QueueRow:
-    """Make a queue, or say why not. Logs of that name that hold messages are adopted only when asked to."""
-    found = _logs_there(name, open_log)
-    messages = sum(log.info().last_position + 1 for log in found)
+    """Make a queue, or say why not. Logs of that name are adopted only when asked to: another state may know them."""
+    found = _logs_from_first(name, open_log)
     with database.reading() as transaction:
         row = state.queue(transaction, name)
     if row is not None:  # another made it meanwhile, and may have sent already
         return row
-    if messages and not (create and adopt):
+    if found and not (create and adopt):
         error = (
-            f"queue {name!r}: its {len(found)} logs are there, with messages, but not what became of them: name the "
-            "state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
+            f"queue {name!r}: its {len(found)} logs are there, but not what became of their messages: name "
+            "the state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
         )
         raise InvalidArgument(error) if create else NotFound(error)
     if not create:
         error = f"there is no queue {name!r}: create=True makes it"
         raise NotFound(error)
-    if messages and partitions not in (None, len(found)):
+    if adopt and not name.startswith(DEAD_LETTERS):
+        _check_none_missing(name, len(found), logs_there())
+    if found and partitions not in (None, len(found)):
         error = f"queue {name!r} has {len(found)} partitions, not {partitions}: their number is fixed when it is made"
         raise InvalidArgument(error)
-    count = len(found) if messages else partitions or 1
+    count = len(found) or partitions or 1
     with database.writing() as transaction:
         state.add_queue(transaction, name, count, wanted or QueueSettings())
         row = state.queue(transaction, name)
@@ -95,8 +118,8 @@ def _made(
     return row
 
 
-def _logs_there(name: str, open_log: OpenLog) -> list[Log]:
-    """Return the logs of a queue's partitions, as many as there are."""
+def _logs_from_first(name: str, open_log: OpenLog) -> list[Log]:
+    """Return the logs of a queue's partitions, up to the first that is not there."""
     found: list[Log] = []
     for part in count():
         try:
@@ -104,6 +127,18 @@ def _logs_there(name: str, open_log: OpenLog) -> list[Log]:
         except NotFound:
             return found
     raise AssertionError
+
+
+def _check_none_missing(name: str, count: int, logs: Sequence[str]) -> None:
+    """Raise if there are logs behind the first that is missing: keys would go to other partitions than before."""
+    stem = log_name(name, 0).removesuffix("0")
+    later = [one for one in logs if one.startswith(stem) and one.removeprefix(stem).isdecimal()]
+    if len(later) > count:
+        error = (
+            f"queue {name!r}: log {log_name(name, count)!r} is missing, and later partitions are there: restore it, or "
+            "create it empty if its messages are lost"
+        )
+        raise InvalidArgument(error)
 
 
 def _check_same(name: str, row: state.QueueRow, wanted: QueueSettings | None, partitions: int | None) -> None:

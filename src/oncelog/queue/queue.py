@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Self
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.log import arguments, names
 from oncelog.log.handle import Handle
 from oncelog.queue import inspecting, message, settings, state
@@ -63,7 +63,7 @@ class Queue(Handle):
         self._database = database
         self._clock = clock
         self._sibling = sibling
-        self._sending = Sending(topic, database, clock, row.settings)
+        self._sending = Sending(topic, row.id, database, clock, row.settings)
         self._lock = threading.Lock()
         self._brokers: dict[str, Broker] = {}
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
@@ -79,12 +79,22 @@ class Queue(Handle):
         """The settings as they are stored now."""
         return self._stored().settings
 
+    def is_stored(self) -> bool:
+        """Tell whether it is still there, and not another of its name; it is taken to be while nobody can tell."""
+        try:
+            self._stored()
+        except NotFound:
+            return False
+        except Unavailable:
+            return True
+        return True
+
     def _stored(self) -> state.QueueRow:
         self._check_usable()
         with self._database.reading() as transaction:
             row = state.queue(transaction, self.name)
-        if row is None:
-            error = f"there is no queue {self.name!r} any more"
+        if row is None or row.id != self._row.id or row.deleting:
+            error = f"queue {self.name!r} was deleted: open it again"
             raise NotFound(error)
         self._row = row
         return row
@@ -189,6 +199,7 @@ class Queue(Handle):
         with self._database.reading() as transaction:
             there = state.group(transaction, self._row.id, group) is not None
         if not there:
+            self._stored()  # a group of a queue that was deleted would be nobody's
             starts = self._topic.starts(start)
             with self._database.writing() as transaction:
                 state.add_group(transaction, self._row.id, group, starts, ordered=ordered)
@@ -223,6 +234,7 @@ class Queue(Handle):
         if self.name.startswith(DEAD_LETTERS):
             error = f"queue {self.name!r} holds dead letters, and has none of its own"
             raise InvalidArgument(error)
+        self._stored()  # those of a queue that was deleted went with it
         return self._sibling(DEAD_LETTERS + self.name)
 
     # Operating.

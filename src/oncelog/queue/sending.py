@@ -67,12 +67,14 @@ class Outgoing(NamedTuple):
 class Sending:
     """The producers' side of one queue, in this process. Safe to share between threads."""
 
-    def __init__(self, topic: Topic, database: StateDatabase, clock: Clock, settings: QueueSettings) -> None:
+    def __init__(
+        self, topic: Topic, queue_id: int, database: StateDatabase, clock: Clock, settings: QueueSettings
+    ) -> None:
         self._topic = topic
         self._database = database
         self._clock = clock
         self._settings = settings
-        self._turns = Turns(topic.name, list(topic.logs), database, clock)
+        self._turns = Turns(topic.name, queue_id, list(topic.logs), database, clock)
         self._lock = threading.Lock()
         self._pending: Counter[str] = Counter()
         self._begun = 0
@@ -115,7 +117,11 @@ class Sending:
         for row, one in enumerate(outgoing):
             rows_of.setdefault(one.partition, []).append(row)
         for partition, rows in rows_of.items():
-            sent = self._send(partition, [outgoing[row].record for row in rows], on_pending, deadline_us)
+            sent: Sequence[Sent | OncelogError]
+            try:
+                sent = self._send(partition, [outgoing[row].record for row in rows], on_pending, deadline_us)
+            except OncelogError as error:  # what went to other partitions is there all the same
+                sent = [error] * len(rows)
             for row, answer in zip(rows, sent, strict=True):
                 results[row] = answer
         return _all_sent(results)

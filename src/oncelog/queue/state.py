@@ -43,9 +43,10 @@ class GroupRow(NamedTuple):
 # Queues.
 
 
-def queue(transaction: Transaction, name: str) -> QueueRow | None:
-    """Return a queue, if it is there."""
-    rows = transaction.all("SELECT id, partitions, settings, paused FROM oncelog_queue WHERE name = ?", name)
+def queue(transaction: Transaction, name: str, *, lock: bool = False) -> QueueRow | None:
+    """Return a queue, if it is there; with ``lock``, nobody else changes it until the transaction ends."""
+    statement = "SELECT id, partitions, settings, paused FROM oncelog_queue WHERE name = ?"
+    rows = transaction.all(f"{statement}{LOCK}" if lock else statement, name)
     if not rows:
         return None
     id, partitions, settings, paused = rows[0]
@@ -173,6 +174,13 @@ def cursors(transaction: Transaction, group_id: int) -> list[int]:
     ]
 
 
+def reached(transaction: Transaction, queue_id: int) -> dict[int, int]:
+    """Return the furthest cursor of each partition, of all groups of a queue."""
+    groups = "SELECT id FROM oncelog_group WHERE queue = ?"
+    statement = f"SELECT part, max(next) FROM oncelog_cursor WHERE grp IN ({groups}) GROUP BY part"  # noqa: S608
+    return dict(transaction.all(statement, queue_id))
+
+
 def move(transaction: Transaction, group_id: int, partition: int, to: int) -> None:
     """Move a cursor forward."""
     transaction.all(
@@ -289,6 +297,12 @@ def totals(transaction: Transaction, group_id: int) -> dict[Condition, int]:
     """Return how many messages are in each condition."""
     rows = transaction.all("SELECT condition, sum(count) FROM oncelog_run WHERE grp = ? GROUP BY condition", group_id)
     return {Condition(condition): int(total) for condition, total in rows}
+
+
+def held(transaction: Transaction, group_id: int, now_us: int) -> int:
+    """Return how many messages are leased, by leases that are not over."""
+    statement = "SELECT coalesce(sum(count), 0) FROM oncelog_run WHERE grp = ? AND condition = ? AND at_us > ?"
+    return int(transaction.all(statement, group_id, int(Condition.LEASED), now_us)[0][0])
 
 
 def apply(transaction: Transaction, group_id: int, change: Change) -> None:

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator
 
 from oncelog.clock import Clock
-from oncelog.errors import Closed, LogBusy, OncelogError, Unavailable
+from oncelog.errors import Closed, LogBusy, NotFound, OncelogError, Unavailable
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
-from oncelog.queue import gate
+from oncelog.queue import gate, state
 from oncelog.queue.database import StateDatabase
 
 LOOK_S = 0.05
@@ -42,9 +42,10 @@ class _Seat:
 class Turns:
     """The writers of a topic's partitions that this process has. Safe to share between threads."""
 
-    def __init__(self, topic: str, logs: list[Log], database: StateDatabase, clock: Clock) -> None:
+    def __init__(self, topic: str, queue_id: int, logs: list[Log], database: StateDatabase, clock: Clock) -> None:
         self.session = clock.token(8).hex()
         self._topic = topic
+        self._queue_id = queue_id
         self._logs = logs
         self._database = database
         self._clock = clock
@@ -101,7 +102,7 @@ class Turns:
                 return seat.writer
             seat.taking = True
         try:
-            writer = self._take(partition, deadline_us, timeout_s)
+            writer = self._taken(partition, deadline_us, timeout_s)
         except BaseException:
             with self._changed:
                 seat.taking = False
@@ -115,6 +116,28 @@ class Turns:
         return writer
 
     # Taking.
+
+    def _taken(self, partition: int, deadline_us: int, timeout_s: float) -> Writer:
+        """Become the writer, if the queue is there before and still is then: who deletes it says so first, and takes
+        the writers afterwards.
+        """
+        self._check_there()
+        writer = self._take(partition, deadline_us, timeout_s)
+        try:
+            self._check_there()
+        except BaseException:
+            with contextlib.suppress(OncelogError):
+                writer.close(timeout_s=0)
+            raise
+        return writer
+
+    def _check_there(self) -> None:
+        """Raise ``NotFound`` if the queue is being deleted, or is another one of that name."""
+        with self._database.reading() as transaction:
+            row = state.queue(transaction, self._topic)
+        if row is None or row.id != self._queue_id or row.deleting:
+            message = f"queue {self._topic!r} was deleted: open it again"
+            raise NotFound(message)
 
     def _take(self, partition: int, deadline_us: int, timeout_s: float) -> Writer:
         """Become the writer; ask for it when somebody else is."""
