@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,6 @@ from benchmarks.redis_stream import Redis
 from benchmarks.sqlite import SQLite
 from oncelog import LogSettings
 from oncelog.connect import Database
-from oncelog.storage.base import Chunk
 from oncelog.storage.disk import RealDisk
 from oncelog.storage.local import LocalStorage
 
@@ -40,10 +38,6 @@ class _Unsynced(RealDisk):
 
     def sync(self, descriptor: int) -> None:
         """Do nothing."""
-
-    def write_synced(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
-        """Write."""
-        self.write(descriptor, chunks, offset)
 
 
 def _settings() -> LogSettings:

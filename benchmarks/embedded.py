@@ -140,11 +140,6 @@ class _Limited(RealDisk):
             self._unsynced[descriptor] = (since, size + sum(map(len, chunks)))
         super().write(descriptor, chunks, offset)
 
-    def write_synced(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
-        """Write, then sync."""
-        self.write(descriptor, chunks, offset)
-        self.sync(descriptor)
-
     def sync(self, descriptor: int) -> None:
         """Sync, and wait for as long as such a disk would have taken."""
         super().sync(descriptor)

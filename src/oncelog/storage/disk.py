@@ -24,7 +24,6 @@ Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
 
 _IOVECS_MAX = 1024
-_NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,13 +53,6 @@ class Disk(Protocol):
 
     def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
         """Write all the chunks, one behind the other."""
-        ...
-
-    def write_synced(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
-        """Write all the chunks, and return when they are on stable storage; of the rest of the file nothing is said.
-
-        After a failure it is as with ``sync``.
-        """
         ...
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
@@ -138,7 +130,6 @@ class RealDisk:
     def __init__(self) -> None:
         """Learn which start of the machine this is."""
         self.boot_id = _boot_id()
-        self._synced: int = getattr(os, "RWF_DSYNC", 0)
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Open a file for reading and writing."""
@@ -158,19 +149,6 @@ class RealDisk:
         written = os.pwritev(descriptor, chunks, offset) if len(chunks) <= _IOVECS_MAX else 0
         if written != sum(map(len, chunks)):
             _write_rest(descriptor, chunks, offset, written)
-
-    def write_synced(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
-        """Write and sync by one system call, where there is one for it: that is sooner done than by two."""
-        if self._synced and len(chunks) <= _IOVECS_MAX:
-            try:
-                if os.pwritev(descriptor, chunks, offset, self._synced) == sum(map(len, chunks)):
-                    return
-            except OSError as error:
-                if error.errno not in _NO_SUCH_CALL:
-                    raise
-                self._synced = 0
-        self.write(descriptor, chunks, offset)
-        self.sync(descriptor)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read until the length or the file's end."""

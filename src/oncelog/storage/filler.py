@@ -42,14 +42,10 @@ class ZeroFiller:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
-    def prepare(self, descriptor: int, offset: int, end: int) -> bool:
-        """Call before blocks are written up to ``end``: makes room if that is cheap, and takes the place for them.
-
-        ``True`` when zeros were written: they are to be synced with the blocks, or the file grows at every sync.
-        """
+    def prepare(self, descriptor: int, offset: int, end: int) -> None:
+        """Call before blocks are written up to ``end``: makes room if that is cheap, and takes the place for them."""
         if end < self._filled:
-            return False
-        filled = False
+            return
         with self._changed:
             while self._filling:
                 self._changed.wait()
@@ -59,9 +55,7 @@ class ZeroFiller:
                 with contextlib.suppress(OSError):
                     self._disk.write(descriptor, [bytes(end + step_bytes - self._filled)], self._filled)
                     self._filled = end + step_bytes
-                    filled = True
             self._filled = max(self._filled, end + -end % _PAGE_BYTES)
-        return filled
 
     def fill_ahead(self, end: int) -> None:
         """Call when blocks were written up to ``end``: has the next step filled in the background, if it is large."""

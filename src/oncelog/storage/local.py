@@ -170,7 +170,8 @@ class LocalHome:
         writer = LocalSegmentWriter(
             self._disk, path, segment, claim=claim, publisher=self._publisher(), bell=self._bell
         )
-        with claim:
+        with claim.writing:
+            claim.check()
             try:
                 self._folders.settle(path.parent)
                 self._refuse_if_begun(path, segment)
@@ -185,7 +186,9 @@ class LocalHome:
         """Close a segment to its writer and make its tail certain; called under the claim."""
         path = segment_path(self._path, segment)
         published = self._publisher()
-        with self._held():
+        claim = self._held()
+        with claim.writing:
+            claim.check()
             writer = self._writers.get(segment)
             if writer is not None:
                 writer.fence()

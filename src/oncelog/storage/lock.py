@@ -6,7 +6,6 @@ import contextlib
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from oncelog.clock import Clock
 from oncelog.errors import Closed, LogBusy, WriterFenced
@@ -17,9 +16,9 @@ _PID_BYTES = 32
 
 
 class LocalClaim:
-    """A lock that is held, or being taken. As a context it keeps it from being given back while something is written.
+    """A lock that is held, or being taken. While ``writing`` is held it is not given back: ``check`` first, then write.
 
-    Entering raises ``WriterFenced`` once it was released, and ``Closed`` in a process forked from the holder.
+    ``writing`` is a plain lock, because nothing can interrupt ``with`` between taking one and noting that it has.
     """
 
     def __init__(self, disk: Disk, descriptor: int, path: Path) -> None:
@@ -27,28 +26,22 @@ class LocalClaim:
         self._descriptor: int | None = descriptor
         self._path = path
         self._forked = False
-        self._writing = threading.Lock()
+        self.writing = threading.Lock()
 
-    def __enter__(self) -> None:
+    def check(self) -> None:
+        """Raise ``WriterFenced`` once it was given back, ``Closed`` in a process forked from the holder."""
         if self._forked:
             message = f"{self._path}: held by the process this one was forked from; open the log again here"
             raise Closed(message)
-        self._writing.acquire()
         if self._descriptor is None:
-            self._writing.release()
             message = f"{self._path}: this writer has given the log back"
             raise WriterFenced(message, outcome="unknown")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writing.release()
 
     def release(self) -> None:
         """Give the lock back when nothing is being written. May be repeated."""
         if self._forked:
             return
-        with self._writing:
+        with self.writing:
             with _fork_guard:
                 _held.discard(self)
             if self._descriptor is not None:
@@ -58,6 +51,7 @@ class LocalClaim:
     def drop_copy(self) -> None:
         """Close a forked child's copy of the lock. The parent's stays locked: a lock ends with its last copy."""
         self._forked = True
+        self.writing = threading.Lock()  # whoever held it is not here
         if self._descriptor is not None:
             close_quietly(self._disk, self._descriptor)
         self._descriptor = None

@@ -44,7 +44,8 @@ class LocalSegmentWriter:
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the offset behind it."""
-        with self._claim:
+        with self._claim.writing:
+            self._claim.check()
             if self._fenced:
                 message = f"{self._path}: the segment was closed to this writer"
                 raise WriterFenced(message, outcome="unknown")
@@ -67,7 +68,7 @@ class LocalSegmentWriter:
         self._publisher.begin(self._segment, 0, 0)
 
     def fence(self) -> None:
-        """Refuse every later append. The caller has entered the claim, so none is running."""
+        """Refuse every later append. The caller holds the claim's ``writing``, so none is running."""
         self._fenced = True
         self.close()
 
@@ -99,11 +100,9 @@ class LocalSegmentWriter:
         return end
 
     def _write(self, descriptor: int, block: Sequence[Chunk], end: int, entries: int) -> None:
-        if self._filler.prepare(descriptor, self._end, end):
-            self._disk.write(descriptor, block, self._end)
-            self._disk.sync(descriptor)
-        else:
-            self._disk.write_synced(descriptor, block, self._end)
+        self._filler.prepare(descriptor, self._end, end)
+        self._disk.write(descriptor, block, self._end)
+        self._disk.sync(descriptor)
         self._publisher.publish(self._segment, end, entries)
 
     def _reopen(self) -> int:

@@ -140,11 +140,6 @@ class SimulatedDisk:
                 raise _error(errno.EFBIG, path)
             file.write(data, offset)
 
-    def write_synced(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
-        """Write, then sync: what one call does, a crash may cut in two."""
-        self.write(descriptor, chunks, offset)
-        self.sync(descriptor)
-
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read from the page cache."""
         with self._call("read", self._path(descriptor)):

@@ -292,27 +292,3 @@ def test_an_object_in_the_place_of_a_folder(tmp_path: Path) -> None:
         home.create("a", [b"x"])
     with pytest.raises(InvalidArgument, match="file where a folder should be"):
         home.create("a/b/c", [b"x"])
-
-
-def test_a_file_system_that_cannot_write_and_sync_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where that call is refused the block is written and synced by two; any other failure is told."""
-    disk = RealDisk()
-    descriptor = disk.open(tmp_path / "file", create=True)
-    synced: list[int] = []
-    refused = [errno.EOPNOTSUPP, errno.EIO]
-
-    def write(descriptor: int, chunks: list[bytes], offset: int, flags: int = 0) -> int:
-        if flags:
-            raise OSError(refused.pop(0), "refused")
-        return os.pwrite(descriptor, b"".join(chunks), offset)
-
-    monkeypatch.setattr(os, "pwritev", write)
-    monkeypatch.setattr(disk, "sync", synced.append)
-    disk.write_synced(descriptor, [b"a", b"bc"], 0)
-    assert disk.read(descriptor, 10, 0) == b"abc"
-    assert synced == [descriptor]
-    disk.write_synced(descriptor, [b"d"], 3)
-    assert synced == [descriptor, descriptor]
-    with pytest.raises(OSError, match="refused"):
-        RealDisk().write_synced(descriptor, [b"e"], 4)
-    disk.close(descriptor)
