@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
+import numpy as np
 import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import Closed, CorruptionError
 from oncelog.format import snapshot as snapshot_format
 from oncelog.format.base import Base, decode, encode
+from oncelog.format.manifest import Segment
 from oncelog.format.snapshot import ProducerMark
 from oncelog.limits import KIB
 from oncelog.log import bases, sealing, snapshots
@@ -249,6 +251,44 @@ def test_who_was_forgotten_is_not_noted_for_ever() -> None:
     with log.writer() as w:
         assert not w.append(b"x", producer="a", sequence=0).duplicate
         assert w.append(b"x", producer="b", sequence=1).duplicate
+
+
+def test_a_base_stands_for_those_that_nobody_remembers() -> None:
+    """Where the truncated records told of a producer that is forgotten, the base before would not know that they did:
+    an old snapshot would be taken for newer than it, and bring back what it knew.
+    """
+    clock, log = shop()
+    end = one_each(clock, log, ["a"])
+    assert log.forget_producer("a")
+    assert log.truncate(end).first_position == end
+    base = bases.load(log._home, log._manifest())
+    assert (base.position, base.producers) == (end, {})
+    with log.writer() as w:
+        assert not w.append(b"x", producer="a", sequence=0).duplicate
+
+
+def test_the_places_of_what_was_truncated_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer may send again thousands of records that are gone: a look at the manifest for each takes hours."""
+    clock, log = shop()
+    end = fill(clock, log)
+    log.truncate(end - 3)
+    with log.writer() as w:
+        w.append(b"new")
+        positions = np.arange(-2, end + 1)
+        expected = [w._run.place_of(position) if position >= 0 else (None, None) for position in positions.tolist()]
+        looked: list[int] = []
+        look = w._run._closed_from
+
+        def noted(position: int) -> Segment | None:
+            looked.append(position)
+            return look(position)
+
+        monkeypatch.setattr(w._run, "_closed_from", noted)
+        segments, entries = w._run.places_of(positions)
+    assert list(zip(segments.tolist(), entries.tolist(), strict=True)) == [
+        (-1, -1) if place[0] is None else place for place in expected
+    ]
+    assert looked == sorted({0, *(position for position in looked if position >= end - 3)}), "one look at what is gone"
 
 
 # Killed at every call.

@@ -141,8 +141,9 @@ def write(
     for rows in labelled(home, manifests, manifest, manifest.first_position, target, labels=ANY_LABELS):
         fold_producers(producers, rows)
         fold_streams(streams, rows.payload)
-    marks = remembering.kept(producers.marks(), manifest)
-    if (marks, streams) == (before.producers, before.streams):
+    folded = producers.marks()
+    marks = remembering.kept(folded, manifest)
+    if folded == before.producers and (marks, streams) == (before.producers, before.streams):
         return manifest.base
     after = Base(log_id=manifest.log_id, position=target, producers=marks, streams=streams)
     key = new_key(clock, manifest.staging_floor_us).removesuffix(".parquet") + SUFFIX

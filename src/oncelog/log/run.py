@@ -106,26 +106,33 @@ class Run:
         older = np.flatnonzero(entries < 0)
         while older.size:
             oldest = int(positions[older].min())
-            found = self._closed_with(oldest) if oldest >= 0 else None
-            here = positions[older] < (oldest + 1 if found is None else found.next_position)
-            segments[older[here]] = -1 if found is None else found.number
-            entries[older[here]] = -1 if found is None else positions[older[here]] - found.first_position
+            found = self._closed_from(oldest) if oldest >= 0 else None
+            if found is not None and found.first_position <= oldest < found.next_position:
+                here = positions[older] < found.next_position
+                segments[older[here]] = found.number
+                entries[older[here]] = positions[older[here]] - found.first_position
+            else:  # gone, and so is all up to the next segment that is there
+                behind = first_position if found is None else max(found.first_position, oldest + 1)
+                here = positions[older] < (behind if oldest >= 0 else 0)
+                segments[older[here]] = entries[older[here]] = -1
             older = older[~here]
         return segments, entries
 
     def _closed_with(self, position: int) -> Segment | None:
         """Return the closed segment that holds a position, if it is there."""
+        found = self._closed_from(position)
+        return found if found is not None and found.first_position <= position < found.next_position else None
+
+    def _closed_from(self, position: int) -> Segment | None:
+        """Return the closed segment that holds a position, or the first behind it."""
         known = self.known
         segments = known.manifest.segments
         at = bisect.bisect_right(segments, position, key=lambda segment: segment.first_position) - 1
         if at >= 0:
-            found: Segment | None = segments[at]
-        else:
-            _, found = self._manifests.look(
-                known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
-            )
-        if found is None or not found.first_position <= position < found.next_position:
-            return None
+            return segments[at]
+        _, found = self._manifests.look(
+            known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
+        )
         return found
 
     def place(self, group: Group) -> None:
