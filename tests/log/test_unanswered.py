@@ -154,6 +154,17 @@ class TestTimeouts:
             storage.otherwise = "stored"
             writer.close(timeout_s=None)  # the clock runs while this waits
 
+    def test_what_nobody_waits_for_any_longer_is_stored(self, storage: WatchedStorage, clock: SimulatedClock) -> None:
+        """A write whose time ran out stays pending, and somebody offers it again: the next append may never come."""
+        log = orders(Database(storage, clock))
+        with log.writer() as writer:
+            writer.append(b"0")
+            storage.answers.append("refused")
+            with pytest.raises(Unavailable):
+                writer.append(b"1", timeout_s=0)
+            until(lambda: writer.last_position == 1)
+        assert values(log) == [b"0", b"1"]
+
     def test_failures_are_counted(self, storage: WatchedStorage, clock: SimulatedClock) -> None:
         """An operator sees how often storage failed, and why."""
         log = orders(Database(storage, clock))

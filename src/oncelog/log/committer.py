@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,7 @@ class Committer:
             if group.error is not None:
                 raise group.error
             if self._past(deadline_us):
+                self.start_threads()  # somebody must offer it again
                 message = f"not stored in time{self._why()}: the write stays pending, retry it with the same id"
                 raise Unavailable(message, outcome="unknown")
             self._step(deadline_us)
@@ -269,32 +270,33 @@ class Committer:
             and self._run.ready
         )
 
-    def store_one(self, value: bytes, id: bytes | None, now_us: int, uptime_us: int) -> Group:
-        """Offer a plain record as a block of its own, now; return its group. The committer is ``idle``.
-
-        If storage does not take it, the group is pending as any other.
-        """
+    def place_one(self, value: bytes, id: bytes | None, uptime_us: int) -> Group:
+        """Make a plain record a block of its own, to be offered next; return its group. The committer is ``idle``."""
         group = Group(self.next_position)
-        self._offered.append(group)
         group.state = "offered"
         group.count = 1
         group.size_bytes = len(value) + RECORD_OVERHEAD_BYTES
         if id is not None:
             group.ids = 1
             group.size_bytes += len(id)
+        group.next_position += 1
+        group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
+        group.uptime_us = uptime_us
+        self._run.place(group)
+        self._run.encode_one(group, value, id)
         self._pending_bytes += group.size_bytes
         self.next_position += 1
-        group.next_position = self.next_position
-        try:
-            group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
-            group.uptime_us = uptime_us
-            self._run.place(group)
-            self._run.encode_one(group, value, id)
-        except BaseException as error:  # noqa: BLE001
-            self._die(error)
-            return group
-        self._offer(group, now_us)
+        self._offered.append(group)
         return group
+
+    def give_up(self, error: BaseException) -> NoReturn:
+        """Raise what came while something was noted here; end, unless it is a refusal: half of it may be noted.
+
+        An id that is known, of a record that is in no group, would be answered for and never stored.
+        """
+        if not isinstance(error, OncelogError):
+            self._die(error)
+        raise error
 
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
@@ -333,7 +335,7 @@ class Committer:
         now_us = self._clock.elapsed_us()
         for group in self._offered:
             if not group.busy and group.state == "offered" and group.retry_at_us <= now_us:
-                self._offer(group, now_us)
+                self.offer(group, now_us)
                 return True
         if self._forming or self._form_retry_at_us > now_us or len(self._offered) >= self._run.in_flight_max:
             return False
@@ -366,7 +368,8 @@ class Committer:
                 self._uptime.answered(request, self._clock.elapsed_us(), stored=False)
                 if not self._waiting:
                     return True  # stopped meanwhile
-            group = self._waiting.popleft()
+            group = self._waiting[0]  # known here before it is gone there, whatever interrupts
+            self._waiting.popleft()
             group.state = "offered"
             group.busy = True
             self._offered.append(group)
@@ -383,6 +386,7 @@ class Committer:
             else:
                 self._unlocked(lambda: self._run.encode(group))
             self._form_attempts = self._form_retry_at_us = 0
+            group.busy = False
         except BaseException as error:
             if group is not None or not self._survivable(error):
                 self._die(error)
@@ -396,16 +400,16 @@ class Committer:
             self._forming = False
             self._tell()
         if group.state == "offered":
-            self._offer(group, self._clock.elapsed_us())
+            self.offer(group, self._clock.elapsed_us())
         return True
 
-    def _offer(self, group: Group, started_us: int) -> None:
+    def offer(self, group: Group, started_us: int) -> None:
         """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
-        group.busy = True
         request = self._uptime.ask(started_us)
         try:
-            self.lock.release()
+            group.busy = True
             try:
+                self.lock.release()  # an interrupt comes when a call is over: in here, or the lock would stay free
                 end = self._run.append(group)
             finally:
                 self.lock.acquire()
@@ -424,15 +428,20 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
-        ended_us = self._clock.elapsed_us()
-        self._run.end = max(self._run.end, end)  # blocks may land in any order
-        self._uptime.answered(request, ended_us)
-        self._counters.committed(group, ended_us - started_us)
-        group.state = "landed"
-        self._acknowledge()
+        try:
+            ended_us = self._clock.elapsed_us()
+            self._run.end = max(self._run.end, end)  # blocks may land in any order
+            self._uptime.answered(request, ended_us)
+            self._counters.committed(group, ended_us - started_us)
+            group.state = "landed"
+            answered = self._acknowledge()
+        except BaseException as error:  # noqa: BLE001
+            self.give_up(error)
+        if answered:
+            self._unlocked(lambda: self._answer_groups(answered))
 
-    def _acknowledge(self) -> None:
-        """Settle, in order, every block that has landed and has no other before it."""
+    def _acknowledge(self) -> list[Group]:
+        """Settle, in order, every block that has landed and has no other before it; return those to be answered."""
         answered: list[Group] = []
         while self._offered and self._offered[0].state == "landed":
             group = self._offered.popleft()
@@ -446,8 +455,7 @@ class Committer:
             group.parts, group.block = [], None
         if self._sleeping:
             self.changed.notify_all()
-        if answered:
-            self._unlocked(lambda: self._answer_groups(answered))
+        return answered
 
     def _answer_groups(self, groups: Sequence[Group]) -> None:
         told: list[Answers] = []
@@ -458,8 +466,8 @@ class Committer:
         settle(self.answered, told)
 
     def _unlocked(self, work: Callable[[], _T]) -> _T:
-        self.changed.release()
         try:
+            self.changed.release()  # in here, as in ``offer``
             return work()
         finally:
             self.changed.acquire()

@@ -56,6 +56,12 @@ class Decider:
     def one(self, record: Record, size_bytes: int) -> Ticket:
         """Decide one record, and add it if it is new."""
         self._counters.attempts += 1
+        try:
+            return self._one(record, size_bytes)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+
+    def _one(self, record: Record, size_bytes: int) -> Ticket:
         if record.producer is not None:
             met = self._sequences.meet(record)
             if met is not None:
@@ -91,11 +97,15 @@ class Decider:
             self._counters.attempts += 1
             now_us = self._clock.elapsed_us()
             uptime_us = self._uptime.at(now_us)
-            if window is not None and name is not None:
-                met = self._recognise(window, high, low, fingerprint, uptime_us)
-                if met is not None:
-                    return met
-            group = committer.store_one(value, name, now_us, uptime_us)
+            try:
+                if window is not None and name is not None:
+                    met = self._recognise(window, high, low, fingerprint, uptime_us)
+                    if met is not None:
+                        return met
+                group = committer.place_one(value, name, uptime_us)
+            except BaseException as error:  # noqa: BLE001
+                committer.give_up(error)
+            committer.offer(group, now_us)
             if group.state != "stored":
                 committer.wait(group, None if timeout_us is None else now_us + timeout_us)
         return group
@@ -169,6 +179,12 @@ class Decider:
 
     def rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
         """Decide rows, each on its own, and add those that are new."""
+        try:
+            return self._rows(piece, keys)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+
+    def _rows(self, piece: pa.RecordBatch, keys: admission.Keys | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._counters.attempts += piece.num_rows
         judged = None
@@ -188,6 +204,22 @@ class Decider:
         """Decide rows together: all are new and added, or all were there as one batch. ``judge`` may refuse them."""
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._counters.attempts += payload.num_rows
+        try:
+            admitted, payload, judged = self._decide_batch(payload, keys)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+        if judge is not None:
+            judge(admitted)
+        try:
+            self._store(admitted, payload, keys, size_bytes, judged)
+            self._refresh(admitted)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+        return admitted
+
+    def _decide_batch(
+        self, payload: pa.RecordBatch, keys: admission.Keys | None
+    ) -> tuple[Admitted, pa.RecordBatch, Judged | None]:
         judged = None
         if "producer" in payload.schema.names:
             judged = self._sequences.judge_batch(payload)
@@ -195,11 +227,7 @@ class Decider:
         admitted = admission.decide_batch(
             payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
         )
-        if judge is not None:
-            judge(admitted)
-        self._store(admitted, payload, keys, size_bytes, judged)
-        self._refresh(admitted)
-        return admitted
+        return admitted, payload, judged
 
     def _refresh(self, admitted: Admitted) -> None:
         """Make what was met as young as new, if the settings say so."""

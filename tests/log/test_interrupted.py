@@ -1,0 +1,139 @@
+"""Ctrl-C in the midst of an append: at every point where Python heeds a signal, what is acknowledged is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import oncelog
+from oncelog.errors import Closed
+from oncelog.log.writer import Writer
+from oncelog.types import Ack, Record
+from tests.log.watched import orders
+from tests.log.worlds import DiskWorld
+
+SOURCES = str(Path(oncelog.__file__).parent)
+SIMULATED = str(Path(oncelog.__file__).parent / "testing")
+POINTS_MIN = 50
+
+Work = Callable[[Writer, str], Ack]
+
+
+def append(writer: Writer, id: str) -> Ack:
+    """Append one plain record."""
+    return writer.append(id.encode(), id=id, timeout_s=None)
+
+
+def append_labelled(writer: Writer, id: str) -> Ack:
+    """Append one record that is stored in steps."""
+    return writer.append(id.encode(), id=id, type="t", timeout_s=None)
+
+
+def append_many(writer: Writer, id: str) -> Ack:
+    """Append one record among many."""
+    return writer.append_many([Record(id.encode(), id=id), Record(b"", id=f"{id}, another")], timeout_s=None)[0]
+
+
+def append_batch(writer: Writer, id: str) -> Ack:
+    """Append one record of a batch."""
+    return writer.append_batch([Record(id.encode(), id=id), Record(b"", id=f"{id}, another")], timeout_s=None)[0]
+
+
+@contextlib.contextmanager
+def interrupted_at(number: int) -> Iterator[list[str]]:
+    """Press Ctrl-C at the nth point where Python looks for signals: when a function begins, and when one in C is over.
+
+    Yield a list that then has where that was.
+    """
+    left = number
+    where: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        file = frame.f_code.co_filename
+        if event in ("call", "c_return") and file.startswith(SOURCES) and not file.startswith(SIMULATED):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                where.append(f"{file}:{frame.f_lineno}, after {argument}")
+                raise KeyboardInterrupt
+
+    sys.setprofile(note)
+    try:
+        yield where
+    except KeyboardInterrupt:
+        assert where
+    finally:
+        sys.setprofile(None)
+
+
+class Shop:
+    """Appends as one does who wants the ack, to a writer that is replaced when it has ended; and checks what it got."""
+
+    def __init__(self) -> None:
+        self.log = orders(DiskWorld().database())
+        self.acks: dict[str, Ack] = {}
+        self.has_reopened = False
+        self.open()
+
+    def open(self) -> None:
+        """Open a writer that has stored something: the first record begins a segment."""
+        self.writer = self.log.writer()
+        self.writer.append(b"first", timeout_s=None)
+
+    def insist(self, work: Work, id: str) -> None:
+        """Append, if need be by another writer."""
+        try:
+            self.acks[id] = work(self.writer, id)
+        except Closed:
+            self.writer.close()
+            self.has_reopened = True
+            self.open()
+            self.acks[id] = work(self.writer, id)
+
+    def close(self) -> None:
+        """Close the writer, and find every record once, where its ack says."""
+        self.writer.close()
+        stored = [entry for entry in self.log.read() if entry.id in self.acks]
+        assert [entry.id for entry in stored] == sorted(self.acks, key=lambda name: self.acks[name].position or 0)
+        assert [entry.position for entry in stored] == sorted(ack.position or 0 for ack in self.acks.values())
+        assert all(bytes(entry.value) == str(entry.id).encode() for entry in stored)
+
+
+@pytest.mark.parametrize(("work", "every"), [(append, 1), (append_labelled, 1), (append_many, 5), (append_batch, 5)])
+def test_nothing_is_acknowledged_that_is_not_stored(work: Work, every: int) -> None:
+    """An id that is known and in no block would have its retry answered as a duplicate, and be lost; a lock that is
+    held by nobody would have it wait for ever.
+    """
+    shop = Shop()
+    for number in itertools.count(1, every):
+        with interrupted_at(number) as where:
+            work(shop.writer, f"order {number}")
+        if not where:
+            break
+        shop.insist(append, f"another after {number}")
+        shop.insist(work, f"order {number}")
+        if shop.has_reopened:  # what is opened again is read again
+            shop.close()
+            shop = Shop()
+    shop.close()
+    assert number > POINTS_MIN
+
+
+def test_a_judge_that_fails_ends_nothing() -> None:
+    """It is asked before anything is noted: its own mistakes are its caller's, and the writer goes on."""
+
+    def judge(_: object) -> None:
+        message = "a mistake"
+        raise ZeroDivisionError(message)
+
+    with orders(DiskWorld().database()).writer() as writer:
+        with pytest.raises(ZeroDivisionError):
+            writer.append_batch([Record(b"x", id="x")], judge=judge)
+        assert not writer.append_batch([Record(b"x", id="x")])[0].duplicate
