@@ -191,19 +191,23 @@ def forker(url: str) -> None:
     writer.append(b"before", id="before")
     reader = log.read()
     tail = log.tail("earliest")
+    turn, give_turn = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(give_turn)
         say("child", os.getpid())
         _try_all(db, log, writer, {"reader": lambda: list(reader), "poll": tail.poll, "next": lambda: next(tail)})
         for handle in (tail, reader, writer, log, db):
             handle.close()
         say("child closed all")
+        os.read(turn, 1)  # both have one standard input: what the parent is told is not for the child
         sys.stdin.readline()
         os._exit(0)
     sys.stdin.readline()
     say("parent", writer.append(b"after", id="after").position, len(list(log.read())))
     writer.close()
     say("parent released")
+    os.write(give_turn, b"x")
     sys.stdin.readline()
 
 
