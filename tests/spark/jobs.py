@@ -15,14 +15,15 @@ from oncelog.connect import Database, connect
 from oncelog.log.log import Log
 from oncelog.types import Entry
 
+JDBC_DRIVER = Path("/usr/share/java/postgresql.jar")
 CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.streaming.pollingDelay": "10ms",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-}
-"""What makes a session start and end quickly."""
+} | ({"spark.jars": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {})
+"""What makes a session start and end quickly; and the driver that other tests need, who are given the same JVM."""
 
 
 class Shop:
