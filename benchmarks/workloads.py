@@ -137,6 +137,7 @@ def _rates(
     workload: str, makers: Makers, value_bytes: int, folder: Path, plan: Plan, *, retry: bool = False
 ) -> list[Measurement]:
     found: list[Measurement] = []
+    plan = plan.finer()
     with opened(makers, folder, workload, found) as contenders:
         runs = [_Run(workload, contender, value_bytes, retry=retry) for contender in contenders]
         for run in runs:
@@ -214,7 +215,8 @@ def single(folder: Path, plan: Plan) -> list[Measurement]:
     with opened(makers, folder, workload, found) as contenders:
         rows = [_measurement(workload, contender, "records/s", []) for contender in contenders]
         source = Source(100)
-        count = 100 if plan.quick else 1000
+        plan = plan.finer()
+        count = 100 if plan.quick else 250
         for number in range(plan.rounds + 1):
             for contender, row in zip(contenders, rows, strict=True):
                 row.contender = row.contender.replace("append_arrow", "append")

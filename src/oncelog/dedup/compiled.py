@@ -154,19 +154,24 @@ def insert(  # noqa: PLR0917
     count = 0
     scale = np.uint64(buckets)
     for row in range(len(keys)):
-        chosen = np.int64((keys[row, 0] >> _HALF) * scale >> _HALF)
-        other = np.int64((keys[row, 1] >> _HALF) * scale >> _HALF)
-        cursor, second = np.int64(cursors[chosen]), np.int64(cursors[other])
-        if numbers[other * 8 + ((second + 1) & 7)] < numbers[chosen * 8 + ((cursor + 1) & 7)]:
-            chosen, cursor = other, second
-        slot = chosen * 8 + cursor
-        if np.int64(numbers[slot]) >= limit:
-            crowded[count] = row
-            count += 1
-            continue
+        chosen = np.int64((keys[row, 0] >> _HALF) * scale >> _HALF) * 8
+        other = np.int64((keys[row, 1] >> _HALF) * scale >> _HALF) * 8
+        slot, second = chosen + cursors[chosen >> 3], other + cursors[other >> 3]
+        if numbers[other + ((second + 1) & 7)] < numbers[chosen + ((slot + 1) & 7)]:
+            slot = second
+        if np.int64(numbers[slot]) >= limit:  # then any that is free
+            for at in range(8):
+                if numbers[chosen + at] < numbers[slot]:
+                    slot = chosen + at
+                if numbers[other + at] < numbers[slot]:
+                    slot = other + at
+            if np.int64(numbers[slot]) >= limit:
+                crowded[count] = row
+                count += 1
+                continue
         numbers[slot] = added[row]
         tags[slot] = np.uint16(keys[row, 0] & _TAG)
-        cursors[chosen] = (cursor + 1) & 7
+        cursors[slot >> 3] = (slot + 1) & 7
     return count
 
 

@@ -76,7 +76,7 @@ class Fingerprints:
             high = min(low + _CHUNK_ROWS, payload.num_rows)
             first, *others = (hasher.sums(column.rows(low, high)) for hasher, column in parts)
             residues = FINGERPRINT_FAMILY.reduce(sum(others, start=first)) if others else first
-            fingerprints[low:high] = residues[:, 1].astype(np.uint64) << _WORD | residues[:, 0].astype(np.uint64)
+            fingerprints[low:high] = residues[1].astype(np.uint64) << _WORD | residues[0].astype(np.uint64)
         return fingerprints
 
     def _parts(self, payload: pa.RecordBatch) -> list[tuple[Multilinear, Column]]:

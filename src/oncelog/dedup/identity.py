@@ -64,7 +64,7 @@ class Pairs:
             sums = self._second.sums(second.rows(low, high))
             if first is not None:
                 sums = PAIR_FAMILY.reduce(sums + self._first.sums(first.rows(low, high)))
-            words[low:high] = sums
+            words[low:high] = sums.T
         return words.view("<u8")
 
     def one(self, first: bytes, second: bytes) -> tuple[int, int]:

@@ -26,6 +26,7 @@ Which way a string goes depends on nothing but its own length.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -87,12 +88,12 @@ class Multilinear:
         drawn = np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype="<u8")
         integers = (drawn % np.uint64(family.prime)).reshape(-1, family.rows)
         coefficients = integers.astype(np.float64)
-        self._mark = coefficients[:1]
+        self._mark = coefficients[0]
         self._marked = np.ascontiguousarray(integers.T)
         self._integers = self._marked[:, 1:]
         self._bytewise: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
-        self._stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
-        self._widths: dict[int, NDArray[np.float64]] = {}
+        stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
+        self._stripes = np.ascontiguousarray(stripes.transpose(0, 2, 1))
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
 
     def add(self, hash_rows: Callable[..., bool], column: Column, out: NDArray[np.uint32]) -> bool:
@@ -101,13 +102,13 @@ class Multilinear:
             # The second byte of a limb counts 256 times: with coefficients of their own, bytes need not be paired.
             pairs = np.stack((self._integers, self._integers * np.uint64(256) % np.uint64(self._family.prime)), axis=2)
             coefficients = pairs.reshape(self._family.rows, -1).astype(np.uint32)
-            self._bytewise = coefficients, self._mark[0].astype(np.uint64)
+            self._bytewise = coefficients, self._mark.astype(np.uint64)
         valid = _ALL_VALID if column.valid is None else column.valid
         offsets = column.offsets.astype(np.int64)
         return hash_rows(fixed(column.data), offsets, fixed(valid), *self._bytewise, self._presence, out)
 
     def sums(self, column: Column) -> Sums:
-        """Return the hash of every row, shape (rows of the column, rows of the family), reduced."""
+        """Return the hash of every row, shape (rows of the family, rows of the column), reduced."""
         starts = column.offsets[:-1]
         lengths = column.offsets[1:] - starts
         marks = lengths + self._presence if self._presence else lengths
@@ -127,44 +128,37 @@ class Multilinear:
         view = data.data
         digests = b"".join(self._digest(view[start : start + length]) for start, length in ranges)
         limbs = np.frombuffer(digests, dtype="<u2").reshape(-1, _DIGEST_BYTES // 2).astype(np.float64)
-        sums[where] += self._family.reduce(limbs @ self._stripes[0, : _DIGEST_BYTES // 2] + _LONG_MARK * self._mark)
+        products = self._project(limbs, self._stripes[0, :, : _DIGEST_BYTES // 2])
+        sums[:, where] += self._family.reduce(products + _LONG_MARK * self._mark[:, None])
         return sums
 
     def _short(self, data: Bytes, starts: Offsets, lengths: Offsets, marks: Offsets, longest: int) -> Sums:
         size = self._family.stripe_bytes
-        width = min(size, -(-longest // _WIDTH_STEP_BYTES) * _WIDTH_STEP_BYTES)
-        limbs = _gather(data, starts, lengths, width, spare=2)
-        limbs[:, -1] = marks
-        sums = self._family.reduce(self._project(limbs, self._first(width)))
-        stripes = -(-longest // size)
-        for stripe in range(1, stripes):
-            here = np.flatnonzero(lengths > stripe * size)
+        width = min(size, _rounded(longest))
+        sums = self._project(_limbs(data, starts, lengths, width), self._stripes[0, :, : width // 2])
+        for line, coefficient in zip(sums, self._mark.tolist(), strict=True):
+            line += marks * coefficient
+        sums = self._family.reduce(sums)
+        for at in range(size, longest, size):
+            here = np.flatnonzero(lengths > at)
+            width = min(size, _rounded(longest - at))
+            coefficients = self._stripes[at // size, :, : width // 2]
             if len(here) < len(lengths):
-                limbs = _gather(data, starts[here] + stripe * size, lengths[here] - stripe * size, size)
-                sums[here] += self._family.reduce(self._project(limbs, self._stripes[stripe]))
+                limbs = _limbs(data, starts[here] + at, lengths[here] - at, width)
+                sums[:, here] += self._family.reduce(self._project(limbs, coefficients))
             else:
-                limbs = _gather(data, starts + stripe * size, lengths - stripe * size, size)
-                sums += self._family.reduce(self._project(limbs, self._stripes[stripe]))
-        return self._family.reduce(sums) if stripes > 1 else sums
+                limbs = _limbs(data, starts + at, lengths - at, width)
+                sums += self._family.reduce(self._project(limbs, coefficients))
+        return self._family.reduce(sums) if longest > size else sums
 
-    def _first(self, width: int) -> NDArray[np.float64]:
-        """Return the coefficients of the first ``width`` bytes and, last, of the mark."""
-        found = self._widths.get(width)
-        if found is None:
-            found = np.concatenate((self._stripes[0, : width // 2], self._mark))
-            self._widths[width] = found
-        return found
-
-    def _project(self, limbs: NDArray[np.uint16], coefficients: NDArray[np.float64]) -> Sums:
+    def _project(self, limbs: NDArray[np.float64], coefficients: NDArray[np.float64]) -> Sums:
         """Multiply limbs by coefficients. For one or two rows BLAS is quicker by vector than by matrix."""
-        values = limbs.astype(np.float64)
-        if self._family.rows > _GEMV_ROWS_MAX:
-            product: Sums = values @ coefficients
-            return product
         sums = np.empty((self._family.rows, len(limbs)))
-        for row, vector in enumerate(np.ascontiguousarray(coefficients.T)):
-            np.dot(values, vector, out=sums[row])
-        return sums.T
+        if self._family.rows > _GEMV_ROWS_MAX:
+            return np.matmul(coefficients, limbs.T, out=sums)
+        for line, vector in zip(sums, coefficients, strict=True):
+            np.dot(limbs, vector, out=line)
+        return sums
 
     def _digest(self, row: bytes | memoryview) -> bytes:
         return hashlib.blake2b(row, digest_size=_DIGEST_BYTES, key=self._digest_key).digest()
@@ -190,18 +184,50 @@ class Multilinear:
         return self._marked[:, :limbs]
 
 
-def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, spare: int = 0) -> NDArray[np.uint16]:
-    """Return the first ``width`` bytes of each row as limbs, zero beyond its end, and ``spare`` bytes of anything.
+class _Scratch(threading.local):
+    """Memory to multiply in, one for each thread: new memory, every time, costs more than the product."""
+
+    values: NDArray[np.float64] = np.empty(0)
+
+    def floats(self, rows: int, columns: int) -> NDArray[np.float64]:
+        """Return an array of this shape, of anything. It is the same memory as the last one."""
+        if self.values.size < rows * columns:
+            self.values = np.empty(rows * columns)
+        return self.values[: rows * columns].reshape(rows, columns)
+
+
+_scratch = _Scratch()
+
+
+def _rounded(width: int) -> int:
+    return -(-width // _WIDTH_STEP_BYTES) * _WIDTH_STEP_BYTES
+
+
+def _limbs(data: Bytes, starts: Offsets, lengths: Offsets, width: int) -> NDArray[np.float64]:
+    """Return the first ``width`` bytes of each row as limbs, zero beyond its end, in the thread's scratch."""
+    limbs = _scratch.floats(len(starts), width // 2)
+    if limbs.size == 0:
+        return limbs
+    whole = int(lengths.min()) >= width
+    step = int(starts[-1] - starts[0]) // max(1, len(starts) - 1)
+    if whole and (np.diff(starts) == step).all():  # all of one length: no need to gather them
+        limbs[:] = np.ndarray(limbs.shape, LIMB, data, int(starts[0]), (step, 2))
+    else:
+        limbs[:] = _gather(data, starts, lengths, width, whole=whole)
+    return limbs
+
+
+def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, *, whole: bool) -> NDArray[np.uint16]:
+    """Return the first ``width`` bytes of each row as limbs, zero beyond its end; ``whole``: none ends before that.
 
     Rows are read through a view of the buffer as overlapping items, and what belongs to the next row is masked away.
     ``starts`` must not decrease; the rows too near to the buffer's end are read from a padded copy of it.
     """
-    size = width + spare
-    rows = _items(data, starts, size)
-    if int(lengths.min(initial=width)) < width:
-        kept = _masks(size)[np.minimum(lengths, width)]
-        return np.bitwise_and(rows.view(np.uint8), kept.view(np.uint8)).view("<u2").reshape(-1, size // 2)
-    return rows.view("<u2").reshape(-1, size // 2)
+    rows = _items(data, starts, width)
+    if not whole:
+        kept = _masks(width)[np.minimum(lengths, width)]
+        rows = np.bitwise_and(rows.view(np.uint8), kept.view(np.uint8), out=kept.view(np.uint8))
+    return rows.view(LIMB).reshape(-1, width // 2)
 
 
 def _items(data: Bytes, starts: Offsets, width: int) -> NDArray[Any]:

@@ -383,8 +383,8 @@ class Committer:
             self._run.place(group)
             if group.count == 1:
                 self._run.encode(group)  # sooner done than the lock is given back
-            else:
-                self._unlocked(lambda: self._run.encode(group))
+            elif self._run.in_flight_max > 1:
+                self._unlocked(lambda: self._run.encode(group))  # the next block names this one's checksum
             self._form_attempts = self._form_retry_at_us = 0
             group.busy = False
         except BaseException as error:
@@ -410,12 +410,14 @@ class Committer:
             group.busy = True
             try:
                 self.lock.release()  # an interrupt comes when a call is over: in here, or the lock would stay free
+                if group.block is None:
+                    self._run.encode(group)
                 end = self._run.append(group)
             finally:
                 self.lock.acquire()
         except BaseException as error:
             group.busy = False
-            if not self._survivable(error):
+            if group.block is None or not self._survivable(error):
                 self._die(error)
                 return
             group.attempts += 1

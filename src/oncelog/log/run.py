@@ -164,9 +164,9 @@ class Run:
             timestamp_us=group.timestamp_us,
             previous=self.checksum,
         )
-        group.block = encoded
         self.checksum = encoded.checksum
         self.size_bytes += encoded.size_bytes
+        group.block = encoded  # last: who is interrupted before it has not encoded
 
     def encode_one(self, group: Group, value: bytes, id: bytes | None) -> None:
         """Fix the bytes of a placed group of one record that is plain: a value, perhaps an id, and nothing else."""
@@ -182,9 +182,9 @@ class Run:
             timestamp_us=group.timestamp_us,
             previous=self.checksum,
         )
-        group.block = encoded
         self.checksum = encoded.checksum
         self.size_bytes += encoded.size_bytes
+        group.block = encoded  # last: who is interrupted before it has not encoded
 
     def append(self, group: Group) -> int:
         """Store a group's block; on return it is durable. Return the cursor behind it."""
