@@ -50,10 +50,12 @@ def read(folder: Path, plan: Plan) -> list[Measurement]:
         batches = [source.batch(log.batch_records) for _ in range(10 if plan.quick else 100)]
         fewer = batches[: 10 if plan.quick else 20]
         _store(log, batches)
-        reads = [*_ours(log, batches, folder), *(_peer(peer, fewer) for peer in contenders[1:])]
-        _measure(reads, plan)
+        ours, peers = _ours(log, batches, folder), [_peer(peer, fewer) for peer in contenders[1:]]
+        _measure(ours, plan.finer())
+        _measure(peers, plan)
+        reads = [*ours, *peers]
         reads += (sealed := _sealed(log))
-        _measure(sealed, plan)
+        _measure(sealed, plan.finer())
         found += [one.row for one in reads]
     return found
 

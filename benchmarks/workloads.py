@@ -251,7 +251,8 @@ def submit(folder: Path, plan: Plan) -> list[Measurement]:
     """Submit records from one thread, and wait for all at the end."""
     workload = "submit from one thread"
     folder.mkdir()
-    count = 20_000 if plan.quick else 100_000
+    plan = plan.finer()
+    count = 20_000 if plan.quick else 30_000
     source = Source(100)
     with Embedded(folder) as log:
         log.submit(source.batch(count).rows())
