@@ -48,7 +48,6 @@ class Plan(msgspec.Struct, frozen=True):
     round_s: float
     quick: bool
 
-
     def finer(self) -> Plan:
         """Return as long a plan in more and shorter rounds: on a machine with neighbours some of them are left alone."""
         return self if self.quick else Plan(rounds=_FINER * self.rounds, round_s=self.round_s / _FINER, quick=False)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -21,16 +22,16 @@ from oncelog.log.handle import Handle
 from oncelog.log.log import Log
 from oncelog.log.manifests import Manifests, version_key
 from oncelog.log.policies import Policies
-from oncelog.queue import deleting, states
-from oncelog.queue.database import StateDatabase
-from oncelog.queue.opening import open_queue
-from oncelog.queue.queue import Queue
-from oncelog.queue.settings import QueueSettings
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import REMOVING, Storage
 from oncelog.storage.local import LocalStorage
 from oncelog.storage.memory import MemoryStorage
-from oncelog.streams.streams import Streams, default_settings
+
+if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spark starts process after process
+    from oncelog.queue.database import StateDatabase
+    from oncelog.queue.queue import Queue
+    from oncelog.queue.settings import QueueSettings
+    from oncelog.streams.streams import Streams
 
 kernels.choose(os.environ.get("ONCELOG_FAST"))
 
@@ -132,6 +133,8 @@ class Database(Handle):
         ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
         the same object as long as it is not closed.
         """
+        from oncelog.queue.opening import open_queue  # noqa: PLC0415
+
         self._check_usable()
         with self._queues_lock:
             queue = self._queues.get((name, state))
@@ -157,9 +160,11 @@ class Database(Handle):
 
     def queues(self, *, state: str | None = None) -> list[str]:
         """Return the names of the queues there are, those of dead letters too, sorted."""
+        from oncelog.queue.states import queue_names  # noqa: PLC0415
+
         self._check_usable()
         with self._queues_lock:
-            return states.queue_names(self._state_of(state))
+            return queue_names(self._state_of(state))
 
     def delete_queue(self, name: str, *, force: bool = False, state: str | None = None) -> None:
         """Delete a work queue: its messages, its dead letters, and what is remembered of both.
@@ -168,9 +173,11 @@ class Database(Handle):
         let go, or workers hold messages; ``force`` does not ask them. Cut short, it is there for nobody: delete it
         again.
         """
+        from oncelog.queue.deleting import delete_queue  # noqa: PLC0415
+
         self._check_usable()
         with self._queues_lock:
-            deleting.delete_queue(
+            delete_queue(
                 name,
                 self._state_of(state),
                 lambda one: self.queue(one, state=state),
@@ -181,8 +188,10 @@ class Database(Handle):
             )
 
     def _state_of(self, url: str | None) -> StateDatabase:
+        from oncelog.queue.states import open_state  # noqa: PLC0415
+
         if url not in self._states:
-            self._states[url] = states.open_state(url, self._storage, self._clock)
+            self._states[url] = open_state(url, self._storage, self._clock)
         return self._states[url]
 
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
@@ -193,6 +202,8 @@ class Database(Handle):
         log whose ids are of the whole log, and for settings that differ from the stored ones. The same streams are the
         same object as long as they are not closed.
         """
+        from oncelog.streams.streams import Streams, default_settings  # noqa: PLC0415
+
         self._check_usable()
         wanted = None if settings is None else msgspec.structs.replace(settings, id_scope="stream")
         try:

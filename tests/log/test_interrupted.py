@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
 
@@ -13,7 +14,7 @@ import pytest
 
 import oncelog
 from oncelog.errors import Closed
-from oncelog.log.writer import Writer
+from oncelog.log.writer import COLUMNS_MIN, Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld
@@ -124,6 +125,35 @@ def test_nothing_is_acknowledged_that_is_not_stored(work: Work, every: int) -> N
             shop = Shop()
     shop.close()
     assert number > POINTS_MIN
+
+
+@pytest.mark.parametrize("count", [1, 2 * COLUMNS_MIN])
+def test_who_waits_for_what_was_submitted_is_told(count: int) -> None:
+    """Whatever is interrupted, every future has its ack or its error in the end, and an ack tells the truth."""
+    shop = Shop()
+    futures: dict[str, Future[Ack]] = {}
+    for number in itertools.count(1, 3):
+        with interrupted_at(number) as where:
+            for one in range(count):
+                name = f"order {number}, {one}"
+                futures[name] = shop.writer.submit(name.encode(), id=name, timeout_s=None)
+            shop.writer.flush(timeout_s=None)
+        if not where:
+            break
+        shop.insist(append, f"another after {number}")
+        if shop.has_reopened:
+            shop.acks |= acknowledged(futures)
+            shop.close()
+            shop, futures = Shop(), {}
+    shop.acks |= acknowledged(futures)
+    shop.close()
+    assert number > POINTS_MIN // 3  # the writer's own thread does the rest
+
+
+def acknowledged(futures: dict[str, Future[Ack]]) -> dict[str, Ack]:
+    """Return the acks of those that have one; the others have an error."""
+    ended = {name: future.exception(timeout=30) for name, future in futures.items()}
+    return {name: futures[name].result() for name, error in ended.items() if error is None}
 
 
 def test_a_judge_that_fails_ends_nothing() -> None:

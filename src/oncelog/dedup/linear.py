@@ -137,7 +137,7 @@ class Multilinear:
         width = min(size, _rounded(longest))
         sums = self._project(_limbs(data, starts, lengths, width), self._stripes[0, :, : width // 2])
         for line, coefficient in zip(sums, self._mark.tolist(), strict=True):
-            line += marks * coefficient
+            np.add(line, marks * coefficient, out=line)
         sums = self._family.reduce(sums)
         for at in range(size, longest, size):
             here = np.flatnonzero(lengths > at)

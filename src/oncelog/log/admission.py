@@ -121,6 +121,14 @@ class Admitted:
             rows += len(part.positions)
         return whole
 
+    def number(self, next_position: int) -> None:
+        """Give the new rows their positions."""
+        positions = np.arange(next_position, next_position + np.count_nonzero(self.new))
+        if len(positions) == len(self.new):
+            self.positions = positions
+        else:
+            self.positions[self.new] = positions
+
     def answers(
         self, places: Places, *, refuse: bool, rows: NDArray[np.int64] | None = None
     ) -> list[Ack | OncelogError]:
@@ -331,7 +339,7 @@ def _decide_met(  # noqa: PLR0917
 def _decide(admitted: Admitted, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int) -> Admitted:
     window, adopted = seen
     if keys is None or window is None:
-        admitted.positions[admitted.new] = np.arange(next_position, next_position + np.count_nonzero(admitted.new))
+        admitted.number(next_position)
         return admitted
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
@@ -341,7 +349,7 @@ def _decide(admitted: Admitted, keys: Keys | None, seen: Seen, next_position: in
     if adopted:
         known |= _meet_adopted(admitted, keys, adopted, known)
     repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
-    admitted.positions[admitted.new] = np.arange(next_position, next_position + np.count_nonzero(admitted.new))
+    admitted.number(next_position)
     if repeats is not None:
         rows, originals = repeats
         admitted.positions[rows] = admitted.positions[originals]
@@ -439,14 +447,15 @@ def remember(admitted: Admitted, keys: Keys | None, window: Window | None, paylo
     if keys is None or window is None:
         return 0
     at = payload.schema.get_field_index("start")
-    starts = arrays.flags(payload.column(at)) if at >= 0 else np.ones(payload.num_rows, np.bool_)
+    starts = arrays.flags(payload.column(at)) if at >= 0 else None
     if keys.rows is None and admitted.new.all():
         window.add(keys.identities, admitted.positions, keys.fingerprints, starts)
         return len(keys.identities)
     rows = np.arange(payload.num_rows) if keys.rows is None else keys.rows
     fresh = admitted.new[rows]
     chosen = rows[fresh]
-    window.add(keys.identities[fresh], admitted.positions[chosen], keys.fingerprints[fresh], starts[chosen])
+    starts = None if starts is None else starts[chosen]
+    window.add(keys.identities[fresh], admitted.positions[chosen], keys.fingerprints[fresh], starts)
     return len(chosen)
 
 

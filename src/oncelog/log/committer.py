@@ -298,6 +298,15 @@ class Committer:
             self._die(error)
         raise error
 
+    def forsake(self, futures: Sequence[AckFuture], error: BaseException) -> NoReturn:
+        """Raise what came while records were decided that nobody else knows of; end, and tell who waits for them."""
+        try:
+            self._die(error)
+        finally:
+            told = [(futures, [self.error or Closed("this writer has ended")] * len(futures))]
+            self._unlocked(lambda: settle(self.answered, told))
+        raise error
+
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
     def _step(self, deadline_us: int | None) -> None:
@@ -368,11 +377,11 @@ class Committer:
                 self._uptime.answered(request, self._clock.elapsed_us(), stored=False)
                 if not self._waiting:
                     return True  # stopped meanwhile
-            group = self._waiting[0]  # known here before it is gone there, whatever interrupts
-            self._waiting.popleft()
+            group = self._waiting[0]
             group.state = "offered"
             group.busy = True
-            self._offered.append(group)
+            self._offered.append(group)  # known here before it is gone there, whatever interrupts
+            self._waiting.popleft()
             if self._interval_us < 0:
                 self._interval_us = int(self._run.commit_interval_s * 1e6)
                 self._direct = self._interval_us == 0 and self._run.in_flight_max == 1
@@ -381,10 +390,7 @@ class Committer:
             group.timestamp_us = self._run.timestamp_us(self._clock.now_us())
             group.uptime_us = self._uptime.stamp_us()
             self._run.place(group)
-            if group.count == 1:
-                self._run.encode(group)  # sooner done than the lock is given back
-            elif self._run.in_flight_max > 1:
-                self._unlocked(lambda: self._run.encode(group))  # the next block names this one's checksum
+            self._encode_early(group)
             self._form_attempts = self._form_retry_at_us = 0
             group.busy = False
         except BaseException as error:
@@ -402,6 +408,15 @@ class Committer:
         if group.state == "offered":
             self.offer(group, self._clock.elapsed_us())
         return True
+
+    def _encode_early(self, group: Group) -> None:
+        """Fix a block's bytes before it is offered, where that is better than to do it then, with the lock given back
+        once for both.
+        """
+        if group.count == 1:
+            self._run.encode(group)  # sooner done than the lock is given back
+        elif self._run.in_flight_max > 1:
+            self._unlocked(lambda: self._run.encode(group))  # the next block names this one's checksum
 
     def offer(self, group: Group, started_us: int) -> None:
         """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
@@ -430,42 +445,51 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
+        stored: list[Group] = []
         try:
             ended_us = self._clock.elapsed_us()
             self._run.end = max(self._run.end, end)  # blocks may land in any order
             self._uptime.answered(request, ended_us)
             self._counters.committed(group, ended_us - started_us)
             group.state = "landed"
-            answered = self._acknowledge()
+            self._acknowledge(stored)
         except BaseException as error:  # noqa: BLE001
+            self._answer_groups(stored)  # nobody else would
             self.give_up(error)
-        if answered:
-            self._unlocked(lambda: self._answer_groups(answered))
+        try:
+            self._answer_groups(stored)
+        except KeyboardInterrupt:
+            self._answer_groups(stored)
+            raise
 
-    def _acknowledge(self) -> list[Group]:
-        """Settle, in order, every block that has landed and has no other before it; return those to be answered."""
-        answered: list[Group] = []
+    def _acknowledge(self, stored: list[Group]) -> None:
+        """Settle, in order, every block that has landed and has no other before it; note it among the stored."""
         while self._offered and self._offered[0].state == "landed":
-            group = self._offered.popleft()
+            group = self._offered[0]
+            stored.append(group)
+            self._offered.popleft()
             group.state = "stored"
             self.stored_position = group.next_position
             self._pending_bytes -= group.size_bytes
             self._attempts -= group.attempts
             self._settle(group)
-            if group.waiting or group.crowds:
-                answered.append(group)
             group.parts, group.block = [], None
         if self._sleeping:
             self.changed.notify_all()
-        return answered
 
-    def _answer_groups(self, groups: Sequence[Group]) -> None:
+    def _answer_groups(self, stored: Sequence[Group]) -> None:
+        answered = [group for group in stored if group.waiting or group.crowds]
+        if answered:
+            self._unlocked(lambda: self._answer_all(answered))
+
+    def _answer_all(self, groups: Sequence[Group]) -> None:
         told: list[Answers] = []
         for group in groups:
             told += [(futures, answers()) for futures, answers in group.crowds]
             told.append(([one.future for one in group.waiting], [self._result(one) for one in group.waiting]))
-            group.waiting, group.crowds = [], []
         settle(self.answered, told)
+        for group in groups:
+            group.waiting, group.crowds = [], []
 
     def _unlocked(self, work: Callable[[], _T]) -> _T:
         try:

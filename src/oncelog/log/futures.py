@@ -75,6 +75,7 @@ class AckFuture(Future[Ack]):
         """Run the callbacks. The answer is known, and the condition is not held."""
         if self._followed:
             self._invoke_callbacks()  # type: ignore[attr-defined]
+            self._followed = None  # not again, whoever answers again
 
 
 Answers = tuple[Sequence[AckFuture], Iterable[Ack | OncelogError]]
@@ -82,11 +83,14 @@ Answers = tuple[Sequence[AckFuture], Iterable[Ack | OncelogError]]
 
 
 def settle(condition: threading.Condition, answered: Sequence[Answers]) -> None:
-    """Answer futures, all at once; then run their callbacks, which are other people's code."""
+    """Answer futures, all at once, but for those that have an answer; then run their callbacks, which are other
+    people's code.
+    """
     with condition:
         for futures, answers in answered:
             for future, answer in zip(futures, answers, strict=True):
-                future.finish(answer)
+                if future._state != FINISHED:  # noqa: SLF001
+                    future.finish(answer)
         condition.notify_all()
     for futures, _ in answered:
         for future in futures:

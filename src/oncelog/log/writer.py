@@ -36,7 +36,7 @@ from oncelog.log.asking import Watch
 from oncelog.log.committer import Committer
 from oncelog.log.counters import Counters, Counts
 from oncelog.log.deciding import Decider
-from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, Waiting
+from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
 from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.keeping import Keeper
 from oncelog.log.manifests import Manifests
@@ -235,6 +235,12 @@ class Writer(Producing):
         submitted = self._committer.take_submitted()
         if not submitted:
             return
+        try:
+            self._decide_submitted(submitted)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.forsake([future for _, _, future in submitted], error)
+
+    def _decide_submitted(self, submitted: list[Submitted]) -> None:
         if len(submitted) >= COLUMNS_MIN:
             ready = self._decider.submitted(submitted)
             if ready:
