@@ -49,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
     quick: bool
 
     def finer(self) -> Plan:
-        """Return as long a plan in more and shorter rounds: on a machine with neighbours some of them are left alone."""
+        """Return as long a plan in more and shorter rounds: beside noisy neighbours some of them are left alone."""
         return self if self.quick else Plan(rounds=_FINER * self.rounds, round_s=self.round_s / _FINER, quick=False)
 
 

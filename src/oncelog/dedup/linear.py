@@ -26,7 +26,7 @@ Which way a string goes depends on nothing but its own length.
 from __future__ import annotations
 
 import hashlib
-import threading
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -43,7 +43,6 @@ _EXACT_MAX = 1 << 53
 _LONG_MARK = 0xFFFF
 _LONG_MARKED = _LONG_MARK.to_bytes(2, "little")
 _DIGEST_BYTES = 16
-_WIDTH_STEP_BYTES = 4
 _GEMV_ROWS_MAX = 2
 LIMB = np.dtype("<u2")
 _ALL_VALID = np.zeros(0, np.bool_)
@@ -134,22 +133,29 @@ class Multilinear:
 
     def _short(self, data: Bytes, starts: Offsets, lengths: Offsets, marks: Offsets, longest: int) -> Sums:
         size = self._family.stripe_bytes
-        width = min(size, _rounded(longest))
-        sums = self._project(_limbs(data, starts, lengths, width), self._stripes[0, :, : width // 2])
+        sums = self._products(data, starts, lengths, 0, longest)
         for line, coefficient in zip(sums, self._mark.tolist(), strict=True):
             np.add(line, marks * coefficient, out=line)
         sums = self._family.reduce(sums)
-        for at in range(size, longest, size):
-            here = np.flatnonzero(lengths > at)
-            width = min(size, _rounded(longest - at))
-            coefficients = self._stripes[at // size, :, : width // 2]
+        for stripe in range(1, -(-longest // size)):
+            here = np.flatnonzero(lengths > stripe * size)
             if len(here) < len(lengths):
-                limbs = _limbs(data, starts[here] + at, lengths[here] - at, width)
-                sums[:, here] += self._family.reduce(self._project(limbs, coefficients))
+                sums[:, here] += self._family.reduce(self._products(data, starts[here], lengths[here], stripe, longest))
             else:
-                limbs = _limbs(data, starts + at, lengths - at, width)
-                sums += self._family.reduce(self._project(limbs, coefficients))
+                sums += self._family.reduce(self._products(data, starts, lengths, stripe, longest))
         return self._family.reduce(sums) if longest > size else sums
+
+    def _products(self, data: Bytes, starts: Offsets, lengths: Offsets, stripe: int, longest: int) -> Sums:
+        """Return the sums of one stripe of each row, not reduced."""
+        at = stripe * self._family.stripe_bytes
+        width = min(self._family.stripe_bytes, (longest - at + 1) // 2 * 2)
+        memory = _scratch(len(starts) * width // 2)
+        limbs = memory[: len(starts) * width // 2].reshape(len(starts), width // 2)
+        if limbs.size:
+            _read(limbs, data, starts + at, lengths - at)
+        sums = self._project(limbs, self._stripes[stripe, :, : width // 2])
+        _IDLE.append(memory)
+        return sums
 
     def _project(self, limbs: NDArray[np.float64], coefficients: NDArray[np.float64]) -> Sums:
         """Multiply limbs by coefficients. For one or two rows BLAS is quicker by vector than by matrix."""
@@ -184,37 +190,28 @@ class Multilinear:
         return self._marked[:, :limbs]
 
 
-class _Scratch(threading.local):
-    """Memory to multiply in, one for each thread: new memory, every time, costs more than the product."""
-
-    values: NDArray[np.float64] = np.empty(0)
-
-    def floats(self, rows: int, columns: int) -> NDArray[np.float64]:
-        """Return an array of this shape, of anything. It is the same memory as the last one."""
-        if self.values.size < rows * columns:
-            self.values = np.empty(rows * columns)
-        return self.values[: rows * columns].reshape(rows, columns)
+_IDLE: deque[NDArray[np.float64]] = deque()
+"""Memory to multiply in that nobody is using: new memory, every time, costs more than the product."""
 
 
-_scratch = _Scratch()
+def _scratch(size: int) -> NDArray[np.float64]:
+    """Return memory for so many numbers, at least."""
+    try:
+        memory = _IDLE.pop()
+    except IndexError:
+        return np.empty(size)
+    return memory if memory.size >= size else np.empty(size)
 
 
-def _rounded(width: int) -> int:
-    return -(-width // _WIDTH_STEP_BYTES) * _WIDTH_STEP_BYTES
-
-
-def _limbs(data: Bytes, starts: Offsets, lengths: Offsets, width: int) -> NDArray[np.float64]:
-    """Return the first ``width`` bytes of each row as limbs, zero beyond its end, in the thread's scratch."""
-    limbs = _scratch.floats(len(starts), width // 2)
-    if limbs.size == 0:
-        return limbs
+def _read(limbs: NDArray[np.float64], data: Bytes, starts: Offsets, lengths: Offsets) -> None:
+    """Set the limbs of each row to its first bytes, and to zero beyond its end."""
+    width = 2 * limbs.shape[1]
     whole = int(lengths.min()) >= width
     step = int(starts[-1] - starts[0]) // max(1, len(starts) - 1)
     if whole and (np.diff(starts) == step).all():  # all of one length: no need to gather them
         limbs[:] = np.ndarray(limbs.shape, LIMB, data, int(starts[0]), (step, 2))
     else:
         limbs[:] = _gather(data, starts, lengths, width, whole=whole)
-    return limbs
 
 
 def _gather(data: Bytes, starts: Offsets, lengths: Offsets, width: int, *, whole: bool) -> NDArray[np.uint16]:

@@ -445,28 +445,30 @@ class Committer:
         group.busy = False
         if group.state != "offered":
             return  # stopped meanwhile: the next writer decides
-        stored: list[Group] = []
+        answered: list[Group] = []
         try:
             ended_us = self._clock.elapsed_us()
             self._run.end = max(self._run.end, end)  # blocks may land in any order
             self._uptime.answered(request, ended_us)
             self._counters.committed(group, ended_us - started_us)
             group.state = "landed"
-            self._acknowledge(stored)
+            self._acknowledge(answered)
         except BaseException as error:  # noqa: BLE001
-            self._answer_groups(stored)  # nobody else would
+            self._unlocked(lambda: self._answer_groups(answered))  # nobody else would
             self.give_up(error)
-        try:
-            self._answer_groups(stored)
-        except KeyboardInterrupt:
-            self._answer_groups(stored)
-            raise
+        if answered:
+            try:
+                self._unlocked(lambda: self._answer_groups(answered))
+            except KeyboardInterrupt:
+                self._unlocked(lambda: self._answer_groups(answered))
+                raise
 
-    def _acknowledge(self, stored: list[Group]) -> None:
-        """Settle, in order, every block that has landed and has no other before it; note it among the stored."""
+    def _acknowledge(self, answered: list[Group]) -> None:
+        """Settle, in order, every block that has landed and has no other before it; note those to be answered."""
         while self._offered and self._offered[0].state == "landed":
             group = self._offered[0]
-            stored.append(group)
+            if group.waiting or group.crowds:
+                answered.append(group)
             self._offered.popleft()
             group.state = "stored"
             self.stored_position = group.next_position
@@ -477,12 +479,7 @@ class Committer:
         if self._sleeping:
             self.changed.notify_all()
 
-    def _answer_groups(self, stored: Sequence[Group]) -> None:
-        answered = [group for group in stored if group.waiting or group.crowds]
-        if answered:
-            self._unlocked(lambda: self._answer_all(answered))
-
-    def _answer_all(self, groups: Sequence[Group]) -> None:
+    def _answer_groups(self, groups: Sequence[Group]) -> None:
         told: list[Answers] = []
         for group in groups:
             told += [(futures, answers()) for futures, answers in group.crowds]
