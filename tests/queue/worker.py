@@ -86,7 +86,7 @@ def _live(url: str, where: str | None, task: Task) -> None:
 
 def _expire_early(runs: Iterable[Run], rules: Rules) -> Change:
     """Now and then take leases for over that are not: the bug that the history must show."""
-    early_us = EARLY_US if rules.chance() < 0.15 else 0
+    early_us = EARLY_US if rules.chance() < 0.5 else 0
     change = _expire(runs, rules._replace(now_us=rules.now_us + early_us))
     return Change(change.gone, [msgspec.structs.replace(run, at_us=rules.now_us) for run in change.come])
 
