@@ -190,7 +190,7 @@ class Multilinear:
         return self._marked[:, :limbs]
 
 
-_IDLE: deque[NDArray[np.float64]] = deque()
+_IDLE: deque[NDArray[np.float64]] = deque(maxlen=4)
 """Memory to multiply in that nobody is using: new memory, every time, costs more than the product."""
 
 

@@ -207,7 +207,7 @@ class Committer:
 
     def answer_crowds(self, crowds: Sequence[Crowd]) -> None:
         """Answer crowds whose records are stored, each at once."""
-        self._unlocked(lambda: settle(self.answered, [(futures, answers()) for futures, answers in crowds]))
+        self._unlocked(lambda: settle(self.answered, list(map(_told, crowds))))
 
     def _result(self, one: Waiting) -> Ack | OncelogError:
         try:
@@ -298,14 +298,16 @@ class Committer:
             self._die(error)
         raise error
 
-    def forsake(self, futures: Sequence[AckFuture], error: BaseException) -> NoReturn:
-        """Raise what came while records were decided that nobody else knows of; end, and tell who waits for them."""
+    def forsake(self, futures: Sequence[AckFuture], error: BaseException) -> None:
+        """Tell those whose records were being decided, and whom nobody else knows, what came in between; end and raise
+        it, unless it is a refusal.
+        """
         try:
-            self._die(error)
+            if not isinstance(error, OncelogError):
+                self._die(error)
         finally:
-            told = [(futures, [self.error or Closed("this writer has ended")] * len(futures))]
-            self._unlocked(lambda: settle(self.answered, told))
-        raise error
+            reason = error if isinstance(error, OncelogError) else self.error or Closed("this writer has ended")
+            self._unlocked(lambda: settle(self.answered, [(futures, [reason] * len(futures))]))
 
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
@@ -366,7 +368,7 @@ class Committer:
         return self._formed_at_us + self._interval_us
 
     def _form(self) -> bool:
-        """Give the oldest waiting group its place and its bytes, and offer it."""
+        """Give the oldest waiting group its place, and offer it."""
         self._forming = True
         request = 0
         group: Group | None = None
@@ -427,7 +429,7 @@ class Committer:
                 self.lock.release()  # an interrupt comes when a call is over: in here, or the lock would stay free
                 if group.block is None:
                     self._run.encode(group)
-                end = self._run.append(group)
+                end = self._run.append(group) if group.state == "offered" else 0  # else stopped meanwhile
             finally:
                 self.lock.acquire()
         except BaseException as error:
@@ -454,8 +456,10 @@ class Committer:
             group.state = "landed"
             self._acknowledge(answered)
         except BaseException as error:  # noqa: BLE001
-            self._unlocked(lambda: self._answer_groups(answered))  # nobody else would
-            self.give_up(error)
+            try:
+                self.give_up(error)
+            finally:  # nobody else would, and not before all is over: what is half noted must not be met
+                self._unlocked(lambda: self._answer_groups(answered))
         if answered:
             try:
                 self._unlocked(lambda: self._answer_groups(answered))
@@ -482,7 +486,7 @@ class Committer:
     def _answer_groups(self, groups: Sequence[Group]) -> None:
         told: list[Answers] = []
         for group in groups:
-            told += [(futures, answers()) for futures, answers in group.crowds]
+            told += map(_told, group.crowds)
             told.append(([one.future for one in group.waiting], [self._result(one) for one in group.waiting]))
         settle(self.answered, told)
         for group in groups:
@@ -556,3 +560,12 @@ class Committer:
 
     def _why(self) -> str:
         return f" ({self._counters.last_failure})" if self.stalled else ""
+
+
+def _told(crowd: Crowd) -> Answers:
+    """Return a crowd with its answers, or with the error for which there are none now."""
+    futures, answers = crowd
+    try:
+        return futures, answers()
+    except OncelogError as error:
+        return futures, [error] * len(futures)

@@ -51,9 +51,9 @@ Crowd = tuple[list[AckFuture], Callable[[], list[Ack | OncelogError]]]
 class Group:
     """Records that will be, or are, one block.
 
-    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its bytes and its place
-    are fixed), *landed* (storage has it, but perhaps not all before it: a crash could still take it back), *stored*
-    (durable, visible, acknowledged), or *failed* (``error`` says how).
+    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its place is fixed, and
+    its bytes are before storage sees them), *landed* (storage has it, but perhaps not all before it: a crash could
+    still take it back), *stored* (durable, visible, acknowledged), or *failed* (``error`` says how).
     """
 
     __slots__ = (
