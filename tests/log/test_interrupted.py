@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,6 +17,8 @@ import pytest
 
 import oncelog
 from oncelog.errors import Closed
+from oncelog.log.groups import Group
+from oncelog.log.run import Run
 from oncelog.log.writer import COLUMNS_MIN, Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders
@@ -158,6 +163,47 @@ def acknowledged(futures: dict[str, Future[Ack]]) -> dict[str, Ack]:
     """Return the acks of those that have one; the others have an error."""
     ended = {name: future.exception(timeout=30) for name, future in futures.items()}
     return {name: futures[name].result() for name, error in ended.items() if error is None}
+
+
+def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the lock is waited for, behind a write: who holds it goes on holding it."""
+    stored, taken, left = threading.Event(), threading.Event(), threading.Event()
+    held: list[bool] = []
+    store = Run.append
+
+    def append_while_locked(run: Run, group: Group) -> int:
+        end = store(run, group)
+        stored.set()
+        assert taken.wait(30)
+        return end
+
+    with oncelog.connect(tmp_path.as_uri()) as db, orders(db).writer() as writer:
+        writer.append(b"first")
+        lock = writer._committer.lock
+        monkeypatch.setattr(Run, "append", append_while_locked)
+        waiting = threading.main_thread().ident or 0
+
+        def decide() -> None:
+            assert stored.wait(30)
+            with lock:
+                taken.set()
+                while sys._current_frames()[waiting].f_code.co_name != "_unlocked":
+                    pass
+                os.kill(os.getpid(), signal.SIGINT)
+                left.wait(0.5)  # for ever, if all is well: it is waited for no longer than a mistake takes to show
+                held.append(lock.locked() and not left.is_set())
+
+        deciding = threading.Thread(target=decide)
+        deciding.start()
+        try:
+            writer.append(b"x", id="x", timeout_s=None)
+        except KeyboardInterrupt:
+            left.set()
+        deciding.join()
+        assert left.is_set()
+        assert held == [True]
+        monkeypatch.undo()
+        assert writer.append(b"x", id="x").duplicate
 
 
 def test_a_judge_that_fails_ends_nothing() -> None:

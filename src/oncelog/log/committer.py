@@ -27,6 +27,7 @@ from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
+_ONCE = (True,)
 
 _T = TypeVar("_T")
 
@@ -425,13 +426,7 @@ class Committer:
         request = self._uptime.ask(started_us)
         try:
             group.busy = True
-            try:
-                self.lock.release()  # an interrupt comes when a call is over: in here, or the lock would stay free
-                if group.block is None:
-                    self._run.encode(group)
-                end = self._run.append(group) if group.state == "offered" else 0  # else stopped meanwhile
-            finally:
-                self.lock.acquire()
+            end = self._unlocked(self._append, group)
         except BaseException as error:
             group.busy = False
             if group.block is None or not self._survivable(error):
@@ -467,6 +462,11 @@ class Committer:
                 self._unlocked(lambda: self._answer_groups(answered))
                 raise
 
+    def _append(self, group: Group) -> int:
+        if group.block is None:
+            self._run.encode(group)
+        return self._run.append(group) if group.state == "offered" else 0  # else stopped meanwhile
+
     def _acknowledge(self, answered: list[Group]) -> None:
         """Settle, in order, every block that has landed and has no other before it; note those to be answered."""
         while self._offered and self._offered[0].state == "landed":
@@ -492,12 +492,22 @@ class Committer:
         for group in groups:
             group.waiting, group.crowds = [], []
 
-    def _unlocked(self, work: Callable[[], _T]) -> _T:
+    def _unlocked(self, work: Callable[..., _T], *given: Group) -> _T:
+        """Let go of the lock while something is done. It is held again at the end, whatever interrupts.
+
+        Ctrl-C comes when a call is over, or ends a wait for the lock: what one call in C noted tells which it was.
+        """
         try:
-            self.changed.release()  # in here, as in ``offer``
-            return work()
+            self.lock.release()  # in here: interrupted behind it, the lock would stay free
+            return work(*given)
         finally:
-            self.changed.acquire()
+            held: list[bool] = []
+            try:
+                held.extend(map(self.lock.acquire, _ONCE))
+            except BaseException:
+                if not held:
+                    held.extend(map(self.lock.acquire, _ONCE))
+                raise
 
     # Failing.
 
