@@ -193,12 +193,15 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
                 left.wait(0.5)  # for ever, if all is well: it is waited for no longer than a mistake takes to show
                 held.append(lock.locked() and not left.is_set())
 
-        deciding = threading.Thread(target=decide)
-        deciding.start()
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests may have it ignored
         try:
+            deciding = threading.Thread(target=decide)
+            deciding.start()
             writer.append(b"x", id="x", timeout_s=None)
         except KeyboardInterrupt:
             left.set()
+        finally:
+            signal.signal(signal.SIGINT, before)
         deciding.join()
         assert left.is_set()
         assert held == [True]
