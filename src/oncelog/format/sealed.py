@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
+from oncelog.format.output import output
 from oncelog.format.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros
 
@@ -228,7 +229,7 @@ def to_staged(payload: pa.RecordBatch, schema: pa.Schema = STAGED_SCHEMA) -> pa.
 
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA, zstd_level: int = ZSTD_LEVEL) -> pa.Buffer:
     """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file."""
-    sink = pa.BufferOutputStream()
+    sink = output()
     row_groups = _row_groups(batches, schema)
     first = next(row_groups, schema.empty_table())
     is_staged = TIMESTAMP not in schema.names

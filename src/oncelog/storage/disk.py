@@ -23,6 +23,8 @@ from oncelog.storage.base import Chunk
 Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
 
+PAST_CACHE_BYTES_MIN = 8 << 20
+_PAST_CACHE_STEP_BYTES = 4 << 20
 _IOVECS_MAX = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -53,6 +55,10 @@ class Disk(Protocol):
 
     def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
         """Write all the chunks, one behind the other."""
+        ...
+
+    def write_whole(self, descriptor: int, chunks: Sequence[Chunk]) -> None:
+        """Write all that a new file is to have."""
         ...
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
@@ -149,6 +155,16 @@ class RealDisk:
         written = os.pwritev(descriptor, chunks, offset) if len(chunks) <= _IOVECS_MAX else 0
         if written != sum(map(len, chunks)):
             _write_rest(descriptor, chunks, offset, written)
+
+    def write_whole(self, descriptor: int, chunks: Sequence[Chunk]) -> None:
+        """Write a large file past the system's cache, where that can be done: it is synced at once, is read later if at
+        all, and in the cache it would be copied, and take the place of what is read now.
+        """
+        written = 0
+        if len(chunks) == 1 and isinstance(chunks[0], pa.Buffer) and chunks[0].size >= PAST_CACHE_BYTES_MIN:
+            written = _write_past_cache(descriptor, chunks[0])
+            chunks = [chunks[0].slice(written)]
+        self.write(descriptor, chunks, written)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read until the length or the file's end."""
@@ -305,6 +321,31 @@ def _write_rest(descriptor: int, chunks: Sequence[Chunk], offset: int, written: 
         written = os.pwritev(descriptor, views[first : first + _IOVECS_MAX], offset)
         if written == 0:
             raise OSError(errno.EIO, "a write made no progress")
+
+
+def _write_past_cache(descriptor: int, data: pa.Buffer) -> int:
+    """Write the beginning of a new file straight to the disk, and return how much of it: all whole pages, or less where
+    the memory or the file system is not fit for it.
+    """
+    if sys.platform != "linux" or data.address % mmap.PAGESIZE:
+        return 0
+    view = memoryview(data)
+    end = len(view) - len(view) % mmap.PAGESIZE
+    written = 0
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        while written < end:
+            step = os.pwrite(descriptor, view[written : min(written + _PAST_CACHE_STEP_BYTES, end)], written)
+            if not step:
+                break
+            written += step
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return written
 
 
 def _boot_id() -> str:

@@ -189,7 +189,7 @@ class Objects:
         path = self._home / TEMPORARY / name
         descriptor = self._disk.open(path, create=True, exclusive=True)
         try:
-            self._disk.write(descriptor, data, 0)
+            self._disk.write_whole(descriptor, data)
             self._disk.sync(descriptor)
         except OSError:
             with contextlib.suppress(OSError):

@@ -140,6 +140,10 @@ class SimulatedDisk:
                 raise _error(errno.EFBIG, path)
             file.write(data, offset)
 
+    def write_whole(self, descriptor: int, chunks: Sequence[Chunk]) -> None:
+        """Write all that a new file is to have, as ``write`` does."""
+        self.write(descriptor, chunks, 0)
+
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read from the page cache."""
         with self._call("read", self._path(descriptor)):
