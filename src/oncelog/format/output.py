@@ -1,14 +1,20 @@
-"""Where the bytes of a file are put together."""
+"""Where the bytes of a file are put together: memory that begins with a page, so that a disk can take it as it is, grows
+without being copied, and is used again, for the system clears whatever it gives away.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import sys
+from collections import deque
 
 import pyarrow as pa
 
-_FIRST_BYTES = 1 << 21
+FIRST_BYTES = 1 << 21
+SPARE_BYTES_MAX = 128 << 20
+_spare: deque[mmap.mmap] = deque(maxlen=2)
+"""Memory that nobody looks at any more: as much as is in use at a time, one file being made and one being stored."""
 
 
 def output() -> Output | pa.BufferOutputStream:
@@ -17,21 +23,20 @@ def output() -> Output | pa.BufferOutputStream:
 
 
 class Output:
-    """Memory that begins with a page, so that a disk can take it as it is, and grows without being copied."""
+    """Takes the bytes of one file."""
 
     closed = False
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory = _take()
         self._size = 0
-        self._in_large_pages()
 
     def write(self, data: bytes) -> int:
         """Take what comes next."""
         end = self._size + len(data)
         if end > len(self._memory):
             self._memory.resize(max(2 * len(self._memory), end))
-            self._in_large_pages()
+            _advise(self._memory, mmap.MADV_HUGEPAGE)
         self._memory[self._size : end] = data
         self._size = end
         return len(data)
@@ -47,10 +52,31 @@ class Output:
         """Do nothing: it is wanted yet."""
 
     def getvalue(self) -> pa.Buffer:
-        """Return all that was taken. Nothing can be written from then on."""
-        return pa.py_buffer(self._memory).slice(0, self._size)
+        """Return all that was taken; to be called once, at the end."""
+        address = pa.py_buffer(self._memory).address
+        return pa.foreign_buffer(address, self._size, base=_Lent(self._memory))
 
-    def _in_large_pages(self) -> None:
-        """Ask for few large pages instead of thousands of small ones, each of which costs a stop."""
-        with contextlib.suppress(OSError):  # a system that has none
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
+
+class _Lent:
+    """Memory that is looked at; kept, when nobody does any more, for the next file."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+
+    def __del__(self) -> None:
+        if len(self._memory) <= SPARE_BYTES_MAX:
+            _advise(self._memory, mmap.MADV_FREE)  # who is short of memory may have it
+            _spare.append(self._memory)
+
+
+def _take() -> mmap.mmap:
+    with contextlib.suppress(IndexError):
+        return _spare.pop()
+    memory = mmap.mmap(-1, FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    _advise(memory, mmap.MADV_HUGEPAGE)  # a few large pages cost less than thousands of small ones
+    return memory
+
+
+def _advise(memory: mmap.mmap, advice: int) -> None:
+    with contextlib.suppress(OSError):  # a system that does not know it
+        memory.madvise(advice)
