@@ -146,6 +146,7 @@ class _Runs:
         self._rows = rows
         self._rounds = rounds
         self._url = (folder / "db").as_uri()
+        self._output = folder / "output"
         self._counter = itertools.count()
 
     def all(self) -> list[Measurement]:
@@ -167,11 +168,14 @@ class _Runs:
         return self._spark.read.parquet(str(self._folder / "input"))
 
     def _rates(self, contenders: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-        """Return rows a second of each contender, round by round in turn, after a warm-up."""
+        """Return rows a second of each contender, round by round in turn, after a warm-up. What earlier rounds wrote is
+        removed off the clock.
+        """
         rows = self._input().count()
         rates: dict[str, list[float]] = {name: [] for name in contenders}
         for number in range(self._rounds + 1):
             for name, work in contenders.items():
+                self._clean()
                 took_s = timed(work)
                 if number or self._rounds == 1:
                     rates[name].append(rows / took_s)
@@ -186,7 +190,6 @@ class _Runs:
             options = {"url": self._url, "log": f"log-{next(self._counter)}", "create": "true", "noted": str(noted)}
             self._input().write.format("timed").options(**options).mode("append").save()
             shares.append(100 * float(noted.read_text()) / (time.perf_counter() - started))
-            self._keep_last()
 
         contenders = {
             OURS: ours,
@@ -203,24 +206,23 @@ class _Runs:
         )
         return [*found, share]
 
-    def _keep_last(self) -> None:
-        """Delete all logs but the newest, which the source reads."""
+    def _clean(self) -> None:
+        """Remove what was written, but for the newest log, which the source reads."""
+        shutil.rmtree(self._output, ignore_errors=True)
         with connect(self._url) as db:
-            for name in db.logs():
-                if name.startswith("log-") and name != self._last():
-                    db.delete(name)
+            for name in self._logs()[:-1]:
+                db.delete(name)
 
-    def _last(self) -> str:
+    def _logs(self) -> list[str]:
+        """Return the logs that were written, the newest last."""
         with connect(self._url) as db:
-            return max((name for name in db.logs() if name.startswith("log-")), key=lambda name: int(name[4:]))
+            return sorted((name for name in db.logs() if name.startswith("log-")), key=lambda name: int(name[4:]))
 
     def _parquet(self, table: DataFrame) -> None:
-        path = self._folder / "output"
-        shutil.rmtree(path, ignore_errors=True)
-        table.write.parquet(str(path))
+        table.write.parquet(str(self._output))
 
     def _source(self) -> list[Measurement]:
-        ours = {"url": self._url, "log": self._last(), "columns": "id,value"}
+        ours = {"url": self._url, "log": self._logs()[-1], "columns": "id,value"}
         first = str(self._folder / "input" / "0.parquet")
 
         def read(name: str, options: dict[str, str]) -> Callable[[], Any]:
@@ -239,7 +241,7 @@ class _Runs:
         """Return how long a micro-batch takes, beside the same with a sink that does nothing."""
         found = []
         batches = 5 if self._rounds == 1 else 40
-        reading = {"url": self._url, "log": self._last(), "maxOffsetsPerTrigger": "10", "startingOffsets": "0"}
+        reading = {"url": self._url, "log": self._logs()[-1], "maxOffsetsPerTrigger": "10", "startingOffsets": "0"}
         stream = self._spark.readStream.format("oncelog").options(**reading).load().select("id", "value")
         for name, format in ((NOOP, "nothing"), (OURS, "oncelog")):
             checkpoint = self._folder / f"checkpoint-{format}"

@@ -1,5 +1,5 @@
-"""Where the bytes of a file are put together: memory that begins with a page, so that a disk can take it as it is, grows
-without being copied, and is used again, for the system clears whatever it gives away.
+"""Where the bytes of a file are put together: memory that begins with a page, so that a disk can take it as it is;
+that grows without being copied; and that is used again, for the system clears whatever it gives away.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from oncelog.log.uptime import Uptime
 from oncelog.storage.base import LogHome
 
 Flags = NDArray[np.bool_]
+FILES_AT_ONCE = 8
+_Found = TypeVar("_Found")
 
 
 class Judged(NamedTuple):
@@ -37,6 +40,16 @@ class Judged(NamedTuple):
         """Return the rows of a file whose identities are flagged, sorted."""
         found = self.identities[number]
         return np.empty(0, np.int64) if found is None else np.sort(found.rows[flags[number]].astype(np.int64))
+
+
+def _each(ask: Callable[[Staged], _Found], staged: Sequence[Staged]) -> list[_Found]:
+    """Return what is asked of each file, several at a time when there are many: in a bucket it is waiting for the most
+    part, and the whole cluster waits with it.
+    """
+    if len(staged) < FILES_AT_ONCE:
+        return [ask(file) for file in staged]
+    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
+        return list(threads.map(ask, staged))
 
 
 class Adopter:
@@ -69,13 +82,13 @@ class Adopter:
         return [segment.first_position for segment in segments]
 
     def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
-        found: list[Identities | None] = []
-        for file in staged:
+        def read(file: Staged) -> Identities | None:
             try:
-                found.append(None if file.identities is None else adoption.read_identities(self._home, file.identities))
+                return None if file.identities is None else adoption.read_identities(self._home, file.identities)
             except NotFound as error:
                 raise _gone(file.key) from error
-        return found
+
+        return _each(read, staged)
 
     def _drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending. The committer's lock is held."""
@@ -125,9 +138,9 @@ class Adopter:
         if taken is not None:
             message = f"{taken}: was adopted before, and a staged file can be adopted once: nothing was adopted"
             raise InvalidArgument(message)
-        missing = next((file.key for file in staged if not self._home.exists(file.key)), None)
-        if missing is not None:
-            raise _gone(missing)
+        for file, exists in zip(staged, _each(lambda file: self._home.exists(file.key), staged), strict=True):
+            if not exists:
+                raise _gone(file.key)
 
     def overlap(self, staged: Sequence[Staged], deadline_us: int | None) -> list[NDArray[np.int64]]:
         """Return, for each file, the rows whose identity is in the log, or comes before them."""
