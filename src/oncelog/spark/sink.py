@@ -7,8 +7,6 @@ batch comes again; killed after it, the batch comes again and its mark says that
 
 from __future__ import annotations
 
-import functools
-import gc
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +64,7 @@ class _Sink:
         assert context is not None
         query = context.getLocalProperty(QUERY) or ""
         taken = Stager(self._open(), self._options).stage(batches)
-        _spare_what_is_loaded()
+        connections.spare_what_is_loaded()
         return Message(context.partitionId(), query, taken)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: Batch | None) -> Ingested:
@@ -93,14 +91,6 @@ class _Sink:
             return
         if gone:
             _logger.warning("log %s: %d staged files were never adopted and are removed", self._options.log, len(gone))
-
-
-@functools.cache
-def _spare_what_is_loaded() -> None:
-    """Have Spark, which collects garbage after every task, pass over what a worker's first task has loaded: to look at
-    it takes as long as to stage 200,000 rows.
-    """
-    gc.freeze()
 
 
 def query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
