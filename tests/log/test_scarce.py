@@ -14,6 +14,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format import columns
 from oncelog.log import adoption
+from oncelog.log.adopting import FILES_AT_ONCE
 from oncelog.log.adoption import Staged
 from oncelog.log.log import Log
 from oncelog.storage.local import LocalHome
@@ -134,6 +135,39 @@ def test_a_file_that_is_not_there_is_not_adopted() -> None:
                 writer.adopt([Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1)])
             assert writer.append(b"a").position == 0
         assert [entry.value for entry in log.read()] == [b"a"]
+
+
+@pytest.mark.parametrize("count", [1, FILES_AT_ONCE, 3 * FILES_AT_ONCE])
+def test_many_files_are_adopted_in_their_order(count: int) -> None:
+    """However many are looked at at once."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        files = [stage(log, b"%d" % number) for number in range(count)]
+        with log.writer() as writer:
+            assert writer.adopt(files) == list(range(count))
+        assert [entry.value for entry in log.read()] == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_many_files_are_adopted_though_no_thread_is_to_be_had() -> None:
+    """They are looked at one by one."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        files = [stage(log, b"%d" % number) for number in range(FILES_AT_ONCE)]
+        with log.writer() as writer:
+            assert writer.adopt(files) == list(range(FILES_AT_ONCE))
+
+
+def test_one_of_many_files_that_is_not_there_is_named() -> None:
+    """And none of the others is adopted."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        files = [stage(log, b"%d" % number) for number in range(FILES_AT_ONCE)]
+        files.insert(5, Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1))
+        with log.writer() as writer:
+            with pytest.raises(NotFound, match="gone"):
+                writer.adopt(files)
+            assert writer.append(b"a").position == 0
 
 
 def test_a_window_that_was_made_larger_holds_truncation_back() -> None:

@@ -36,7 +36,7 @@ class Output:
         end = self._size + len(data)
         if end > len(self._memory):
             self._memory.resize(max(2 * len(self._memory), end))
-            _advise(self._memory, mmap.MADV_HUGEPAGE)
+            _advise(self._memory, "MADV_HUGEPAGE")  # a few large pages cost less than thousands of small ones
         self._memory[self._size : end] = data
         self._size = end
         return len(data)
@@ -52,9 +52,10 @@ class Output:
         """Do nothing: it is wanted yet."""
 
     def getvalue(self) -> pa.Buffer:
-        """Return all that was taken; to be called once, at the end."""
-        address = pa.py_buffer(self._memory).address
-        return pa.foreign_buffer(address, self._size, base=_Lent(self._memory))
+        """Return all that was taken, and take no more: the memory is the caller's."""
+        address, lent = pa.py_buffer(self._memory).address, _Lent(self._memory)
+        del self._memory
+        return pa.foreign_buffer(address, self._size, base=lent)
 
 
 class _Lent:
@@ -65,18 +66,16 @@ class _Lent:
 
     def __del__(self) -> None:
         if len(self._memory) <= SPARE_BYTES_MAX:
-            _advise(self._memory, mmap.MADV_FREE)  # who is short of memory may have it
+            _advise(self._memory, "MADV_FREE")  # who is short of memory may have it
             _spare.append(self._memory)
 
 
 def _take() -> mmap.mmap:
     with contextlib.suppress(IndexError):
         return _spare.pop()
-    memory = mmap.mmap(-1, FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    _advise(memory, mmap.MADV_HUGEPAGE)  # a few large pages cost less than thousands of small ones
-    return memory
+    return mmap.mmap(-1, FIRST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _advise(memory: mmap.mmap, advice: int) -> None:
-    with contextlib.suppress(OSError):  # a system that does not know it
-        memory.madvise(advice)
+def _advise(memory: mmap.mmap, advice: str) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # a Python, or a system, that does not know it
+        memory.madvise(getattr(mmap, advice))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from oncelog.storage.base import LogHome
 
 Flags = NDArray[np.bool_]
 FILES_AT_ONCE = 8
-_Found = TypeVar("_Found")
+"""In a bucket, what is asked of a file is waiting for the most part, and a whole cluster waits with it."""
 
 
 class Judged(NamedTuple):
@@ -40,16 +39,6 @@ class Judged(NamedTuple):
         """Return the rows of a file whose identities are flagged, sorted."""
         found = self.identities[number]
         return np.empty(0, np.int64) if found is None else np.sort(found.rows[flags[number]].astype(np.int64))
-
-
-def _each(ask: Callable[[Staged], _Found], staged: Sequence[Staged]) -> list[_Found]:
-    """Return what is asked of each file, several at a time when there are many: in a bucket it is waiting for the most
-    part, and the whole cluster waits with it.
-    """
-    if len(staged) < FILES_AT_ONCE:
-        return [ask(file) for file in staged]
-    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
-        return list(threads.map(ask, staged))
 
 
 class Adopter:
@@ -88,7 +77,7 @@ class Adopter:
             except NotFound as error:
                 raise _gone(file.key) from error
 
-        return _each(read, staged)
+        return adoption.at_once(read, staged, FILES_AT_ONCE, FILES_AT_ONCE)
 
     def _drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending. The committer's lock is held."""
@@ -138,9 +127,9 @@ class Adopter:
         if taken is not None:
             message = f"{taken}: was adopted before, and a staged file can be adopted once: nothing was adopted"
             raise InvalidArgument(message)
-        for file, exists in zip(staged, _each(lambda file: self._home.exists(file.key), staged), strict=True):
-            if not exists:
-                raise _gone(file.key)
+        there = adoption.at_once(self._home.exists, [file.key for file in staged], FILES_AT_ONCE, FILES_AT_ONCE)
+        if not all(there):
+            raise _gone(staged[there.index(False)].key)
 
     def overlap(self, staged: Sequence[Staged], deadline_us: int | None) -> list[NDArray[np.int64]]:
         """Return, for each file, the rows whose identity is in the log, or comes before them."""

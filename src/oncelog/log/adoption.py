@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,8 @@ from oncelog.storage.base import LogHome
 
 _DIGESTS = 1 << 64
 _PART_NUMBERS = 1 << 18
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,10 +241,19 @@ def _alike(runs: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         numbers.sort()
         return np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
 
-    if parts == 1:
-        return repeated(0)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return np.concatenate(list(threads.map(repeated, range(parts))))
+    return np.concatenate(at_once(repeated, range(parts), os.cpu_count() or 1))
+
+
+def at_once(work: Callable[[_Part], _Result], parts: Sequence[_Part], count: int, parts_min: int = 2) -> list[_Result]:
+    """Return what ``work`` returns for each part, done by ``count`` threads if there are as many as ``parts_min``."""
+    if len(parts) < parts_min:
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(count, "oncelog-adoption") as threads:
+        try:
+            results = threads.map(work, parts)
+        except RuntimeError:  # there is no thread to be had, or Python is about to end
+            return [work(part) for part in parts]
+        return list(results)
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 from collections.abc import Mapping
+from typing import Literal
 
 from oncelog.connect import Database, connect
 from oncelog.log.log import Log
@@ -32,8 +33,9 @@ def log(url: str, name: str, storage: Mapping[str, str] | None = None, *, create
 
 
 @functools.cache
-def spare_what_is_loaded() -> None:
-    """Have Spark, which collects garbage after every task, pass over what the first task of a process has loaded: to
-    look at it takes as long as to stage 200,000 rows, or to read a million.
+def spare_what_is_loaded(task: Literal["read", "write"]) -> None:
+    """Have Spark, which collects garbage after every task, pass over what the first task of its kind has loaded: to
+    look at it takes as long as to write 200,000 rows, or to read a million.
     """
+    del task
     gc.freeze()

@@ -64,7 +64,7 @@ class _Sink:
         assert context is not None
         query = context.getLocalProperty(QUERY) or ""
         taken = Stager(self._open(), self._options).stage(batches)
-        connections.spare_what_is_loaded()
+        connections.spare_what_is_loaded("write")
         return Message(context.partitionId(), query, taken)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: Batch | None) -> Ingested:

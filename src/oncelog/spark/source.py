@@ -65,7 +65,7 @@ class Rows:
             whole = pa.RecordBatch.from_arrays(arrays, schema=wanted) if arrays else found.select([])
             for row in range(0, whole.num_rows, BATCH_ROWS_MAX):
                 yield whole.slice(row, BATCH_ROWS_MAX)
-        connections.spare_what_is_loaded()
+        connections.spare_what_is_loaded("read")
 
     def _batches(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         log = self.open()

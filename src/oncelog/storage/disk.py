@@ -24,6 +24,7 @@ Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
 
 PAST_CACHE_BYTES_MIN = 8 << 20
+"""From here on the system's cache costs more than it gives: smaller files are mostly read again soon."""
 _PAST_CACHE_STEP_BYTES = 4 << 20
 _IOVECS_MAX = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +24,9 @@ def test_it_says_what_was_written(parts: list[tuple[bytes, int]]) -> None:
         sink.write(piece)
     whole = b"".join(pieces)
     assert sink.tell() == len(whole)
-    assert sink.getvalue().to_pybytes() == whole
+    data = sink.getvalue()
+    assert data.to_pybytes() == whole
+    assert isinstance(sink, pa.BufferOutputStream) or data.address % mmap.PAGESIZE == 0
 
 
 @pytest.mark.parametrize("rows", [0, 1, 500_000])
@@ -36,10 +40,51 @@ def test_a_table_written_into_it(rows: int) -> None:
     assert pq.read_table(pa.BufferReader(data)).equals(table)
 
 
-def test_what_was_told_outlives_it() -> None:
-    """The memory lives as long as anybody looks at it."""
+def made(content: bytes, times: int = 5 << 20) -> pa.Buffer:
+    """Return a file of one byte over and over."""
     sink = output()
-    sink.write(b"x" * (5 << 20))
-    part = sink.getvalue().slice(3 << 20)
-    del sink
-    assert part.to_pybytes() == b"x" * (2 << 20)
+    sink.write(content * times)
+    return sink.getvalue()
+
+
+def test_what_was_told_outlives_it() -> None:
+    """The memory is not used again as long as anybody looks at a part of it, however it was come by."""
+    looks = [
+        made(b"a").slice(3 << 20),
+        memoryview(made(b"b"))[7:],
+        np.frombuffer(made(b"c"), np.uint8)[: 1 << 20],
+        pa.BufferReader(made(b"d")).read_buffer(1 << 20),
+    ]
+    others = [made(b"x") for _ in range(4)]
+    assert [set(bytes(memoryview(look))) for look in looks] == [{ord(letter)} for letter in "abcd"]
+    del others
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Arrow's own memory")
+def test_memory_is_used_again() -> None:
+    """What nobody looks at any more is where the next file is put, also a shorter one."""
+    address = made(b"a").address
+    assert made(b"b").address == address
+    again = made(b"c", 10)
+    assert (again.address, again.to_pybytes()) == (address, b"c" * 10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Arrow's own memory")
+def test_memory_that_was_handed_over_is_not_written_to() -> None:
+    """Neither a second look nor a late write can come to somebody else's file."""
+    sink = output()
+    sink.write(b"a")
+    kept = sink.getvalue()
+    with pytest.raises(AttributeError):
+        sink.getvalue()
+    with pytest.raises(AttributeError):
+        sink.write(b"b")
+    assert kept.to_pybytes() == b"a"
+
+
+@pytest.mark.parametrize("advice", ["MADV_FREE", "MADV_HUGEPAGE"])
+def test_a_python_that_does_not_know_an_advice(monkeypatch: pytest.MonkeyPatch, advice: str) -> None:
+    """It does without."""
+    monkeypatch.delattr(mmap, advice, raising=False)
+    assert made(b"a").to_pybytes() == b"a" * (5 << 20)
+    assert made(b"b").to_pybytes() == b"b" * (5 << 20)
