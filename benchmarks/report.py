@@ -47,7 +47,7 @@ def figure(value: float, unit: str) -> str:
     ('3.21 M records/s', '32.1 ms', '812 records/s')
     """
     if unit == "s":
-        return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+        return f"{value:.2f} s" if abs(value) >= 1 else f"{1000 * value:.3g} ms"
     if unit in ("x", "% slower", "MB", "M/s"):
         return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
     for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

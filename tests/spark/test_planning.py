@@ -66,6 +66,14 @@ def test_large_records_make_small_tasks() -> None:
     assert len(found) == -(-1000 // (BYTES_MAX >> 20))
 
 
+@pytest.mark.parametrize(("millions", "tasks"), [(1, 2), (4, 8), (10, 10), (100, 100)])
+def test_tasks_are_larger_where_there_are_many(millions: int, tasks: int) -> None:
+    """A small log is shared out among a few, and a large one does not begin a task for every half second's work."""
+    count = millions * 1_000_000
+    found = cut(extents(count, record_bytes=140), 0, count, partitions_min=None, records_max=None)
+    assert tasks <= len(found) <= tasks + max(2, tasks // 8)  # they end between row groups
+
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 

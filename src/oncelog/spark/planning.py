@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from oncelog.format.sealed import ROW_GROUP_ROWS
 from oncelog.log.info import Extent
 
-RECORDS_MAX = 500_000
-BYTES_MAX = 64 << 20
-"""What one task reads unless it is told otherwise: a second's work or so."""
+RECORDS, RECORDS_MAX = 500_000, 1_000_000
+BYTES, BYTES_MAX = 64 << 20, 128 << 20
+TASKS = 8
+"""What one task reads unless it is told otherwise: half a second's work or so, and as much again where that leaves
+several tasks, for each of them costs its start.
+"""
 
 
 def cut(
@@ -20,7 +23,7 @@ def cut(
 
     A range ends where an extent does if one ends in its second half; within an extent it ends between row groups.
     """
-    most = records_max if records_max is not None else _records_max(extents)
+    most = records_max if records_max is not None else _records_max(extents, end - start)
     wanted = max(partitions_min or 1, -(-(end - start) // most))
     bounds = [extent.first_position for extent in extents]
     ranges: list[tuple[int, int]] = []
@@ -33,14 +36,20 @@ def cut(
     return ranges
 
 
-def _records_max(extents: Sequence[Extent]) -> int:
-    """Return how many records of this log make a task's worth of bytes."""
+def _records_max(extents: Sequence[Extent], count: int) -> int:
+    """Return how many of so many records of this log a task reads."""
+    most = _share(count, RECORDS, RECORDS_MAX)
     stored = [extent for extent in extents if extent.bytes]
     records = sum(extent.records for extent in stored)
     if not records:
-        return RECORDS_MAX
+        return most
     record_bytes = max(1.0, sum(extent.bytes for extent in stored) / records)
-    return max(1, min(RECORDS_MAX, int(BYTES_MAX / record_bytes)))
+    return max(1, min(most, int(_share(int(count * record_bytes), BYTES, BYTES_MAX) / record_bytes)))
+
+
+def _share(whole: int, least: int, most: int) -> int:
+    """Return how much of a whole one of several tasks has: no less than ``least``, and no more than ``most``."""
+    return min(most, max(least, -(-whole // TASKS)))
 
 
 def _stop(bounds: Sequence[int], start: int, ideal: int) -> int:
