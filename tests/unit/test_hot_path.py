@@ -1,7 +1,6 @@
 """Hot paths stay hot: Python function calls are counted, nothing is clocked, so a busy machine changes no verdict."""
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,12 @@ import xxhash
 
 import oncelog
 from oncelog import LogSettings, Record, Window
-from oncelog.dedup.kernels import choose
 from oncelog.errors import CorruptionError
 from oncelog.format import block
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 
-KEYS = 100_000
+KEYS = 30_000
 CALLS_PER_ROW_MAX = 0.1
 """Work is done in chunks of a few thousand rows, each some eighty calls."""
 
@@ -29,16 +27,6 @@ CONTENT_CALLS_PER_ROW_MAX = 5
 
 APPEND_CALLS_MAX = 105
 SUBMIT_CALLS_MAX = 45
-
-
-@pytest.fixture(autouse=True)
-def by_numpy() -> Iterator[None]:
-    """Count what numpy's way costs, whatever this process has loaded: with compiled loops, one log in a hundred has so
-    unlucky a key for numbered ids that some of them are placed one by one.
-    """
-    choose("0")
-    yield
-    choose(os.environ.get("ONCELOG_FAST"))
 
 
 @pytest.fixture(params=["explicit", "content", "off"])

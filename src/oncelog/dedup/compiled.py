@@ -17,6 +17,7 @@ PRIME_OF_TWO = np.uint64(2**31 - 1)
 """The primes of the two families. A compiler divides by what it knows at a fraction of the cost."""
 
 _HALF = np.uint64(32)
+_PART = np.uint64(2**32 - 1)
 _TAG = np.uint64(0xFFFF)
 
 
@@ -123,8 +124,8 @@ def find(  # noqa: PLR0917
         tag = np.uint16(high & _TAG)
         found = np.int64(-1)
         for side in range(2):
-            half = (high if side == 0 else low) >> _HALF
-            first = np.int64(half * scale >> _HALF) * 8
+            half = high if side == 0 else low
+            first = np.int64(((half ^ half >> _HALF) & _PART) * scale >> _HALF) * 8
             for slot in range(first, first + 8):
                 if tags[slot] != tag:
                     continue
@@ -154,8 +155,9 @@ def insert(  # noqa: PLR0917
     count = 0
     scale = np.uint64(buckets)
     for row in range(len(keys)):
-        chosen = np.int64((keys[row, 0] >> _HALF) * scale >> _HALF) * 8
-        other = np.int64((keys[row, 1] >> _HALF) * scale >> _HALF) * 8
+        high, low = keys[row, 0], keys[row, 1]
+        chosen = np.int64(((high ^ high >> _HALF) & _PART) * scale >> _HALF) * 8
+        other = np.int64(((low ^ low >> _HALF) & _PART) * scale >> _HALF) * 8
         slot, second = chosen + cursors[chosen >> 3], other + cursors[other >> 3]
         if numbers[other + ((second + 1) & 7)] < numbers[chosen + ((slot + 1) & 7)]:
             slot = second
@@ -170,7 +172,7 @@ def insert(  # noqa: PLR0917
                 count += 1
                 continue
         numbers[slot] = added[row]
-        tags[slot] = np.uint16(keys[row, 0] & _TAG)
+        tags[slot] = np.uint16(high & _TAG)
         cursors[slot >> 3] = (slot + 1) & 7
     return count
 

@@ -25,6 +25,7 @@ _BUCKET_BITS = 3
 _SLOT_MASK = BUCKET_SLOTS - 1
 _TAG_MASK = 0xFFFF
 _HALF = 32
+_PART_MASK = (1 << _HALF) - 1
 _NUMBER_MAX = (1 << 32) - 1
 _CHUNK_KEYS = 10240
 _FEW = 12
@@ -65,13 +66,21 @@ class Slots:
         return self._tags.nbytes + self._numbers.nbytes + self._cursors.nbytes + spill + highs
 
     def _pair(self, high: int, low: int) -> tuple[int, int]:
-        return (high >> _HALF) * self._buckets >> _HALF, (low >> _HALF) * self._buckets >> _HALF
+        """Return the buckets of a key. Both parts of each half have a say: one alone, a sum over what the id says, puts
+        numbered ids close together where the log's secret is unlucky.
+        """
+        buckets = self._buckets
+        one = ((high ^ high >> _HALF) & _PART_MASK) * buckets >> _HALF
+        return one, ((low ^ low >> _HALF) & _PART_MASK) * buckets >> _HALF
 
-    def _scale(self, halves: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Turn the upper halves of keys into buckets, in place."""
-        halves *= np.uint64(self._buckets)
-        halves >>= np.uint64(_HALF)
-        return halves.view(np.int64)
+    def _pairs(self, keys: Keys) -> NDArray[np.int64]:
+        """Return the buckets of keys, in two columns."""
+        parts = keys >> np.uint64(_HALF)
+        parts ^= keys
+        parts &= np.uint64(_PART_MASK)
+        parts *= np.uint64(self._buckets)
+        parts >>= np.uint64(_HALF)
+        return parts.view(np.int64)
 
     # Finding
 
@@ -109,7 +118,7 @@ class Slots:
 
     def _same_tags(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows of keys, and the slots in their buckets, that have the same tag; a row may have several."""
-        buckets = self._scale(keys >> np.uint64(_HALF))
+        buckets = self._pairs(keys)
         tags = keys.view(np.uint16)[:, 0]
         stored = self._tag_rows.take(buckets, mode="clip").view(np.uint16).reshape(-1, 2 * BUCKET_SLOTS)
         same = np.flatnonzero(stored == tags[:, None])
@@ -148,8 +157,8 @@ class Slots:
     def find_one(self, high: int, low: int, tail: int) -> int:
         """Return the handle of one key, or -1."""
         tag, buckets, view = high & _TAG_MASK, self._buckets, self._tag_view
-        one = (high >> _HALF) * buckets >> _HALF << _BUCKET_BITS
-        two = (low >> _HALF) * buckets >> _HALF << _BUCKET_BITS
+        one = ((high ^ high >> _HALF) & _PART_MASK) * buckets >> _HALF << _BUCKET_BITS  # as ``_pair``, without a call
+        two = ((low ^ low >> _HALF) & _PART_MASK) * buckets >> _HALF << _BUCKET_BITS
         # Nearly always no slot of the two buckets has the tag.
         if tag in view[one : one + BUCKET_SLOTS].tolist() or tag in view[two : two + BUCKET_SLOTS].tolist():
             slot = self._slot_of(high, low, tail)
@@ -162,15 +171,14 @@ class Slots:
 
     def _slot_of(self, high: int, low: int, tail: int) -> int:
         """Return the slot that has the key, or -1."""
-        tag, buckets, view = high & _TAG_MASK, self._buckets, self._tag_view
-        first = (high >> _HALF) * buckets >> _HALF << _BUCKET_BITS
-        tags = view[first : first + BUCKET_SLOTS].tolist()
-        slot = self._slot_in(tags, first, high, low, tail) if tag in tags else -1
-        if slot >= 0:
-            return slot
-        first = (low >> _HALF) * buckets >> _HALF << _BUCKET_BITS
-        tags = view[first : first + BUCKET_SLOTS].tolist()
-        return self._slot_in(tags, first, high, low, tail) if tag in tags else -1
+        tag, view = high & _TAG_MASK, self._tag_view
+        for bucket in self._pair(high, low):
+            first = bucket << _BUCKET_BITS
+            tags = view[first : first + BUCKET_SLOTS].tolist()
+            slot = self._slot_in(tags, first, high, low, tail) if tag in tags else -1
+            if slot >= 0:
+                return slot
+        return -1
 
     def _slot_in(self, tags: list[int], first: int, high: int, low: int, tail: int) -> int:
         """Return the slot of a bucket that has the key, given the bucket's tags."""
@@ -206,7 +214,7 @@ class Slots:
         free slot wait until no claim is open: to make room for them, others may have to move.
         """
         numbers = (handles - self._base).astype(np.uint32)
-        buckets = self._scale((keys >> np.uint64(_HALF)).T.copy())
+        buckets = self._pairs(keys).T.copy()
         tags = keys.view(np.uint16)[:, 0].copy()
         crowded: list[int] = []
         while len(numbers) > _FEW:
@@ -251,7 +259,8 @@ class Slots:
     def insert_one(self, high: int, low: int, handle: int, tail: int) -> None:
         """Put one key in."""
         buckets, base, cursors, numbers = self._buckets, self._base, self._cursor_view, self._number_view
-        chosen, other = (high >> _HALF) * buckets >> _HALF, (low >> _HALF) * buckets >> _HALF
+        chosen = ((high ^ high >> _HALF) & _PART_MASK) * buckets >> _HALF  # as ``_pair``, without a call
+        other = ((low ^ low >> _HALF) & _PART_MASK) * buckets >> _HALF
         cursor, second = cursors[chosen], cursors[other]
         age = numbers[(chosen << _BUCKET_BITS) | (cursor + 1) & _SLOT_MASK]
         if numbers[(other << _BUCKET_BITS) | (second + 1) & _SLOT_MASK] < age:
