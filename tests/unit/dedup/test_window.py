@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from oncelog.dedup import slots
+from oncelog.dedup.kernels import choose
 from oncelog.dedup.window import Window
 
 FOREVER_US = 10**15
@@ -83,6 +85,21 @@ def test_no_key_is_lost_in_a_crowded_table(buckets: int, monkeypatch: pytest.Mon
             range(max(0, 100 * round_ - 200), 100 * round_ + 100)
         )
         assert [window.find_one(high, low) for high, low in live.tolist()] == window.find(live).tolist()
+
+
+@pytest.mark.parametrize("wish", ["0", "1"])
+@pytest.mark.parametrize("near", [0, 1])
+def test_keys_that_are_alike_in_one_part_do_not_crowd(near: int, wish: str) -> None:
+    """One sum over numbered ids may put them close together; the other then spreads them, and none is spilled."""
+    parts = np.random.default_rng(5).integers(0, 2**32, (20_000, 2, 2), dtype=np.uint64)
+    parts[:, :, near] >>= np.uint64(12)
+    window = Window(FOREVER_US, 20_000)
+    choose(wish)
+    try:
+        store(window, parts[:, :, 0] << np.uint64(32) | parts[:, :, 1], 0)
+    finally:
+        choose(os.environ.get("ONCELOG_FAST"))
+    assert not window._slots.spill
 
 
 def test_spilled_keys_do_not_pile_up() -> None:
