@@ -16,8 +16,8 @@ from benchmarks.measure import Measurement, Plan
 from benchmarks.records import Batch, Source
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog.connect import Database
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import FETCHERS, IN_FLIGHT_MAX, ObjectStorage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import FETCHERS, IN_FLIGHT_MAX, ObjectStorage
 
 WORKLOAD = "in a bucket (SeaweedFS on this machine)"
 BLOCK_RECORDS = 10_000

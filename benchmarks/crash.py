@@ -21,8 +21,8 @@ from benchmarks.redis_stream import Redis
 from benchmarks.sqlite import SQLite
 from oncelog import LogSettings
 from oncelog.connect import Database
-from oncelog.storage.disk import RealDisk
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.disk import RealDisk
+from oncelog.storage.local.home import LocalStorage
 
 WORKLOAD = "open after a crash"
 KEYS = 100_000

@@ -18,8 +18,8 @@ from oncelog.connect import Database
 from oncelog.dedup import kernels
 from oncelog.settings import Seal
 from oncelog.storage.base import Chunk
-from oncelog.storage.disk import RealDisk
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.disk import RealDisk
+from oncelog.storage.local.home import LocalStorage
 
 Ids = Literal["explicit", "content", "off"]
 Way = Literal["append_arrow", "append_arrow, 10 commits a call", "append_many"]

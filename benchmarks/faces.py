@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks.measure import Measurement, Plan, timed
 from oncelog import LogSettings, ProducerPolicy, Record, Subscription
 from oncelog.connect import Database
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 
 SEQUENCED = "append by a producer, 100-byte values, 10,000 a commit"

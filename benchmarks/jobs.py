@@ -19,7 +19,7 @@ from benchmarks.records import Source
 from oncelog import LogSettings, Window
 from oncelog.connect import connect
 from oncelog.log.log import Log
-from oncelog.spark import session
+from oncelog.spark.session import session
 
 WORKLOAD = "jobs, 10 M records on two cores"
 STARTED = "jobs, from the command to its end, a log of ten records"

@@ -22,7 +22,7 @@ from benchmarks.records import Source
 from benchmarks.redis_stream import Redis
 from oncelog import Message
 from oncelog.connect import Database
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 
 WORKLOAD = "queue: send, deliver and acknowledge, 100-byte values"
 LATENCY = "queue: from send to an idle consumer"

@@ -10,8 +10,8 @@ from benchmarks.records import Batch
 from oncelog.format import block
 from oncelog.format.intake import normalise
 from oncelog.settings import LogSettings
-from oncelog.storage.disk import RealDisk
-from oncelog.storage.filler import ZeroFiller
+from oncelog.storage.local.disk import RealDisk
+from oncelog.storage.local.filler import ZeroFiller
 
 _SEGMENT_BYTES = LogSettings().segment_bytes
 _WRITER = bytes(block.WRITER_BYTES)

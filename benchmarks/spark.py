@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 from benchmarks.measure import Measurement, Plan, timed
 from benchmarks.records import Source
 from oncelog.connect import connect
-from oncelog.spark import session
-from oncelog.spark.options import WriteOptions
-from oncelog.spark.sink import BatchWriter
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import BatchWriter
+from oncelog.spark.session import session
 from pyspark_oncelog import DefaultSource
 
 if TYPE_CHECKING:

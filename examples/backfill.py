@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 import oncelog
 from oncelog.clock import SYSTEM
-from oncelog.spark import mistakes, spec
-from oncelog.spark.pipeline import Outcome, Pipeline
+from oncelog.spark.pipeline import mistakes, spec
+from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

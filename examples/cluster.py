@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 
 from examples import orders
 from oncelog.clock import SYSTEM
-from oncelog.spark import mistakes, spec
-from oncelog.spark.pipeline import Outcome, Pipeline
+from oncelog.spark.pipeline import mistakes, spec
+from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 
 SPEC = """\
 name = "orders"

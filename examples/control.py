@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oncelog.spark import session
+from oncelog.spark.session import session
 
 
 def main(input: str, format: str, files_a_batch: str, output: str, checkpoint: str) -> None:

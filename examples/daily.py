@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 
 from examples import orders
 from oncelog.clock import SYSTEM
-from oncelog.spark import mistakes, spec
-from oncelog.spark.pipeline import Pipeline
+from oncelog.spark.pipeline import mistakes, spec
+from oncelog.spark.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 
 from examples.counting import Counted
-from oncelog.spark import page, plots, report
-from oncelog.spark.history import History
-from oncelog.spark.page import Figure, Section
-from oncelog.spark.plots import Series
+from oncelog.spark.pipeline.history import History
+from oncelog.spark.report import page, plots, report
+from oncelog.spark.report.page import Figure, Section
+from oncelog.spark.report.plots import Series
 
 FATES = ("stored", "duplicate", "conflict")
 

@@ -31,35 +31,35 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that a log has, or those of the option ``columns``."""
-        from oncelog.spark import schema
-        from oncelog.spark.options import ReadOptions
+        from oncelog.spark.connector import schema
+        from oncelog.spark.connector.options import ReadOptions
 
         return schema.of(ReadOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the log as it is now."""
-        from oncelog.spark.options import ReadOptions
-        from oncelog.spark.source import BatchReader
+        from oncelog.spark.connector.options import ReadOptions
+        from oncelog.spark.connector.source import BatchReader
 
         return BatchReader(ReadOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads the log as it grows."""
-        from oncelog.spark.options import ReadOptions
-        from oncelog.spark.streaming import StreamReader
+        from oncelog.spark.connector.options import ReadOptions
+        from oncelog.spark.connector.streaming import StreamReader
 
         return StreamReader(ReadOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Return what appends a table to the log."""
-        from oncelog.spark.options import WriteOptions
-        from oncelog.spark.sink import BatchWriter
+        from oncelog.spark.connector.options import WriteOptions
+        from oncelog.spark.connector.sink import BatchWriter
 
         return BatchWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Return what appends micro-batches to the log, each once."""
-        from oncelog.spark.options import WriteOptions
-        from oncelog.spark.sink import StreamWriter
+        from oncelog.spark.connector.options import WriteOptions
+        from oncelog.spark.connector.sink import StreamWriter
 
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)

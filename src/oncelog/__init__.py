@@ -30,19 +30,19 @@ from oncelog.errors import (
 
 if _typing.TYPE_CHECKING:
     from oncelog.connect import Database, connect
-    from oncelog.queue.consumer import Delivery
-    from oncelog.queue.inbox import Inbox
-    from oncelog.queue.inbox_effect import Effect
-    from oncelog.queue.inbox_worker import Worker, worker
-    from oncelog.queue.message import Message
+    from oncelog.inbox.effect import Effect
+    from oncelog.inbox.inbox import Inbox
+    from oncelog.queue.deliver.consumer import Delivery
     from oncelog.queue.queue import Queue
-    from oncelog.queue.retry import RetryPolicy
-    from oncelog.queue.settings import QueueSettings
+    from oncelog.queue.rules.message import Message
+    from oncelog.queue.rules.retry import RetryPolicy
+    from oncelog.queue.rules.settings import QueueSettings
     from oncelog.settings import LogSettings, ProducerPolicy, Window
     from oncelog.streams.events import CaughtUp, EventAck, StreamEvent, StreamInfo
     from oncelog.streams.streams import Streams
     from oncelog.streams.subscription import Subscription
     from oncelog.types import Ack, ColumnAcks, Entry, Record
+    from oncelog.workers.worker import Worker, worker
 
 __all__ = [
     "Ack",
@@ -92,26 +92,26 @@ _LATER = {
     "CaughtUp": "streams.events",
     "ColumnAcks": "types",
     "Database": "connect",
-    "Delivery": "queue.consumer",
-    "Effect": "queue.inbox_effect",
+    "Delivery": "queue.deliver.consumer",
+    "Effect": "inbox.effect",
     "Entry": "types",
     "EventAck": "streams.events",
-    "Inbox": "queue.inbox",
+    "Inbox": "inbox.inbox",
     "LogSettings": "settings",
-    "Message": "queue.message",
+    "Message": "queue.rules.message",
     "ProducerPolicy": "settings",
     "Queue": "queue.queue",
-    "QueueSettings": "queue.settings",
+    "QueueSettings": "queue.rules.settings",
     "Record": "types",
-    "RetryPolicy": "queue.retry",
+    "RetryPolicy": "queue.rules.retry",
     "StreamEvent": "streams.events",
     "StreamInfo": "streams.events",
     "Streams": "streams.streams",
     "Subscription": "streams.subscription",
     "Window": "settings",
-    "Worker": "queue.inbox_worker",
+    "Worker": "workers.worker",
     "connect": "connect",
-    "worker": "queue.inbox_worker",
+    "worker": "workers.worker",
 }
 """In which module a name is that is loaded on its first use."""
 

@@ -12,25 +12,25 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
+from oncelog import names
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
-from oncelog.log import names
-from oncelog.log.copying import Copied, Copy, Progress
-from oncelog.log.creating import open_log
-from oncelog.log.handle import Handle
+from oncelog.handle import Handle
+from oncelog.log.jobs.copy import Copied, Copy, Progress
 from oncelog.log.log import Log
-from oncelog.log.manifests import Manifests, version_key
-from oncelog.log.policies import Policies
+from oncelog.log.open_log import open_log
+from oncelog.log.stored.manifests import Manifests, version_key
+from oncelog.log.stored.policies import Policies
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import REMOVING, Storage
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spark starts process after process
-    from oncelog.queue.database import StateDatabase
     from oncelog.queue.queue import Queue
-    from oncelog.queue.settings import QueueSettings
+    from oncelog.queue.rules.settings import QueueSettings
+    from oncelog.queue.state.database import StateDatabase
     from oncelog.streams.streams import Streams
 
 kernels.choose(os.environ.get("ONCELOG_FAST"))
@@ -133,7 +133,7 @@ class Database(Handle):
         ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
         the same object as long as it is not closed.
         """
-        from oncelog.queue.opening import open_queue  # noqa: PLC0415
+        from oncelog.queue.open_queue import open_queue  # noqa: PLC0415
 
         self._check_usable()
         with self._queues_lock:
@@ -160,7 +160,7 @@ class Database(Handle):
 
     def queues(self, *, state: str | None = None) -> list[str]:
         """Return the names of the queues there are, those of dead letters too, sorted."""
-        from oncelog.queue.states import queue_names  # noqa: PLC0415
+        from oncelog.queue.state.open_state import queue_names  # noqa: PLC0415
 
         self._check_usable()
         with self._queues_lock:
@@ -173,7 +173,7 @@ class Database(Handle):
         let go, or workers hold messages; ``force`` does not ask them. Cut short, it is there for nobody: delete it
         again.
         """
-        from oncelog.queue.deleting import delete_queue  # noqa: PLC0415
+        from oncelog.queue.delete import delete_queue  # noqa: PLC0415
 
         self._check_usable()
         with self._queues_lock:
@@ -188,7 +188,7 @@ class Database(Handle):
             )
 
     def _state_of(self, url: str | None) -> StateDatabase:
-        from oncelog.queue.states import open_state  # noqa: PLC0415
+        from oncelog.queue.state.open_state import open_state  # noqa: PLC0415
 
         if url not in self._states:
             self._states[url] = open_state(url, self._storage, self._clock)
@@ -324,8 +324,8 @@ def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Stor
         )
         raise InvalidArgument(message)
     try:
-        from oncelog.storage.bucket import Bucket  # noqa: PLC0415  who has no bucket needs no client of one
-        from oncelog.storage.object import ObjectStorage  # noqa: PLC0415
+        from oncelog.storage.bucket.bucket import Bucket  # noqa: PLC0415  who has no bucket needs no client of one
+        from oncelog.storage.bucket.home import ObjectStorage  # noqa: PLC0415
     except ImportError as error:
         message = f"{url!r}: buckets need a package that is not installed: pip install 'oncelog[object]'"
         raise Unsupported(message) from error

@@ -115,7 +115,7 @@ def test_a_file_is_there_only_when_it_is_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("oncelog.cli.sinks.RowSink.write", full)
+        patched.setattr("oncelog.cli.records.sinks.RowSink.write", full)
         done = call("log", "cat", orders, "--output", str(file))
     assert (done.code, done.err) == (3, b"error: No space left on device\n")
     assert [path.name for path in target.iterdir()] == ["orders.jsonl"]

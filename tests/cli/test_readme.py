@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import oncelog
-from oncelog.cli.outcome import ExitCode
+from oncelog.cli.terminal.outcome import ExitCode
 from tests.cli.shell import TIMEOUT_S, environment
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -21,11 +21,11 @@ import oncelog
 from oncelog import Ack, LogBusy, OncelogError, WriterFenced
 from oncelog.clock import SystemClock
 from oncelog.connect import Database
-from oncelog.log import asking
 from oncelog.log.log import Log
+from oncelog.log.takeover import handover
 from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from tests.crash.work import LOG, Step, checksum, next_step, number_of, path_of, record
 
 POLL_S = 0.02
@@ -64,7 +64,7 @@ def zygote(url: str) -> None:
 
 def fighter(url: str) -> None:
     """Bear writers that ask for the log, and let it go, sooner than usual."""
-    asking.TENURE_S, asking.LOOK_S, asking.ANSWER_S, asking.POLL_S = 0.2, 0.05, 0.5, 0.02
+    handover.TENURE_S, handover.LOOK_S, handover.ANSWER_S, handover.POLL_S = 0.2, 0.05, 0.5, 0.02
     zygote(url)
 
 

@@ -13,11 +13,11 @@ import pytest
 import redis.asyncio
 
 from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable
-from oncelog.queue.inbox import Inbox
-from oncelog.queue.inbox_effect import Effect
-from oncelog.queue.inbox_leases import Keeper
-from oncelog.queue.inbox_steps import Steps
-from oncelog.queue.inbox_store import Claim
+from oncelog.inbox.effect import Effect
+from oncelog.inbox.inbox import Inbox
+from oncelog.inbox.leases import Keeper
+from oncelog.inbox.steps import Steps
+from oncelog.inbox.store import Claim
 from tests.inbox.places import AnyPlace
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import oncelog
 from oncelog import Effect, IdConflict, Inbox, InvalidArgument
-from oncelog.queue.inbox_keys import known
+from oncelog.inbox.keys import known
 
 
 class Confluent:

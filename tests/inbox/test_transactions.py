@@ -20,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from oncelog import Inbox, InvalidArgument, LeaseLost, Unavailable, Unsupported
-from oncelog.queue.inbox_sql import SqlConnection
-from oncelog.queue.inbox_states import Identity
-from oncelog.queue.inbox_steps import Steps
+from oncelog.inbox.decisions import Identity
+from oncelog.inbox.steps import Steps
+from oncelog.inbox.stores.sql import SqlConnection
 from tests.inbox.places import INSERT, AnyPlace, Place
 from tests.inbox.proxy import Proxy
 

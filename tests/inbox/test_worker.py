@@ -30,8 +30,9 @@ from oncelog import (
     RetryPolicy,
     Unavailable,
 )
-from oncelog.queue import inbox_retention, inbox_worker
-from oncelog.queue.inbox_worker import Worker
+from oncelog.workers import retention
+from oncelog.workers import worker as worker_module
+from oncelog.workers.worker import Worker
 from tests.inbox.places import AnyPlace, Place, Restarted
 from tests.queue.servers import postgresql
 
@@ -210,7 +211,7 @@ def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, monk
     """PostgreSQL is stopped, also under a handler at work, and started again: the worker waits, takes nothing, and goes
     on without a lost attempt or a double effect.
     """
-    monkeypatch.setattr(inbox_worker, "_REST_S_MAX", 0.1)
+    monkeypatch.setattr(worker_module, "_REST_S_MAX", 0.1)
     attempts: list[tuple[str, int]] = []
     until = Until()
 
@@ -323,7 +324,7 @@ def test_a_letter_that_is_sent_back_meanwhile_keeps_its_key(
         delivery.nack("dead", retry=False)
         place.age()
         monkeypatch.setattr(queue, "stats", redriven_after)
-        assert inbox_retention.prune(inbox, queue, "mailer") == 0
+        assert retention.prune(inbox, queue, "mailer") == 0
     place.close()
 
 
@@ -331,7 +332,7 @@ def test_keys_are_forgotten_through_asynchronous_connections(
     queue: Queue, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose inbox is asynchronous forgets old keys too, and goes on."""
-    monkeypatch.setattr(inbox_worker, "_PRUNE_S", 0.0)
+    monkeypatch.setattr(worker_module, "_PRUNE_S", 0.0)
     place = Place("psycopg", postgres_url)
     with place.inbox(retention_s=3600, topic="emails", group="mailer") as plain:
         with plain.once("old"):
@@ -390,7 +391,7 @@ def test_keys_are_kept_while_their_messages_can_come(kind: AnyPlace, queue: Queu
             with inbox.once("of another", topic="other"):
                 pass
             kind.age()
-            assert inbox_retention.prune(inbox, queue, "mailer") == 1
+            assert retention.prune(inbox, queue, "mailer") == 1
         assert inbox.show("0:0:m0") == []
         assert [len(inbox.show(f"0:0:m{number}")) for number in (1, 2)] == [1, 1]
     with kind.inbox(retention_s=60) as short, pytest.raises(InvalidArgument, match="at least as long"):
@@ -528,7 +529,7 @@ def test_keys_are_forgotten_past_a_message_that_cannot_be_read(db: Database, que
         with inbox.once("old"):
             pass
         place.age()
-        assert inbox_retention.prune(inbox, queue, "mailer") == 1
+        assert retention.prune(inbox, queue, "mailer") == 1
     place.close()
 
 

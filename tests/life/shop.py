@@ -13,15 +13,17 @@ from oncelog.connect import Database
 from oncelog.dedup.identity import Hasher
 from oncelog.format import columns
 from oncelog.limits import KIB, MIB
-from oncelog.log import adoption, sealing, snapshots
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest import staging
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.log.manifests import Known
-from oncelog.log.scan import Scan
+from oncelog.log.read.scan import Scan
+from oncelog.log.stored import snapshots
+from oncelog.log.stored.manifests import Known
+from oncelog.log.upkeep import sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.base import LogHome, Storage
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
@@ -163,7 +165,7 @@ def known(log: Log) -> Known:
 
 def stage(log: Log, *batches: Sequence[Record], clock: Clock | None = None) -> Staged:
     """Stage records as a file that can be adopted, as anybody may without the log's writer."""
-    return adoption.stage(log._home, hasher(log), clock or log._clock, map(columns.from_records, batches))
+    return staging.stage(log._home, hasher(log), clock or log._clock, map(columns.from_records, batches))
 
 
 def stage_many(log: Log, first: int, count: int) -> Staged:
@@ -171,7 +173,7 @@ def stage_many(log: Log, first: int, count: int) -> Staged:
     numbers = np.arange(first, first + count).astype(str)
     ids = pa.array(np.char.add("adopted-", numbers), pa.string())
     payload = columns.normalise(pa.table({"value": ids.cast(pa.binary()), "id": ids}))
-    return adoption.stage(log._home, hasher(log), log._clock, [payload])
+    return staging.stage(log._home, hasher(log), log._clock, [payload])
 
 
 def hasher(log: Log) -> Hasher:

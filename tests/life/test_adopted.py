@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
-from oncelog.log import recovery
-from oncelog.log.adopted import RUNS_MIN, Adopted
+from oncelog.log.stored.adopted_ids import RUNS_MIN, Adopted
+from oncelog.log.takeover import recovery
 from tests.life.shop import SETTINGS, Shop, plain, stage
 
 DURATION_US = 10

@@ -18,9 +18,10 @@ from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.format import columns
-from oncelog.log import adoption, sealing
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest import staging
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
@@ -162,7 +163,7 @@ def test_what_cannot_be_staged_or_adopted(quick: Shop) -> None:
     log = quick.log(SETTINGS)
     for nothing in ([], [columns.from_records([])]):
         with pytest.raises(InvalidArgument):
-            adoption.stage(log._home, hasher(log), quick.clock, nothing)
+            staging.stage(log._home, hasher(log), quick.clock, nothing)
     staged = stage(log, plain([1]))
     bad: list[list[Staged]] = [
         [],

@@ -16,9 +16,9 @@ from oncelog.errors import (
 )
 from oncelog.format.identities import Identities
 from oncelog.limits import KIB
-from oncelog.log import adopted
-from oncelog.log import manifests as manifests_module
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest.staging import Staged
+from oncelog.log.stored import adopted_ids
+from oncelog.log.stored import manifests as manifests_module
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock
@@ -197,11 +197,11 @@ def test_identities_whose_halves_are_alike_are_told_apart() -> None:
     keys = np.array([[5, 9], [5, 1], [5, 4], [7, 1], [1, 1], [5, 6]], np.uint64)
     found = Identities.sorted(keys, np.arange(6, dtype=np.uint64), np.arange(6, dtype=np.uint32))
     assert found.rows.tolist() == [4, 1, 2, 5, 0, 3]
-    at = adopted.search(found, keys)
+    at = adopted_ids.search(found, keys)
     assert found.rows[at].tolist() == list(range(6))
     missing = np.array([[5, 5], [5, 10], [0, 0], [7, 2], [9, 9]], np.uint64)
-    assert adopted.search(found, missing).tolist() == [-1] * 5
-    assert adopted.search(found, np.empty((0, 2), np.uint64)).tolist() == []
+    assert adopted_ids.search(found, missing).tolist() == [-1] * 5
+    assert adopted_ids.search(found, np.empty((0, 2), np.uint64)).tolist() == []
 
 
 def test_staging_is_anybody_s(quick: Shop) -> None:

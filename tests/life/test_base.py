@@ -17,9 +17,10 @@ from oncelog.format.base import Base, decode, encode
 from oncelog.format.manifest import Segment
 from oncelog.format.snapshot import ProducerMark
 from oncelog.limits import KIB
-from oncelog.log import bases, sealing, snapshots
 from oncelog.log.log import Log
-from oncelog.log.manifests import Manifests
+from oncelog.log.stored import bases, snapshots
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, ProducerPolicy, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock

@@ -14,12 +14,12 @@ import oncelog
 from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Window
 from oncelog.connect import Database
 from oncelog.limits import KIB
-from oncelog.log.copying import Copy
+from oncelog.log.jobs.copy import Copy
 from oncelog.log.log import Log
 from oncelog.storage.base import Storage
-from oncelog.storage.bucket import Bucket
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.storage.memory import MemoryStorage
-from oncelog.storage.object import ObjectStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage

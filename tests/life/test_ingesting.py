@@ -11,11 +11,12 @@ import pytest
 
 from oncelog.errors import IdConflict, InvalidArgument, NotFound, Unsupported
 from oncelog.limits import MARK_S_MAX, MARKED_BATCHES_MAX
-from oncelog.log import marks, sealing
-from oncelog.log.adoption import Staged
-from oncelog.log.ingesting import Ingested, OnConflict, OnReplay
+from oncelog.log.ingest import batch_marks
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.log.marks import Batch
+from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record
@@ -221,7 +222,7 @@ def test_a_producer_belongs_to_its_query(quick: Shop) -> None:
 
 def test_marks_are_kept_for_the_active(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks expire after long inactivity, and the least recently active goes when there are too many."""
-    monkeypatch.setattr(marks, "MARKS_MAX", 3)
+    monkeypatch.setattr(batch_marks, "MARKS_MAX", 3)
     log = quick.log(SETTINGS)
     for number in range(5):
         ingest(log, [plain([number])], batch(0, f"p{number}"))

@@ -14,7 +14,7 @@ import pytest
 from oncelog.clock import Clock
 from oncelog.format.manifest import INLINE_SEGMENTS_MAX, PAGE_SEGMENTS, File, Manifest, Segment
 from oncelog.limits import KIB
-from oncelog.log.manifests import Change, Known, Manifests
+from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk
 from oncelog.storage.memory import MemoryHome

@@ -11,13 +11,14 @@ import pytest
 
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.limits import KIB, MIB
-from oncelog.log import leases, reader, retention, sealing
-from oncelog.log import manifests as manifests_module
 from oncelog.log.log import Log
-from oncelog.log.manifests import Manifests
-from oncelog.log.retention import Truncation
+from oncelog.log.read import leases, reader
+from oncelog.log.stored import manifests as manifests_module
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.upkeep import retention, sealing
+from oncelog.log.upkeep.retention import Truncation
 from oncelog.settings import LogSettings, Window
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk

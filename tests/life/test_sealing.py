@@ -20,15 +20,15 @@ from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, IdConflict, InvalidArgument, NotFound, PartialOverlap
 from oncelog.limits import KIB, MIB
-from oncelog.log import manifests as manifests_module
-from oncelog.log import sealing
 from oncelog.log.log import Log
-from oncelog.log.scan import Scan
-from oncelog.log.sealing import Sealing
+from oncelog.log.read.scan import Scan
+from oncelog.log.stored import manifests as manifests_module
+from oncelog.log.upkeep import sealing
+from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed

@@ -10,9 +10,9 @@ import pytest
 
 from oncelog import AppendErrors, InvalidArgument, NotFound, OncelogError, Record
 from oncelog.connect import Database
-from oncelog.log import sealing
 from oncelog.log.log import Log
-from oncelog.log.manifests import Manifests
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.upkeep import sealing
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 

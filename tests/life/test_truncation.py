@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from oncelog.connect import Database
-from oncelog.log import retention
-from oncelog.log.leases import Lease
-from oncelog.log.retention import Truncation
+from oncelog.log.read.leases import Lease
+from oncelog.log.upkeep import retention
+from oncelog.log.upkeep.retention import Truncation
 from oncelog.settings import Window
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed

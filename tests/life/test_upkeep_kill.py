@@ -17,7 +17,7 @@ import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.log.reader import Tail
+from oncelog.log.read.reader import Tail
 from tests.crash.processes import ROOT
 from tests.crash.work import LOG, record
 from tests.life.upkeep import Upkeep

@@ -18,10 +18,10 @@ import pytest
 from oncelog.errors import Closed, CorruptionError, NotFound, PartialOverlap, Unavailable
 from oncelog.format.manifest import Segment
 from oncelog.limits import KIB, MIB
-from oncelog.log import sealing
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.log.reader import Tail
+from oncelog.log.read.reader import Tail
+from oncelog.log.upkeep import sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.base import LogHome

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from oncelog.errors import Closed, IdConflict, NotFound, PartialOverlap
-from oncelog.log import retention
-from oncelog.log.retention import Truncation
+from oncelog.log.upkeep import retention
+from oncelog.log.upkeep.retention import Truncation
 from oncelog.settings import Idempotence
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record

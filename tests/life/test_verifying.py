@@ -16,14 +16,17 @@ from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log import adoption, recovery, sealing, snapshots
-from oncelog.log.adopted import Adopted
+from oncelog.log.append.open_segment import Run
+from oncelog.log.ingest import staging
+from oncelog.log.jobs.verify import Finding, Verification
 from oncelog.log.log import Log
-from oncelog.log.recovery import Recovered
-from oncelog.log.run import Run
-from oncelog.log.verifying import Finding, Verification
+from oncelog.log.stored import snapshots
+from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.takeover import recovery
+from oncelog.log.takeover.recovery import Recovered
+from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, Window
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.types import Record
@@ -437,7 +440,7 @@ def test_identities_that_are_not_those_of_the_records(shop: Shop) -> None:
     """They are believed by the next writer, so when they lie ids may be stored twice: an error."""
     log = adopted(shop)
     (key,) = [key for key in shop.home.list(sealing.PREFIX) if key.endswith(".ids")]
-    true = adoption.read_identities(shop.home, key)
+    true = staging.read_identities(shop.home, key)
     for name, lie in (("low", true.low + 1), ("fingerprints", true.fingerprints + 1), ("rows", true.rows[::-1])):
         fields = {each: getattr(true, each) for each in Identities.__struct_fields__} | {name: lie}
         shop.home.delete(key)

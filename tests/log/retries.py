@@ -8,7 +8,7 @@ from oncelog import limits
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.log.writer import Writer
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.log_fixtures import duplicate_of

@@ -13,7 +13,7 @@ import oncelog
 from oncelog.connect import Database
 from oncelog.errors import OncelogError
 from oncelog.storage.base import Storage
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.log_contract import LogContract

@@ -20,7 +20,7 @@ from oncelog.format import block, gather, snapshot
 from oncelog.format.snapshot import Snapshot
 from oncelog.limits import KIB, MIB
 from oncelog.settings import LogSettings, Window
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.types import Entry, Record

@@ -17,8 +17,8 @@ import pytest
 
 import oncelog
 from oncelog.errors import Closed
-from oncelog.log.groups import Group
-from oncelog.log.run import Run
+from oncelog.log.append.groups import Group
+from oncelog.log.append.open_segment import Run
 from oncelog.log.writer import COLUMNS_MIN, Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders

@@ -20,13 +20,13 @@ import pytest
 from oncelog.dedup.window import Window as DedupWindow
 from oncelog.errors import Closed, Unavailable
 from oncelog.limits import KIB, MIB
-from oncelog.log import recovery
 from oncelog.log.log import Log
-from oncelog.log.recovery import Recovered
+from oncelog.log.takeover import recovery
+from oncelog.log.takeover.recovery import Recovered
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.base import Chunk
-from oncelog.storage.segment_writer import LocalSegmentWriter
+from oncelog.storage.local.segment_writer import LocalSegmentWriter
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record

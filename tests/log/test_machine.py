@@ -24,9 +24,10 @@ from hypothesis.stateful import (
 from oncelog.dedup.window import Window as DedupWindow
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, PartialOverlap, WriterFenced
 from oncelog.limits import KIB
-from oncelog.log import recovery, snapshots
 from oncelog.log.log import Log
-from oncelog.log.recovery import Recovered
+from oncelog.log.stored import snapshots
+from oncelog.log.takeover import recovery
+from oncelog.log.takeover.recovery import Recovered
 from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence, LogSettings, Window
 from oncelog.testing.faults import Killed, When

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from oncelog.errors import OncelogError, Unavailable
-from oncelog.log.groups import Group
-from oncelog.log.run import Run
+from oncelog.log.append.groups import Group
+from oncelog.log.append.open_segment import Run
 from oncelog.log.writer import COLUMNS_MIN
 from oncelog.types import Record
 from tests.log.watched import orders

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from oncelog.errors import AppendErrors, InvalidArgument, PartialOverlap
 from oncelog.limits import KIB
-from oncelog.log import bases, snapshots
 from oncelog.log.log import Log
+from oncelog.log.stored import bases, snapshots
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record

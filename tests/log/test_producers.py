@@ -14,8 +14,8 @@ import pytest
 from oncelog.connect import Database
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, PartialOverlap, Unavailable, WriterFenced
 from oncelog.limits import KIB
-from oncelog.log import snapshots
 from oncelog.log.log import Log
+from oncelog.log.stored import snapshots
 from oncelog.settings import LogSettings, ProducerPolicy, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock

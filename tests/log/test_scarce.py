@@ -13,11 +13,11 @@ from oncelog import LogSettings, Record, Window
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format import columns
-from oncelog.log import adoption
-from oncelog.log.adopting import FILES_AT_ONCE
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest import staging
+from oncelog.log.ingest.adopter import FILES_AT_ONCE
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.storage.local import LocalHome
+from oncelog.storage.local.home import LocalHome
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_tail_of_a_log_without_a_writer_waits_idly(tmp_path: Path, monkeypatch
 def stage(log: Log, *values: bytes) -> Staged:
     """Stage records without ids."""
     hasher = Hasher(log._known.manifest.secret)
-    return adoption.stage(log._home, hasher, log._clock, [columns.from_records([Record(value) for value in values])])
+    return staging.stage(log._home, hasher, log._clock, [columns.from_records([Record(value) for value in values])])
 
 
 def test_a_file_is_adopted_once_ids_or_not() -> None:

@@ -12,7 +12,7 @@ import pytest
 import oncelog
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, NotFound, WriterFenced
-from oncelog.log import snapshots
+from oncelog.log.stored import snapshots
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.types import Ack

@@ -15,7 +15,7 @@ from oncelog.connect import Database
 from oncelog.errors import IdConflict, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block
 from oncelog.settings import Window
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk

@@ -16,10 +16,10 @@ from oncelog.connect import Database
 from oncelog.errors import NotFound, OncelogError
 from oncelog.limits import MIB
 from oncelog.log.writer import Writer
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import FETCHER, ObjectHome, ObjectStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
-from oncelog.storage.object import FETCHER, ObjectHome, ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk

@@ -8,8 +8,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
-from oncelog.log import asking
-from oncelog.storage.bucket import Bucket
+from oncelog.log.takeover import handover
+from oncelog.storage.bucket.bucket import Bucket
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def memory_bucket() -> Bucket:
 @pytest.fixture
 def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let holders of a log answer at once, and keep it; whoever asks is patient."""
-    monkeypatch.setattr(asking, "TENURE_S", 600.0)
-    monkeypatch.setattr(asking, "LOOK_S", 0.01)
-    monkeypatch.setattr(asking, "ANSWER_S", 60.0)
-    monkeypatch.setattr(asking, "POLL_S", 0.005)
+    monkeypatch.setattr(handover, "TENURE_S", 600.0)
+    monkeypatch.setattr(handover, "LOOK_S", 0.01)
+    monkeypatch.setattr(handover, "ANSWER_S", 60.0)
+    monkeypatch.setattr(handover, "POLL_S", 0.005)

@@ -10,11 +10,11 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import LogBusy, Unavailable, WriterFenced
-from oncelog.log import asking, recovery
 from oncelog.log import writer as writer_module
 from oncelog.log.log import Log
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectStorage
+from oncelog.log.takeover import handover, recovery
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 
 LONG_S = 60.0
@@ -32,7 +32,7 @@ def _prompt(prompt: None) -> None:
 
 def test_a_holder_lets_go_when_it_is_asked(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had taken is stored, what comes later is refused as not written, and the one who asked goes on."""
-    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    monkeypatch.setattr(handover, "TENURE_S", 0.0)
     old = orders(memory_bucket).writer()
     future = old.submit(b"taken", id="1")
     with orders(memory_bucket).writer(wait_s=LONG_S) as new:
@@ -70,7 +70,7 @@ def test_a_holder_that_does_not_answer_is_fenced(memory_bucket: Bucket, monkeypa
     holder = orders(cut).writer()
     assert holder.append(b"v", id="1").position == 0
     cut.cut_off()
-    monkeypatch.setattr(asking, "ANSWER_S", 0.01)
+    monkeypatch.setattr(handover, "ANSWER_S", 0.01)
     with orders(memory_bucket).writer() as writer:
         assert writer.append(b"v", id="1").duplicate
         cut.faults.heal()
@@ -86,8 +86,8 @@ def test_a_holder_that_answers_and_dies_is_fenced(memory_bucket: Bucket, monkeyp
     with pytest.raises(LogBusy):
         orders(memory_bucket).writer(wait_s=0)
     cut.cut_off()
-    monkeypatch.setattr(asking, "TENURE_S", 0.01)
-    monkeypatch.setattr(asking, "ANSWER_S", 0.01)
+    monkeypatch.setattr(handover, "TENURE_S", 0.01)
+    monkeypatch.setattr(handover, "ANSWER_S", 0.01)
     with orders(memory_bucket).writer(wait_s=LONG_S) as writer:
         assert writer.append(b"v").position == 0
     cut.faults.heal()
@@ -108,7 +108,7 @@ def test_by_force_nobody_is_asked(memory_bucket: Bucket) -> None:
 
 def test_questions_and_answers_are_cleared_away(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that changes hands a thousand times is not littered with them."""
-    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    monkeypatch.setattr(handover, "TENURE_S", 0.0)
     writers = [orders(memory_bucket).writer(wait_s=LONG_S) for _ in range(5)]
     for writer in writers:
         writer.close()
@@ -119,7 +119,7 @@ def test_a_holder_that_cannot_store_what_it_took_lets_go_all_the_same(
     memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was on its way has an unknown outcome. It is not told to try again, which would be in vain for ever."""
-    monkeypatch.setattr(asking, "TENURE_S", 0.0)
+    monkeypatch.setattr(handover, "TENURE_S", 0.0)
     monkeypatch.setattr(writer_module, "TIMEOUT_S", 0.01)
     faulty = FaultyBucket(memory_bucket)
     log = orders(faulty)
@@ -129,7 +129,7 @@ def test_a_holder_that_cannot_store_what_it_took_lets_go_all_the_same(
         lambda kind, what: Unavailable("full") if (kind, "/segments/" in what) == ("create", True) else None
     )
     future = holder.submit(b"v", id="1")
-    memory_bucket.create(f"logs/orders/{asking.request_key(log.info().epoch)}", [b"asked"])
+    memory_bucket.create(f"logs/orders/{handover.request_key(log.info().epoch)}", [b"asked"])
     error = future.exception(LONG_S)
     assert isinstance(error, WriterFenced)
     assert error.outcome == "unknown"
@@ -155,13 +155,13 @@ def test_a_writer_that_lost_its_log_looks_no_more(memory_bucket: Bucket) -> None
 @pytest.mark.parametrize("answer", [b"", b"soon", b"-1", b"9" * 5_000, "²".encode()])
 def test_an_answer_that_no_writer_gives(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     """It is worth no more than the longest a writer may ask for."""
-    monkeypatch.setattr(asking, "ANSWER_S", 0.0)
+    monkeypatch.setattr(handover, "ANSWER_S", 0.0)
     cut = FaultyBucket(memory_bucket)
     holder = orders(cut)
     dead = holder.writer()
     cut.cut_off()
-    monkeypatch.setattr(asking, "TENURE_S", 0.01)
-    memory_bucket.create(f"logs/orders/{asking.answer_key(orders(memory_bucket).info().epoch)}", [answer])
+    monkeypatch.setattr(handover, "TENURE_S", 0.01)
+    memory_bucket.create(f"logs/orders/{handover.answer_key(orders(memory_bucket).info().epoch)}", [answer])
     with orders(memory_bucket).writer(wait_s=LONG_S) as writer:
         assert writer.append(b"v").position == 0
     cut.faults.heal()

@@ -30,8 +30,8 @@ from oncelog.errors import (
 )
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk, LogHome
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import IN_FLIGHT_MAX, ObjectStorage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.writing import fill, read_all
@@ -385,7 +385,7 @@ class TestErrors:
 
     def test_without_the_client(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who lacks the package is told its name."""
-        for name in [name for name in sys.modules if name.startswith(("obstore", "oncelog.storage.bucket"))]:
+        for name in [name for name in sys.modules if name.startswith(("obstore", "oncelog.storage.bucket.bucket"))]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, "obstore", None)
         with pytest.raises(Unsupported, match=r"oncelog\[object\]"):

@@ -13,8 +13,8 @@ import oncelog
 from oncelog import Entry
 from oncelog.connect import Database
 from oncelog.storage.base import Chunk
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectHome, ObjectStorage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectHome, ObjectStorage
 from tests.crash.history import Acked, History
 from tests.crash.processes import Process
 from tests.crash.shop import Shop

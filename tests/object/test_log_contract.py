@@ -9,9 +9,9 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import OncelogError
-from oncelog.log import asking
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectHome, ObjectStorage
+from oncelog.log.takeover import handover
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectHome, ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.log_contract import LogContract
 from oncelog.testing.log_fixtures import Reopen
@@ -56,7 +56,7 @@ class Buckets(LogContract):
             bucket, database = opened[-1]
             if crash:
                 bucket.cut_off()
-                monkeypatch.setattr(asking, "ANSWER_S", 0.0)  # there is nobody who could
+                monkeypatch.setattr(handover, "ANSWER_S", 0.0)  # there is nobody who could
             else:
                 database.close()
             opened.append(_connected(inner))

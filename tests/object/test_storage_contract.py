@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from oncelog.storage.base import LogHome, Storage
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectStorage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.contract import SegmentsContract, StorageContract
 

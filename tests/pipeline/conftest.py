@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oncelog.spark import session
+from oncelog.spark.session import session
 from tests.pipeline.shop import Shop
 
 if TYPE_CHECKING:

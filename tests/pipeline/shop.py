@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import NotFound
-from oncelog.spark import checking
-from oncelog.spark.pipeline import Outcome, Pipeline
+from oncelog.spark.pipeline import check
+from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ class Shop:
 
     def run(self, spark: SparkSession) -> Outcome:
         """Run the pipeline until all there is has gone through."""
-        given, mistakes = checking.check(self.spec)
+        given, mistakes = check.check(self.spec)
         assert given is not None
         assert [mistake for mistake in mistakes if mistake.severity == "error"] == []
         return Pipeline(given, self.folder, SYSTEM).run(lambda _: None, spark=spark)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import InvalidArgument
-from oncelog.log import repeats
+from oncelog.log.jobs import find_repeats
 from oncelog.log.log import Log
 
 SMALL = LogSettings(window=Window(max_keys=3), segment_bytes=64 * 1024, seal="off")
@@ -79,7 +79,7 @@ def test_several_passes_find_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         log = db.log("orders", SMALL, create=True)
         fill(log, [str(number % 40) for number in range(100)])
         whole = log.audit()
-        monkeypatch.setattr(repeats, "RECORDS_A_PASS", 9)
+        monkeypatch.setattr(find_repeats, "RECORDS_A_PASS", 9)
         assert log.audit() == whole
         assert whole.duplicates == 60
 
@@ -124,7 +124,7 @@ def test_repeated_is_what_a_dictionary_says(numbers: list[int]) -> None:
         if number in first:
             expected[place] = first[number]
         first.setdefault(number, place)
-    again, positions, firsts = repeats.repeated(keys, places)
+    again, positions, firsts = find_repeats.repeated(keys, places)
     assert again[:, 1].tolist() == [numbers[len(numbers) - 1 - place] for place in positions]
     assert dict(zip(positions.tolist(), firsts.tolist(), strict=True)) == expected
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_done_is_told_before_spark_starts(
     call: Call, arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A wrong name costs no start of Spark."""
-    monkeypatch.setattr("oncelog.spark.session.start", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr("oncelog.spark.session.session.start", lambda *_, **__: pytest.fail("Spark was started"))
     monkeypatch.chdir(tmp_path)
     done = call(*arguments)
     assert done.code == 2
@@ -145,7 +145,7 @@ def test_jobs_by_the_tasks_of_a_spark(
         masters.append(master)
         return Lent(spark)
 
-    monkeypatch.setattr("oncelog.spark.session.start", start)
+    monkeypatch.setattr("oncelog.spark.session.session.start", start)
     call("log", "create", "orders", "--max-keys", "2")
     with oncelog.connect(url) as db, db.log("orders").writer() as writer:
         for id in ("a", "b", "c", "a"):

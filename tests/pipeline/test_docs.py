@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oncelog.spark import mistakes
-from oncelog.spark.spec import Spec
+from oncelog.spark.pipeline import mistakes
+from oncelog.spark.pipeline.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 SPECS = [

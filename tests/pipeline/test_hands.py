@@ -13,9 +13,9 @@ import pytest
 import oncelog
 from oncelog import LogSettings, Record, Window
 from oncelog.errors import CorruptionError, NotFound
-from oncelog.log.hands import Desk, Threads
+from oncelog.log.jobs.workers import Desk, Threads
 from oncelog.log.log import Log
-from oncelog.spark.tasks import Tasks
+from oncelog.spark.session.tasks import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,10 @@ from typing import IO
 import msgspec
 import pytest
 
-from oncelog.spark import history, report
-from oncelog.spark.history import Batch, Ended, Event, History, Started
-from oncelog.spark.pipeline import Outcome
+from oncelog.spark.pipeline import history
+from oncelog.spark.pipeline.history import Batch, Ended, Event, History, Started
+from oncelog.spark.pipeline.pipeline import Outcome
+from oncelog.spark.report import report
 
 
 def batch(number: int, *, rows: int, stored: int, conflicts: int = 0, leg: history.Leg = "into the log") -> Batch:

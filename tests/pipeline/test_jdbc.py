@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from oncelog.spark import analysing, checking
+from oncelog.spark.pipeline import check, check_with_spark
 from tests.pipeline.conftest import DRIVER
 from tests.pipeline.shop import Shop
 from tests.queue.servers import postgresql
@@ -87,10 +87,10 @@ def test_what_the_database_refuses_is_told_before_anything_runs(shop: Shop, spar
     right = shop.spec.read_text()
     for good, bad, words in WRONG:
         shop.spec.write_text(right.replace(good, bad, 1))
-        given, found = checking.check(shop.spec)
+        given, found = check.check(shop.spec)
         assert given is not None
         assert [one for one in found if one.severity == "error"] == []
-        _, (mistake,) = analysing.check(shop.spec, given, spark)
+        _, (mistake,) = check_with_spark.check(shop.spec, given, spark)
         assert words in mistake.what
         assert (mistake.line, "\n" in mistake.what) == (2, False)
         assert mistake.suggestion

@@ -19,9 +19,9 @@ import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.settings import LogSettings, Window
-from oncelog.spark import checking
-from oncelog.spark.history import Batch
-from oncelog.spark.pipeline import Pipeline
+from oncelog.spark.pipeline import check
+from oncelog.spark.pipeline.history import Batch
+from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
@@ -94,7 +94,7 @@ def test_followed_until_it_is_asked_to_stop(shop: Shop, spark: SparkSession) -> 
         if batch.exported == 6:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    given, _ = checking.check(shop.spec)
+    given, _ = check.check(shop.spec)
     assert given is not None
     outcome = Pipeline(given, shop.folder, SYSTEM).run(tell, follow=True, spark=spark)
     assert told[-1] == 6

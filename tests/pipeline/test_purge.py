@@ -12,10 +12,10 @@ import pytest
 
 import oncelog
 from oncelog import LogSettings, Window
-from oncelog.cli.reading import position_of
+from oncelog.cli.records.reading import position_of
 from oncelog.connect import Database
 from oncelog.errors import Unsupported
-from oncelog.log import purging
+from oncelog.log.jobs import purge
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
@@ -175,7 +175,7 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
 
 def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tidies up beside the purge takes its files away: what they became is looked at again."""
-    write_anew = purging.write_anew
+    write_anew = purge.write_anew
     merged: list[str] = []
 
     def late(*given: Any) -> Any:
@@ -185,7 +185,7 @@ def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monke
             log.seal()
         return write_anew(*given)
 
-    monkeypatch.setattr(purging, "write_anew", late)
+    monkeypatch.setattr(purge, "write_anew", late)
     done = log.purge(remove=True)
     assert (done.records, done.duplicates, done.purged, done.files, done.unsealed) == (16, 3, 3, 1, 0)
     assert [entry.position for entry in log.read()] == [*KEPT, 14, 15]

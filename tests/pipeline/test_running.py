@@ -8,9 +8,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from oncelog.errors import InvalidArgument, OncelogError
-from oncelog.spark import analysing, checking, history, jobs, report
-from oncelog.spark.history import History
-from oncelog.spark.pipeline import Pipeline
+from oncelog.spark.pipeline import check, check_with_spark, history, jobs
+from oncelog.spark.pipeline.history import History
+from oncelog.spark.pipeline.pipeline import Pipeline
+from oncelog.spark.report import report
 from tests.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:
@@ -235,19 +236,19 @@ def test_spark_finds_the_rest_of_the_mistakes(  # noqa: PLR0917
 ) -> None:
     """Columns that are not there, and SQL that is wrong, are found on their line before anything runs."""
     shop.change((good, bad))
-    given, mistakes = checking.check(shop.spec)
+    given, mistakes = check.check(shop.spec)
     assert given is not None
     assert mistakes == [] or given.source.path is not None
-    _, found = analysing.check(shop.spec, given, spark)
+    _, found = check_with_spark.check(shop.spec, given, spark)
     assert [(one.key, one.line) for one in found] == [(key, line)]
     assert hint in (found[0].suggestion or "")
 
 
 def test_right_spec_has_no_mistakes_for_spark(shop: Shop, spark: SparkSession) -> None:
     """And tells the columns of the records."""
-    given, _ = checking.check(shop.spec)
+    given, _ = check.check(shop.spec)
     assert given is not None
-    assert analysing.check(shop.spec, given, spark) == ("struct<order_id:string,amount:bigint>", [])
+    assert check_with_spark.check(shop.spec, given, spark) == ("struct<order_id:string,amount:bigint>", [])
 
 
 # Jobs of one line.

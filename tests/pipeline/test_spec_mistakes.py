@@ -10,8 +10,9 @@ import pytest
 import oncelog
 from oncelog import LogSettings, Window
 from oncelog.errors import InvalidArgument
-from oncelog.spark import checking, explaining, mistakes, places
-from oncelog.spark.template import template
+from oncelog.spark.pipeline import check as checking
+from oncelog.spark.pipeline import explain, mistakes, ownership
+from oncelog.spark.pipeline.template import template
 
 GOOD = """\
 name = "orders"
@@ -219,7 +220,7 @@ def test_checkpoint_of_another_pipeline(folder: Path) -> None:
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
     with oncelog.connect(spec.log.url) as db:
-        places.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
+        ownership.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
     assert check(folder, GOOD) == []
     (found,) = check(folder, GOOD.replace('url = "data"\nname = "orders"', 'url = "data"\nname = "other"'))
     assert found.key == "run.checkpoint"
@@ -231,7 +232,7 @@ def test_checkpoint_of_a_log_that_is_gone(folder: Path) -> None:
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
     with oncelog.connect(spec.log.url) as db:
-        places.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
+        ownership.own(spec, folder / ".oncelog" / "orders", db.log("orders", create=True).log_id)
         assert check(folder, GOOD) == []
         db.delete("orders")
         (gone,) = check(folder, GOOD)
@@ -264,7 +265,7 @@ def test_log_into_itself(folder: Path, part: str, table: str) -> None:
 
 def test_place_that_cannot_be_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no right to a folder is told before an hour of work is done for it."""
-    monkeypatch.setattr("oncelog.spark.places.os.access", lambda path, _: Path(path).name != "locked")
+    monkeypatch.setattr("oncelog.spark.pipeline.ownership.os.access", lambda path, _: Path(path).name != "locked")
     (folder / "locked").mkdir()
     (found,) = check(folder, GOOD.replace('path = "out"', 'path = "locked/deep/out"'))
     assert (found.key, found.line) == ("sink.path", 20)
@@ -326,4 +327,4 @@ def test_explanation_says_what_is_promised(folder: Path, change: tuple[str, str]
     (folder / "spec.toml").write_text(GOOD.replace(*change, 1))
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
-    assert words in dict(explaining.explain(spec))[step]
+    assert words in dict(explain.explain(spec))[step]

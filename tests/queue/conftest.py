@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from oncelog.connect import Database
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
 from tests.queue.servers import postgresql
 

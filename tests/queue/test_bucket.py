@@ -11,9 +11,9 @@ from obstore.store import MemoryStore
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog import InvalidArgument, LeaseLost, Message, QueueSettings, RetryPolicy
 from oncelog.connect import Database
-from oncelog.log import asking
-from oncelog.storage.bucket import Bucket
-from oncelog.storage.object import ObjectStorage
+from oncelog.log.takeover import handover
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 
 NO_REST = QueueSettings(retry=RetryPolicy(max_attempts=2, backoff_s=0, max_backoff_s=0))
 
@@ -21,8 +21,8 @@ NO_REST = QueueSettings(retry=RetryPolicy(max_attempts=2, backoff_s=0, max_backo
 @pytest.fixture(params=["memory", pytest.param("seaweedfs", marks=pytest.mark.soak)])
 def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Yield a bucket in memory, as the client itself has it, or one on a real server."""
-    monkeypatch.setattr(asking, "TENURE_S", 0.01)
-    monkeypatch.setattr(asking, "LOOK_S", 0.01)
+    monkeypatch.setattr(handover, "TENURE_S", 0.01)
+    monkeypatch.setattr(handover, "LOOK_S", 0.01)
     if request.param == "memory":
         yield Bucket(MemoryStore(), "s3://memory")
         return

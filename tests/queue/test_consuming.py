@@ -9,7 +9,7 @@ import pytest
 
 import oncelog
 from oncelog import Closed, InvalidArgument, Message, NotFound, Queue, QueueSettings, RetryPolicy
-from oncelog.queue.consumer import Consumer
+from oncelog.queue.deliver.consumer import Consumer
 from oncelog.settings import LogSettings, Window
 from tests.queue.conftest import World
 

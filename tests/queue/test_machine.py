@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from oncelog.queue import delivery, retry
-from oncelog.queue.delivery import Change, Condition, Fresh, Lease, Rules, Run
-from oncelog.queue.retry import RetryPolicy
+from oncelog.queue.rules import delivery, retry
+from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
+from oncelog.queue.rules.retry import RetryPolicy
 
 SECOND_US = 1_000_000
 POLICY = RetryPolicy(max_attempts=3, backoff_s=2, max_backoff_s=5, jitter=0.5)

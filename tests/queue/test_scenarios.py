@@ -16,7 +16,7 @@ from oncelog import (
     RetryPolicy,
     Unavailable,
 )
-from oncelog.queue.consumer import Consumer
+from oncelog.queue.deliver.consumer import Consumer
 from tests.queue.conftest import World
 
 NO_REST = RetryPolicy(backoff_s=0, max_backoff_s=0, jitter=0)

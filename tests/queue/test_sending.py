@@ -9,8 +9,8 @@ import pytest
 
 from oncelog import AppendErrors, IdConflict, InvalidArgument, Message, Queue, Unavailable
 from oncelog.connect import Database
-from oncelog.queue.message import identity
-from oncelog.queue.sending import SendStatus
+from oncelog.queue.rules.message import identity
+from oncelog.queue.send.sender import SendStatus
 from tests.log.watched import LONG_S, WatchedStorage
 from tests.queue.conftest import World
 

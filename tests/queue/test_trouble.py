@@ -32,8 +32,8 @@ from oncelog.limits import (
     QUEUE_HEADER_BYTES_MAX,
     QUEUE_HEADERS_MAX,
 )
-from oncelog.queue.dead_letters import synthetic_id
-from oncelog.queue.sending import Outgoing
+from oncelog.queue.deliver.dead_letters import synthetic_id
+from oncelog.queue.send.sender import Outgoing
 from tests.queue.conftest import World
 
 

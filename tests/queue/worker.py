@@ -17,11 +17,11 @@ import pyarrow as pa
 
 import oncelog
 from oncelog import Delivery, LeaseLost, Message, OncelogError
-from oncelog.queue import delivery as machine
-from oncelog.queue import state
-from oncelog.queue.database import Transaction
-from oncelog.queue.delivery import Change, Condition, Rules, Run
 from oncelog.queue.queue import Queue
+from oncelog.queue.rules import delivery as machine
+from oncelog.queue.rules.delivery import Change, Condition, Rules, Run
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import Transaction
 
 TOPIC, GROUP = "work", "workers"
 ACK_TIMEOUT_S = 0.4
@@ -73,7 +73,7 @@ def _live(url: str, where: str | None, task: Task) -> None:
     try:
         if task.broken:
             machine.expire = _expire_early
-            state.due = _due_early
+            statements.due = _due_early
         with oncelog.connect(url) as db:
             queue = db.queue(TOPIC, state=where)
             consume(queue, task) if task.kind == "consume" else produce(queue, task)
@@ -97,7 +97,7 @@ def _due_early(transaction: Transaction, group_id: int, condition: Condition, no
 
 
 _expire = machine.expire
-_due = state.due
+_due = statements.due
 
 
 # Producing.

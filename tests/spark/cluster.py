@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from oncelog.spark import home
+from oncelog.spark.session import spark_home
 
 ROOT = Path(__file__).parents[2]
 PYTHON_PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
@@ -38,7 +38,7 @@ def cluster(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _daemon(name: str, log: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    spark = home.made()
+    spark = spark_home.made()
     environment = os.environ | {
         "SPARK_HOME": str(spark),
         "SPARK_DAEMON_MEMORY": "256m",
@@ -71,7 +71,7 @@ def _wait(process: subprocess.Popen[str], log: Path, wanted: str) -> str:
 
 def run(url: str, folder: Path) -> None:
     """Run the jobs of ``cluster_driver`` on a cluster."""
-    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "SPARK_HOME": str(home.made())}
+    environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "SPARK_HOME": str(spark_home.made())}
     command = [sys.executable, "-m", "tests.spark.cluster_driver", url, str(folder)]
     with (folder / "driver.log").open("wb") as output:
         done = subprocess.run(command, env=environment, stdout=output, stderr=output, cwd=ROOT, check=False)

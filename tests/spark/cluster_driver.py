@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from oncelog import LogSettings, Window
-from oncelog.spark import session
-from oncelog.spark.tasks import Tasks
+from oncelog.spark.session import session
+from oncelog.spark.session.tasks import Tasks
 from tests.spark.cluster import PYTHON_PATH
 from tests.spark.jobs import CONF, Shop
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a session on two cores whose tasks are tried three times."""
-    from oncelog.spark import session
+    from oncelog.spark.session import session
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     logging.getLogger("py4j").setLevel(logging.ERROR)

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from oncelog.spark import session
+from oncelog.spark.session import session
 from tests.spark.dying import DyingSource
 from tests.spark.jobs import CONF, Shop
 

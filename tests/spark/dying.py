@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from oncelog.spark.options import WriteOptions
-from oncelog.spark.sink import StreamWriter
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import StreamWriter
 from oncelog.storage.base import Chunk
-from oncelog.storage.local import LocalHome
+from oncelog.storage.local.home import LocalHome
 from pyspark_oncelog import DefaultSource
 
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from oncelog.connect import connect
-from oncelog.log.adoption import Staged
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.log.marks import Batch
 from oncelog.settings import LogSettings
-from oncelog.spark.options import WriteOptions
-from oncelog.spark.sink import deliver
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import deliver
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When

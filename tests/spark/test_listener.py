@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from oncelog.spark.listener import Progress, ProgressListener, lag
+from oncelog.spark.connector.listener import Progress, ProgressListener, lag
 from tests.spark.jobs import Shop
 
 

@@ -13,9 +13,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapTy
 from oncelog.connect import connect
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.log.log import Log
-from oncelog.spark.options import WriteOptions
-from oncelog.spark.sink import Message, check_rows
-from oncelog.spark.staging import Stager
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import Message, check_rows
+from oncelog.spark.connector.staging import Stager
 from pyspark_oncelog import DefaultSource
 
 ROW = {"id": StringType(), "value": BinaryType()}

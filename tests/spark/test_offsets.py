@@ -11,9 +11,9 @@ from oncelog.connect import Database, connect
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.settings import LogSettings
-from oncelog.spark import schema
-from oncelog.spark.options import ReadOptions
-from oncelog.spark.streaming import Offset, StreamReader
+from oncelog.spark.connector import schema
+from oncelog.spark.connector.options import ReadOptions
+from oncelog.spark.connector.streaming import Offset, StreamReader
 
 COLUMNS = schema.of(["position", "value"])
 

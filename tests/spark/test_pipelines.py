@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.connect import connect
-from oncelog.spark import home
+from oncelog.spark.session import spark_home
 from oncelog.types import Record
 from tests.spark.cluster import PYTHON_PATH
 
@@ -42,7 +42,7 @@ def run(folder: Path) -> None:
     """Run the pipeline to the end of what there is."""
     environment = os.environ | {
         "PYTHONPATH": PYTHON_PATH,
-        "SPARK_HOME": str(home.made()),
+        "SPARK_HOME": str(spark_home.made()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 
 from oncelog.format.sealed import ROW_GROUP_ROWS
 from oncelog.log.info import Extent
-from oncelog.spark.filters import Narrowed, narrowed
-from oncelog.spark.planning import BYTES_MAX, RECORDS_MAX, cut
+from oncelog.spark.connector.filters import Narrowed, narrowed
+from oncelog.spark.connector.planning import BYTES_MAX, RECORDS_MAX, cut
 
 
 def extents(*records: int, record_bytes: int = 100) -> list[Extent]:

@@ -14,7 +14,7 @@ from oncelog import Database, LogSettings, Record, Streams, Window
 from oncelog.errors import CorruptionError
 from oncelog.format import streams as stored
 from oncelog.limits import KIB
-from oncelog.log.rows import Rows
+from oncelog.log.stored.rows import Rows
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams import index as module
 from oncelog.streams.directory import Directory

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from oncelog.errors import Unavailable
-from oncelog.log.housekeeping import Housekeeper
+from oncelog.log.upkeep.background import Housekeeper
 
 LONG_S = 60.0
 

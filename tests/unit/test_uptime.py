@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.log.uptime import PATIENCE_US, Uptime
+from oncelog.log.append.uptime import PATIENCE_US, Uptime
 from oncelog.testing.clock import SimulatedClock
 
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli import inbox, jobs, log, pipeline, producer, queue, stream, worker
-from oncelog.cli.options import paragraphs, show_help
-from oncelog.cli.outcome import EXPECTED, ExitCode, fail, silence_stdout
+from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, stream, worker
+from oncelog.cli.terminal.options import paragraphs, show_help
+from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
 
 class _Commands(TyperGroup):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncelog.log.counters import Counts
+from oncelog.log.append.counters import Counts
 from oncelog.settings import LogSettings
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 import pyarrow as pa
 
+from oncelog import arguments
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
@@ -18,40 +19,30 @@ from oncelog.errors import InvalidArgument, NotFound, Unsupported
 from oncelog.format import sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
+from oncelog.handle import Handle
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log import (
-    admission,
-    adoption,
-    arguments,
-    asking,
-    auditing,
-    bases,
-    conflicts,
-    naming,
-    opening,
-    purging,
-    rebuilding,
-    retention,
-    sealing,
-    snapshots,
-    verifying,
-)
-from oncelog.log.adoption import Staged
-from oncelog.log.auditing import Audit, By
-from oncelog.log.handle import Handle
-from oncelog.log.hands import Desk, Hands, Threads
+from oncelog.log import open_writer
+from oncelog.log.append import decisions
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
-from oncelog.log.keeping import SEAL_BYTES_MIN
-from oncelog.log.leases import Lease
-from oncelog.log.manifests import Known, Manifests
-from oncelog.log.policies import Policies
-from oncelog.log.purging import Purge
-from oncelog.log.reader import Reader, Tail, check_columns
-from oncelog.log.rebuilding import Rebuilt
-from oncelog.log.retention import Truncation
-from oncelog.log.scan import Scan, Start
-from oncelog.log.sealing import Sealing
-from oncelog.log.verifying import Verification
+from oncelog.log.ingest import conflicts, staging
+from oncelog.log.ingest.staging import Staged
+from oncelog.log.jobs import audit, purge, rebuild_snapshot, verify
+from oncelog.log.jobs.audit import Audit, By
+from oncelog.log.jobs.purge import Purge
+from oncelog.log.jobs.rebuild_snapshot import Rebuilt
+from oncelog.log.jobs.verify import Verification
+from oncelog.log.jobs.workers import Desk, Hands, Threads
+from oncelog.log.read.leases import Lease
+from oncelog.log.read.reader import Reader, Tail, check_columns
+from oncelog.log.read.scan import Scan, Start
+from oncelog.log.stored import bases, record_identities, snapshots
+from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.policies import Policies
+from oncelog.log.takeover import handover
+from oncelog.log.upkeep import retention, sealing
+from oncelog.log.upkeep.keeper import SEAL_BYTES_MIN
+from oncelog.log.upkeep.retention import Truncation
+from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, ProducerPolicy, resolve
 from oncelog.storage.base import LogHome
@@ -126,8 +117,8 @@ class Log(Handle):
         claim = self._home.claim(arguments.seconds("wait_s", wait_s), force=takeover == "force")
         try:
             if not self._home.exclusive and takeover == "polite":
-                asking.ask(self._home, self._manifests, self._clock, wait_s)
-            writer = opening.open_writer(
+                handover.ask(self._home, self._manifests, self._clock, wait_s)
+            writer = open_writer.open_writer(
                 self._home,
                 self._manifests,
                 self._clock,
@@ -238,7 +229,7 @@ class Log(Handle):
         if writer is not None and not writer.closed:
             return writer.producers()
         known, producers = self._manifests.look(
-            self._refresh(), lambda manifest: opening.recovered_producers(self._home, self._manifests, manifest)
+            self._refresh(), lambda manifest: open_writer.recovered_producers(self._home, self._manifests, manifest)
         )
         scan = self.scan()
         scan.begin(known.manifest.next_position)
@@ -300,19 +291,19 @@ class Log(Handle):
 
     def prepare(
         self, tables: Iterable[pa.Table | pa.RecordBatch], columns: Iterable[str] | None = None
-    ) -> adoption.Prepared:
+    ) -> staging.Prepared:
         """Make the file that ``stage`` writes. ``columns`` are all that the tables may have, if the file is to have no
         others.
         """
         manifest = self._manifest()
-        payloads = (admission.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
+        payloads = (decisions.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
         with_ids = ["id"] if manifest.settings.idempotence == "content" else []
         schema = sealed.STAGED_SCHEMA if columns is None else sealed.staged_schema([*columns, *with_ids])
-        return adoption.prepare(naming.hasher_of(manifest), payloads, schema)
+        return staging.prepare(record_identities.hasher_of(manifest), payloads, schema)
 
-    def store(self, prepared: adoption.Prepared) -> Staged:
+    def store(self, prepared: staging.Prepared) -> Staged:
         """Write what was prepared."""
-        return adoption.store(self._home, self._clock, prepared, self._known.manifest.staging_floor_us)
+        return staging.store(self._home, self._clock, prepared, self._known.manifest.staging_floor_us)
 
     @property
     def log_id(self) -> str:
@@ -471,13 +462,13 @@ class Log(Handle):
         """
         is_whole = self._manifests.whole is self._manifests
         aside = conflicts.ConflictManifests(self._home, self._clock) if is_whole else None
-        return verifying.verify(self._home, self._manifests, self._refresh(), aside, progress)
+        return verify.verify(self._home, self._manifests, self._refresh(), aside, progress)
 
     def desk(self, first_position: int) -> Desk:
         """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in
         which the log begins at ``first_position``.
         """
-        return Desk(self._home, naming.hasher_of(self._manifest()), self._clock, first_position)
+        return Desk(self._home, record_identities.hasher_of(self._manifest()), self._clock, first_position)
 
     def audit(
         self,
@@ -495,7 +486,7 @@ class Log(Handle):
         doing = hands or Threads()
         self._known, found = self._manifests.look(
             self._refresh(),
-            lambda manifest: auditing.audit(*parts, manifest, self._clock, doing, by=by, progress=progress),
+            lambda manifest: audit.audit(*parts, manifest, self._clock, doing, by=by, progress=progress),
         )
         return found
 
@@ -512,7 +503,7 @@ class Log(Handle):
         sealed files are written anew: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
         """
         parts = self._home, self._manifests, self._refresh(), self._clock
-        return purging.purge(*parts, hands or Threads(), remove=remove, progress=progress)
+        return purge.purge(*parts, hands or Threads(), remove=remove, progress=progress)
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
         """Make a dedup snapshot anew from the closed segments, whatever snapshots there are; return what it holds."""
@@ -520,7 +511,7 @@ class Log(Handle):
         doing = hands or Threads()
         self._known, done = self._manifests.look(
             self._refresh(),
-            lambda manifest: rebuilding.rebuild(*parts, manifest, self._clock, doing, progress=progress),
+            lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress),
         )
         return done
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
+from oncelog.arguments import listed
 from oncelog.errors import InvalidArgument
-from oncelog.log.arguments import listed
-from oncelog.log.handle import Handle
+from oncelog.handle import Handle
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument
 from oncelog.format import intake
-from oncelog.log import admission
-from oncelog.log.committer import Committer
-from oncelog.log.handle import Handle
+from oncelog.handle import Handle
+from oncelog.log.append import decisions
+from oncelog.log.append.committer import Committer
+from oncelog.log.append.sequences import Sequences, stamped
 from oncelog.log.producer import TIMEOUT_S, Producer
-from oncelog.log.sequences import Sequences, stamped
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record
 
@@ -120,9 +120,9 @@ class Producing(Handle, ABC):
     def _owned(self, record: Record) -> Record:
         """Return a record that carries a sequence, or will, with its producer."""
         if record.id is not None:
-            raise admission.named_twice(id=record.id)
+            raise decisions.named_twice(id=record.id)
         if record.producer is None:
-            return admission.replace(record, producer=self.producer)
+            return decisions.replace(record, producer=self.producer)
         return record
 
     def _owned_rows(self, payload: pa.RecordBatch, producer: str | None) -> pa.RecordBatch:
@@ -134,5 +134,5 @@ class Producing(Handle, ABC):
             payload = stamped(payload, self.producer)
         elif "producer" not in names:
             return payload
-        admission.check_named_once(payload)
+        decisions.check_named_once(payload)
         return payload

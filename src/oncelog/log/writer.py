@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog import limits
+from oncelog import arguments, limits
 from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
@@ -27,24 +27,24 @@ from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.format import intake, plain
-from oncelog.log import admission, arguments
-from oncelog.log.admission import Admitted, Seen
-from oncelog.log.adopted import Adopted
-from oncelog.log.adopting import Adopter
-from oncelog.log.adoption import Staged
-from oncelog.log.asking import Watch
-from oncelog.log.committer import Committer
-from oncelog.log.counters import Counters, Counts
-from oncelog.log.deciding import Decider
-from oncelog.log.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
-from oncelog.log.ingesting import Ingested, Ingester, OnConflict, OnReplay
-from oncelog.log.keeping import Keeper
-from oncelog.log.manifests import Manifests
-from oncelog.log.marks import Batch
+from oncelog.log.append import decisions
+from oncelog.log.append.committer import Committer
+from oncelog.log.append.counters import Counters, Counts
+from oncelog.log.append.decider import Decider
+from oncelog.log.append.decisions import Admitted, Seen
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
+from oncelog.log.append.open_segment import Run
+from oncelog.log.append.sequences import Sequences
+from oncelog.log.append.uptime import Uptime
+from oncelog.log.ingest.adopter import Adopter
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
+from oncelog.log.ingest.staging import Staged
 from oncelog.log.producing import Producing
-from oncelog.log.run import Run
-from oncelog.log.sequences import Sequences
-from oncelog.log.uptime import Uptime
+from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.takeover.handover import Watch
+from oncelog.log.upkeep.keeper import Keeper
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
 from oncelog.types import Ack, ColumnAcks, Record, moment
@@ -223,11 +223,11 @@ class Writer(Producing):
             message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
             raise InvalidArgument(message)
         if type(record.value) is not bytes:
-            record = admission.replace(record, value=bytes(record.value))
+            record = decisions.replace(record, value=bytes(record.value))
         if record.headers is not None:  # the caller may go on to change its own
-            record = admission.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
+            record = decisions.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
         if record.id is None and self._names_content and record.producer is None:
-            record = admission.replace(record, id=content_id(self._log_id, record))
+            record = decisions.replace(record, id=content_id(self._log_id, record))
         return record
 
     def _absorb(self) -> None:
@@ -278,7 +278,7 @@ class Writer(Producing):
         if position < 0:
             return Ack(None, None, None, None, duplicate=True)  # a sequence that is known, from long ago
         if conflict and self._settings.on_conflict == "error":
-            raise admission.conflict(id, position)
+            raise decisions.conflict(id, position)
         if group is not None:
             place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
             timestamp_us = group.timestamp_us
@@ -309,7 +309,7 @@ class Writer(Producing):
                 results[row] = error
                 self._counters.refused += 1
         if checked:
-            admitted = self._append_payload(admission.payload_of(checked), timeout_s)
+            admitted = self._append_payload(decisions.payload_of(checked), timeout_s)
             for row, result in zip(good, self._decider.answers(admitted), strict=True):
                 results[row] = result
         return _all_acks(results)
@@ -320,7 +320,7 @@ class Writer(Producing):
         payload = plain.payload(records) if self._own is None else None
         if payload is None or (self._window is None and "id" in payload.schema.names):
             return None
-        return admission.check_columns(payload, self._settings, self._log_id)
+        return decisions.check_columns(payload, self._settings, self._log_id)
 
     def append_batch(
         self,
@@ -339,9 +339,9 @@ class Writer(Producing):
         checked = [self._checked(record) for record in arguments.listed(records)]
         if not checked:
             return []
-        payload = admission.batch_payload(checked, self._settings)
+        payload = decisions.batch_payload(checked, self._settings)
         deadline_us = self._deadline(timeout_s)
-        keys = admission.keys_of(payload, self._hasher, self._window)
+        keys = decisions.keys_of(payload, self._hasher, self._window)
         with self._committer.changed:
             size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
             self._make_room(size_bytes, payload.num_rows, deadline_us)
@@ -365,7 +365,7 @@ class Writer(Producing):
         out of order, are ``AppendErrors``, after every other row is stored.
         """
         self._check_usable()
-        payload = admission.intake_of(
+        payload = decisions.intake_of(
             table, self._settings, self._log_id, lambda payload: self._owned_rows(payload, producer)
         )
         admitted = self._append_payload(payload, timeout_s)
@@ -376,10 +376,10 @@ class Writer(Producing):
     def _append_payload(self, payload: pa.RecordBatch, timeout_s: float | None) -> Admitted:
         """Admit a payload in pieces of a block, and wait for the last: one piece is hashed while another is stored."""
         deadline_us = self._deadline(timeout_s)
-        pieces = admission.pieces(payload, self._settings)
+        pieces = decisions.pieces(payload, self._settings)
         parts: list[Admitted] = []
         for piece in pieces:
-            keys = admission.keys_of(piece, self._hasher, self._window)
+            keys = decisions.keys_of(piece, self._hasher, self._window)
             with self._committer.changed:
                 try:
                     parts.append(self._admit_rows(piece, keys, deadline_us))
@@ -398,7 +398,7 @@ class Writer(Producing):
                 raise WriterFenced(str(error), outcome="unknown" if len(parts) > 1 else error.outcome) from error
         return admitted
 
-    def _admit_rows(self, piece: pa.RecordBatch, keys: admission.Keys | None, deadline_us: int | None) -> Admitted:
+    def _admit_rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._make_room(size_bytes, piece.num_rows, deadline_us)
         return self._decider.rows(piece, keys)

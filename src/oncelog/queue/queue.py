@@ -8,21 +8,23 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Self
 
+from oncelog import arguments, names
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable
-from oncelog.log import arguments, names
-from oncelog.log.handle import Handle
-from oncelog.queue import inspecting, message, settings, state
-from oncelog.queue.broker import Broker
-from oncelog.queue.consumer import Consumer, check_prefetch
-from oncelog.queue.database import StateDatabase
-from oncelog.queue.dead_letters import DeadLetters, Undertaker
-from oncelog.queue.inspecting import Peeked, QueueStats
-from oncelog.queue.message import Message
-from oncelog.queue.retry import RetryPolicy
-from oncelog.queue.sending import OnPending, Sending, SendStatus, Sent
-from oncelog.queue.settings import QueueSettings
-from oncelog.queue.topic import DEAD_LETTERS, Topic
+from oncelog.handle import Handle
+from oncelog.queue import inspect
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.deliver.consumer import Consumer, check_prefetch
+from oncelog.queue.deliver.dead_letters import DeadLetters, Undertaker
+from oncelog.queue.inspect import Peeked, QueueStats
+from oncelog.queue.rules import message, settings
+from oncelog.queue.rules.message import Message
+from oncelog.queue.rules.retry import RetryPolicy
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.queue.send.sender import OnPending, Sending, SendStatus, Sent
+from oncelog.queue.send.topic import DEAD_LETTERS, Topic
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import StateDatabase
 
 TIMEOUT_S = 30.0
 
@@ -48,7 +50,7 @@ class Queue(Handle):
     def __init__(
         self,
         topic: Topic,
-        row: state.QueueRow,
+        row: statements.QueueRow,
         database: StateDatabase,
         clock: Clock,
         sibling: Callable[[str], Queue],
@@ -89,10 +91,10 @@ class Queue(Handle):
             return True
         return True
 
-    def _stored(self) -> state.QueueRow:
+    def _stored(self) -> statements.QueueRow:
         self._check_usable()
         with self._database.reading() as transaction:
-            row = state.queue(transaction, self.name)
+            row = statements.queue(transaction, self.name)
         if row is None or row.id != self._row.id or row.deleting:
             error = f"queue {self.name!r} was deleted: open it again"
             raise NotFound(error)
@@ -197,12 +199,12 @@ class Queue(Handle):
 
     def _make_group(self, group: str, start: str, *, ordered: bool) -> None:
         with self._database.reading() as transaction:
-            there = state.group(transaction, self._row.id, group) is not None
+            there = statements.group(transaction, self._row.id, group) is not None
         if not there:
             self._stored()  # a group of a queue that was deleted would be nobody's
             starts = self._topic.starts(start)
             with self._database.writing() as transaction:
-                state.add_group(transaction, self._row.id, group, starts, ordered=ordered)
+                statements.add_group(transaction, self._row.id, group, starts, ordered=ordered)
 
     def _new_broker(self, group: str) -> Broker:
         broker = Broker(
@@ -250,9 +252,9 @@ class Queue(Handle):
     def _set_paused(self, group: str | None, *, paused: bool) -> None:
         self._check_usable()
         with self._database.writing() as transaction:
-            if group is not None and state.group(transaction, self._row.id, group) is None:
-                raise inspecting.no_group(self.name, group, state.groups(transaction, self._row.id))
-            state.pause(transaction, self._row.id, group, paused=paused)
+            if group is not None and statements.group(transaction, self._row.id, group) is None:
+                raise inspect.no_group(self.name, group, statements.groups(transaction, self._row.id))
+            statements.pause(transaction, self._row.id, group, paused=paused)
         for broker in list(self._brokers.values()):
             broker.wake()
 
@@ -260,25 +262,25 @@ class Queue(Handle):
         """Return the names of the groups there are."""
         self._check_usable()
         with self._database.reading() as transaction:
-            return state.groups(transaction, self._row.id)
+            return statements.groups(transaction, self._row.id)
 
     def stats(self) -> QueueStats:
         """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
         row = self._stored()
-        return inspecting.stats(self._topic, self._database, row, self.groups())
+        return inspect.stats(self._topic, self._database, row, self.groups())
 
     def lag(self, group: str = "default") -> int:
         """Return how many messages a group has yet to settle."""
         row, groups = self._stored(), self.groups()
         if group not in groups:
-            raise inspecting.no_group(self.name, group, groups)
-        return inspecting.stats(self._topic, self._database, row, [group]).groups[group].lag
+            raise inspect.no_group(self.name, group, groups)
+        return inspect.stats(self._topic, self._database, row, [group]).groups[group].lag
 
     def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
         """Return the first messages that a group has not settled, and how each stands, without delivering them."""
         self._check_usable()
         wanted = arguments.count("limit", limit)
-        return inspecting.peek(
+        return inspect.peek(
             self._topic, self._database, self._row.id, group, wanted, steady_us=self._clock.elapsed_us()
         )
 
@@ -289,7 +291,7 @@ class Queue(Handle):
             error = "settings: log cannot change here: configure() each of the queue's logs"
             raise InvalidArgument(error)
         with self._database.writing() as transaction:
-            state.configure(transaction, self._row.id, checked)
+            statements.configure(transaction, self._row.id, checked)
         self._row = self._stored()
 
     def trim(self) -> list[int]:
@@ -297,7 +299,7 @@ class Queue(Handle):
         partition begins now. Without a group nothing is removed.
         """
         self._check_usable()
-        keep = inspecting.kept_from(self._topic, self._database, self._row.id, self.groups())
+        keep = inspect.kept_from(self._topic, self._database, self._row.id, self.groups())
         return [log.truncate(before=before).first_position for log, before in zip(self._topic.logs, keep, strict=True)]
 
     def close(self) -> None:

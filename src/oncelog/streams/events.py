@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.errors import InvalidArgument
-from oncelog.log.rows import Rows, each
+from oncelog.log.stored.rows import Rows, each
 from oncelog.types import moment
 
 Expected = int | Literal["any", "no stream", "exists"]

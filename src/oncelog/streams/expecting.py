@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.format import arrays
-from oncelog.log.admission import conflict
+from oncelog.log.append.decisions import conflict
 from oncelog.log.log import Log
-from oncelog.log.rows import Rows
+from oncelog.log.stored.rows import Rows
 from oncelog.streams.events import NO_VERSION, EventAck, Expected
 from oncelog.streams.index import Index
 from oncelog.types import Entry, Record

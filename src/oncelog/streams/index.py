@@ -18,8 +18,8 @@ from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import streams as stored
 from oncelog.format.streams import PAGE_ROWS, Page
 from oncelog.log.log import Log
-from oncelog.log.rows import Rows
-from oncelog.log.scan import Scan
+from oncelog.log.read.scan import Scan
+from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
 from oncelog.streams.directory import Directory
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from oncelog.errors import NotFound
 from oncelog.format import arrays
 from oncelog.log.log import Log
-from oncelog.log.rows import Rows
-from oncelog.log.scan import Scan
+from oncelog.log.read.scan import Scan
+from oncelog.log.stored.rows import Rows
 from oncelog.streams.events import StreamEvent, events_of
 from oncelog.streams.index import Index
 

@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
+from oncelog.handle import Handle
 from oncelog.limits import WINDOW_DURATION_S_MAX
-from oncelog.log import arguments
-from oncelog.log.admission import Admitted
-from oncelog.log.handle import Handle
-from oncelog.log.housekeeping import Housekeeper
+from oncelog.log.append.decisions import Admitted
 from oncelog.log.log import Log
+from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import TIMEOUT_S, Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import reading

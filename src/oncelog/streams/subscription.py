@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
+from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, TooSlow
+from oncelog.handle import Handle
 from oncelog.limits import MIB
-from oncelog.log import arguments
-from oncelog.log.handle import Handle
 from oncelog.log.log import Log
-from oncelog.log.reader import Tail
+from oncelog.log.read.reader import Tail
 from oncelog.streams import reading
 from oncelog.streams.events import CaughtUp, StreamEvent
 from oncelog.streams.index import Index

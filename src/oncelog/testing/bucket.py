@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from oncelog.errors import Unavailable
 from oncelog.storage.base import Chunk
-from oncelog.storage.bucket import Bucket
+from oncelog.storage.bucket.bucket import Bucket
 from oncelog.testing.faults import Faults, When
 
 T = TypeVar("T")

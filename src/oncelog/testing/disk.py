@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncelog.limits import MIB
 from oncelog.storage.base import Chunk
-from oncelog.storage.disk import Identity
+from oncelog.storage.local.disk import Identity
 from oncelog.testing.faults import Faults, When
 from oncelog.testing.file_system import File, Folder, Node
 
@@ -99,7 +99,7 @@ class SimulatedDisk:
             file.write(content, 0)
             file.sync()
 
-    # What a disk does: see ``oncelog.storage.disk.Disk``.
+    # What a disk does: see ``oncelog.storage.local.disk.Disk``.
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Open a file for reading and writing."""

@@ -12,7 +12,7 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import Closed, InvalidArgument, NotFound
-from oncelog.log.handle import Handle
+from oncelog.handle import Handle
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.testing.log_fixtures import LONG_S, SMALL_SEGMENTS, LogContractFixtures

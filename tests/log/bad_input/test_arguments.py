@@ -26,7 +26,7 @@ from oncelog import (
     Unsupported,
 )
 from oncelog.log.log import Log
-from oncelog.log.scan import Start
+from oncelog.log.read.scan import Start
 from tests.log.bad_input.refusals import assert_unharmed, in_memory, refused
 
 BAD_SECONDS = ["1", -1, math.nan, b"1", [1]]

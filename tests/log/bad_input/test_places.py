@@ -18,7 +18,7 @@ import xxhash
 import oncelog
 from oncelog import CorruptionError, Database, InvalidArgument, NotFound, Record, Unavailable, Unsupported
 from oncelog.format import block, frame
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
 from tests.log.bad_input.full_disk import die_on_a_full_disk, live_on_a_full_disk

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.storage.base import Storage
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.contract import StorageContract
 from oncelog.testing.disk import SimulatedDisk

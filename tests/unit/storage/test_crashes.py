@@ -12,7 +12,7 @@ from typing import Literal, ParamSpec, TypeVar
 import pytest
 
 from oncelog.errors import Unavailable
-from oncelog.storage.local import LocalHome, LocalStorage
+from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import Keep, SimulatedDisk

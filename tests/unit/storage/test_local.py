@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable
-from oncelog.storage.disk import RealDisk, explain
-from oncelog.storage.filler import STEP_BYTES_MIN
-from oncelog.storage.local import LocalHome, LocalStorage
+from oncelog.storage.local.disk import RealDisk, explain
+from oncelog.storage.local.filler import STEP_BYTES_MIN
+from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.writing import Writing, fill, read_all, seal

@@ -10,15 +10,15 @@ import pytest
 
 from oncelog.errors import LogBusy, WriterFenced
 from oncelog.storage.base import Claim
-from oncelog.storage.disk import RealDisk
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.disk import RealDisk
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.writing import fill
 
 HOLDER = """
 import sys, pathlib
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 claim = LocalStorage(pathlib.Path(sys.argv[1])).home("orders").claim(0, force=False)
 print("held", flush=True)
 sys.stdin.read()
@@ -27,7 +27,7 @@ sys.stdin.read()
 FORKER = """
 import os, sys, pathlib
 from oncelog.errors import Closed
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.blocks import BlockChain
 home = LocalStorage(pathlib.Path(sys.argv[1])).home("orders")
 claim = home.claim(0, force=False)
@@ -56,7 +56,7 @@ os.wait()
 
 WRITER = """
 import sys, pathlib
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.blocks import BlockChain
 home = LocalStorage(pathlib.Path(sys.argv[1])).home("orders")
 claim = home.claim(0, force=False)

@@ -17,8 +17,8 @@ import pytest
 
 from oncelog.errors import Unavailable
 from oncelog.format.output import output
-from oncelog.storage.disk import PAST_CACHE_BYTES_MIN, RealDisk
-from oncelog.storage.local import LocalStorage
+from oncelog.storage.local.disk import PAST_CACHE_BYTES_MIN, RealDisk
+from oncelog.storage.local.home import LocalStorage
 
 PATTERN = bytes(range(251)) * 4096
 """No page of it is like another that is near."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oncelog.errors import Unavailable
-from oncelog.storage.local import LocalStorage
-from oncelog.storage.published import Publisher, boot_of, read_published
+from oncelog.storage.local.home import LocalStorage
+from oncelog.storage.local.published import Publisher, boot_of, read_published
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed
 from oncelog.testing.writing import Writing, read_all

@@ -9,7 +9,7 @@ import pytest
 
 from oncelog.errors import CorruptionError
 from oncelog.storage.base import Chunk
-from oncelog.storage.local import LocalHome, LocalStorage
+from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.writing import read_all

@@ -1,0 +1,1 @@
+"""One module a noun: ``oncelog log …``, ``oncelog queue …``."""

@@ -1,0 +1,160 @@
+"""``oncelog inbox``: the story of an effect, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+import oncelog
+from oncelog.cli.terminal.asking import confirm
+from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
+from oncelog.cli.terminal.output import print_facts, print_json, say
+from oncelog.cli.terminal.quantities import show_time
+from oncelog.errors import InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from oncelog.inbox.inbox import Inbox, Known
+
+app = typer.Typer(
+    help="Effects that happen once: look at one, decide about one.", callback=show_help, invoke_without_command=True
+)
+
+Home = Annotated[
+    str,
+    typer.Option(
+        "--inbox",
+        envvar="ONCELOG_INBOX",
+        metavar="URL",
+        help="Where the keys are: sqlite:///path, postgresql://… or redis://….",
+        show_default=False,
+    ),
+]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the effect.", show_default=False)]
+Tenant = Annotated[str | None, typer.Option(metavar="TENANT", help="Its tenant, if there are several.")]
+Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Its topic, if there are several.")]
+Group = Annotated[str | None, typer.Option("--group", "-g", metavar="GROUP", help="Its group, if there are several.")]
+_STYLES = {"COMMITTED": "green", "PENDING": "yellow", "FAILED": "red"}
+
+
+@contextmanager
+def _opened(home: str) -> Iterator[Inbox]:
+    with oncelog.Inbox(home) as inbox:
+        yield inbox
+
+
+def _found(inbox: Inbox, key: str, tenant: str | None, topic: str | None, group: str | None) -> list[Known]:
+    wanted = {"tenant": tenant, "topic": topic, "group": group}
+    found = [
+        known
+        for known in inbox.show(key)
+        if all(value is None or getattr(known, name) == value for name, value in wanted.items())
+    ]
+    if not found:
+        message = f"nothing is known of the key {key!r}"
+        raise NotFound(message)
+    return found
+
+
+def _only(found: list[Known]) -> dict[str, Any]:
+    """Return the scope of the only one; people say which if there are several."""
+    if len(found) > 1:
+        places = "; ".join(f"tenant {one.tenant!r}, topic {one.topic!r}, group {one.group!r}" for one in found)
+        message = f"the key is in {len(found)} places ({places}): say which by --tenant, --topic and --group"
+        raise InvalidArgument(message)
+    one = found[0]
+    return {"tenant": one.tenant, "topic": one.topic, "group": one.group}
+
+
+@app.command(help=paragraphs("Show the whole story of a key: attempts, owners, tokens, outcome, result."))
+def show(
+    key: Key, inbox: Home, *, tenant: Tenant = None, topic: Topic = None, group: Group = None, json: Json = False
+) -> None:
+    """Show the story of a key."""
+    with _opened(inbox) as opened:
+        found = _found(opened, key, tenant, topic, group)
+    if json:
+        for known in found:
+            print_json(_plain(known))
+        return
+    print_facts([(f"{known.key}", _facts(known)) for known in found])
+
+
+def _plain(known: Known) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(known)
+    plain["story"] = [event._asdict() for event in known.story]
+    return plain
+
+
+def _time(at_us: int) -> str:
+    return show_time(datetime.fromtimestamp(at_us / 1e6, UTC))
+
+
+def _facts(known: Known) -> list[tuple[str, str | Text]]:
+    facts: list[tuple[str, str | Text]] = [
+        ("status", Text(known.status + (" for good" if known.final else ""), _STYLES[known.status])),
+        ("tenant, topic, group", f"{known.tenant or '-'}, {known.topic or '-'}, {known.group or '-'}"),
+        ("effect id", known.effect_id),
+        ("attempts", str(known.attempts)),
+        ("owner", known.owner),
+        ("token", str(known.token)),
+        ("first seen", _time(known.first_us)),
+        ("result", "erased" if known.erased else repr(known.result)),
+    ]
+    if known.last_error is not None:
+        facts.append(("last error", known.last_error))
+    if known.lease_left_s is not None:
+        left = f"{known.lease_left_s:.1f} s left" if known.lease_left_s > 0 else "ran out"
+        facts.append(("lease", left))
+    facts += [(_time(event.at_us), f"{event.what} {event.detail} (token {event.token})") for event in known.story]
+    return facts
+
+
+@app.command(help=paragraphs("Decide about a key whose lease ran out, or that failed: committed, failed, or again."))
+def resolve(
+    key: Key,
+    to: Annotated[str, typer.Argument(metavar="DECISION", help="committed, failed or again.", show_default=False)],
+    inbox: Home,
+    *,
+    tenant: Tenant = None,
+    topic: Topic = None,
+    group: Group = None,
+    json: Json = False,
+) -> None:
+    """Decide about a key."""
+    with _opened(inbox) as opened:
+        scope = _only(_found(opened, key, tenant, topic, group))
+        decision: Any = to
+        opened.resolve(key, to=decision, **scope)
+    if json:
+        print_json({"key": key, "resolved": to})
+    else:
+        say((key, "cyan"), f": {to}")
+
+
+@app.command(help=paragraphs("Erase what is known of a key but that it was there: it is still not run again."))
+def erase(
+    key: Key,
+    inbox: Home,
+    *,
+    tenant: Tenant = None,
+    topic: Topic = None,
+    group: Group = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Erase a key's payload and result."""
+    with _opened(inbox) as opened:
+        scope = _only(_found(opened, key, tenant, topic, group))
+        if not yes:
+            confirm(f"Erase the result and the reasons of {key!r}, for good?")
+        opened.erase(key, **scope)
+    if json:
+        print_json({"key": key, "erased": True})
+    else:
+        say((key, "cyan"), ": erased; it is still not run again")

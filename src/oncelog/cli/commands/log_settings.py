@@ -1,0 +1,130 @@
+"""A log's settings as options of ``oncelog log create``: one each, in the order of ``LogSettings``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from oncelog.cli.terminal.quantities import duration_s, show_bytes, show_duration, size_bytes
+from oncelog.settings import Idempotence, IdScope, LogSettings, OnConflict, ProducerPolicy, Seal
+
+DEFAULTS = LogSettings()
+_AS_ABOVE = "as its namespace or the database says"
+_IDS, _FILES, _KEEP, _LOAD = "Deduplication", "Segments and blocks", "Retention", "Writer"
+
+
+def _seconds(name: str, default_s: float | None, help: str, panel: str) -> Any:
+    shown = "never" if default_s is None else show_duration(default_s)
+    return typer.Option(
+        name, parser=duration_s, metavar="DURATION", help=help, rich_help_panel=panel, show_default=shown
+    )
+
+
+def _bytes(name: str, default: int | None, help: str, panel: str) -> Any:
+    shown = "never" if default is None else show_bytes(default)
+    return typer.Option(name, parser=size_bytes, metavar="SIZE", help=help, rich_help_panel=panel, show_default=shown)
+
+
+def _count(name: str, default: int, help: str, panel: str) -> Any:
+    return typer.Option(name, metavar="N", help=help, rich_help_panel=panel, show_default=f"{default:,}")
+
+
+IdempotenceOption = Annotated[
+    Idempotence,
+    typer.Option(
+        help="Deduplicate records that carry an id; all the others too, by their content; or none.",
+        rich_help_panel=_IDS,
+    ),
+]
+WindowOption = Annotated[
+    float,
+    _seconds("--window", DEFAULTS.window.duration_s, "How long an id is remembered, in writer up-time.", _IDS),
+]
+MaxKeys = Annotated[int, _count("--max-keys", DEFAULTS.window.max_keys, "How many ids are remembered.", _IDS)]
+RefreshOnHit = Annotated[
+    bool,
+    typer.Option("--refresh-on-hit", metavar="", help="A duplicate makes its id young again.", rich_help_panel=_IDS),
+]
+OnConflictOption = Annotated[
+    OnConflict,
+    typer.Option(help="What the same id with other content gets: an error, or the original.", rich_help_panel=_IDS),
+]
+SegmentSize = Annotated[
+    int, _bytes("--segment-size", DEFAULTS.segment_bytes, "Begin another segment at this size.", _FILES)
+]
+SegmentAge = Annotated[
+    float | None, _seconds("--segment-age", DEFAULTS.segment_age_s, "Or when it is this old.", _FILES)
+]
+BlockSize = Annotated[int, _bytes("--block-size", DEFAULTS.block_bytes, "The most that one commit writes.", _FILES)]
+BlockRecords = Annotated[int, _count("--block-records", DEFAULTS.block_records, "Or so many records.", _FILES)]
+CommitInterval = Annotated[
+    float | None,
+    typer.Option(
+        "--commit-interval",
+        parser=duration_s,
+        metavar="DURATION",
+        help="How long a block that is not full waits after the one before.",
+        rich_help_panel=_FILES,
+        show_default="0 on a disk, 100 ms in a bucket",
+    ),
+]
+SnapshotInterval = Annotated[
+    float, _seconds("--snapshot-interval", DEFAULTS.snapshot_interval_s, "Store a dedup snapshot this often.", _IDS)
+]
+SnapshotRecords = Annotated[
+    int, _count("--snapshot-records", DEFAULTS.snapshot_records, "Or after so many records.", _IDS)
+]
+SealOption = Annotated[
+    Seal, typer.Option(help="Whether the writer turns segments into Parquet by itself.", rich_help_panel=_FILES)
+]
+Retention = Annotated[float | None, _seconds("--retention", DEFAULTS.retention_s, "Remove what is older.", _KEEP)]
+RetentionSize = Annotated[
+    int | None, _bytes("--retention-size", DEFAULTS.retention_bytes, "Remove the oldest beyond this size.", _KEEP)
+]
+PendingSize = Annotated[int, _bytes("--pending-size", DEFAULTS.pending_bytes, "How much may wait to be stored.", _LOAD)]
+PendingRecords = Annotated[int, _count("--pending-records", DEFAULTS.pending_records, "Or so many records.", _LOAD)]
+IdScopeOption = Annotated[
+    IdScope,
+    typer.Option(
+        "--id-scope",
+        help="Whether an id is one of the whole log, or of its record's stream (as oncelog stream needs it).",
+        rich_help_panel=_IDS,
+    ),
+]
+ProducersOption = Annotated[
+    Literal["on", "off"] | None,
+    typer.Option(
+        "--producers",
+        help="Whether the sequences of producers are held against each other.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+ProducerInactivity = Annotated[
+    float | None,
+    typer.Option(
+        "--producer-inactivity",
+        parser=duration_s,
+        metavar="DURATION",
+        help="Forget a producer that stored nothing for so long, in writer up-time.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+MaxProducers = Annotated[
+    int | None,
+    typer.Option(
+        "--max-producers",
+        metavar="N",
+        help="Remember so many producers, the most recently active.",
+        rich_help_panel=_IDS,
+        show_default=_AS_ABOVE,
+    ),
+]
+
+
+def policy(checked: Literal["on", "off"] | None, inactive_s: float | None, max_producers: int | None) -> ProducerPolicy:
+    """Return a policy for producers as the three options say."""
+    enabled = None if checked is None else checked == "on"
+    return ProducerPolicy(enabled=enabled, inactive_s=inactive_s, max_producers=max_producers)

@@ -1,0 +1,241 @@
+"""``oncelog pipeline``: records from anywhere, into a log once, and on from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+import typer
+from rich.text import Text
+
+from oncelog.cli.terminal.options import Json, paragraphs, show_help
+from oncelog.cli.terminal.outcome import ExitCode
+from oncelog.cli.terminal.output import Meter, meter, note, print_facts, print_json, say
+from oncelog.cli.terminal.quantities import show_count, show_duration
+from oncelog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from oncelog.spark.pipeline.history import Batch, Leg
+    from oncelog.spark.pipeline.mistakes import Mistake
+    from oncelog.spark.pipeline.pipeline import Outcome
+    from oncelog.spark.pipeline.spec import Spec
+
+app = typer.Typer(
+    help="Pipelines: records from anywhere, into a log once, and on from there.",
+    callback=show_help,
+    invoke_without_command=True,
+)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's TOML file.", show_default=False)]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="The Spark to run on, instead of the spec's.")
+]
+
+
+def _command(*examples: str) -> Callable[[_Command], _Command]:
+    """Make a command, with examples below its help."""
+    lines = "\n".join(f"  [cyan]oncelog pipeline {example}[/]" for example in examples)
+
+    def made(command: _Command) -> _Command:
+        return app.command(help=paragraphs(command.__doc__ or ""), epilog=f"Examples:\n\n{lines}")(command)
+
+    return made
+
+
+@_command("run orders.toml", "run orders.toml --follow", "run orders.toml --master spark://host:7077 --json")
+def run(
+    spec: SpecFile,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes, until Ctrl-C.")
+    ] = False,
+    master: Master = None,
+    json: Json = False,
+) -> None:
+    """Run a pipeline until all there is has gone through.
+
+    It may be killed at any moment and run again: what is in the log is recognised, what is not goes in. With --json:
+    one object for each batch, and the outcome at the end. A report is written beside the pipeline's progress.
+    """
+    from oncelog.clock import SYSTEM  # noqa: PLC0415 (as below)
+    from oncelog.spark.pipeline import pipeline as pipelines  # noqa: PLC0415 (as above)
+    from oncelog.spark.pipeline import spec as specs  # noqa: PLC0415 (as above)
+    from oncelog.spark.report import page, report  # noqa: PLC0415 (pyarrow is not for those who ask for help)
+
+    given = _checked(spec, master)
+    running = pipelines.Pipeline(given, spec.parent, SYSTEM)
+    batches = None if follow else specs.batches_expected(given)
+    with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
+        outcome = running.run(_print_batch if json else _Shown(bar, given.name, batches), follow=follow)
+    target = _report_path(given, spec)
+    page.write(target, report.of_run(outcome, list(running.history)))
+    if json:
+        print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
+    else:
+        tell_outcome(outcome, target)
+
+
+class _Shown:
+    """Shows on a progress bar which batches were done: into the log by their number, out of it by records."""
+
+    def __init__(self, bar: Meter, name: str, batches: int | None) -> None:
+        self._bar = bar
+        self._name = name
+        self._batches = batches
+        self._leg: Leg | None = None
+        self._rows = self._took_ms = 0
+
+    def __call__(self, batch: Batch) -> None:
+        """Show a batch. How quickly it goes is told by Spark's own times: its start does not count."""
+        if batch.leg != self._leg:
+            self._leg, self._rows, self._took_ms = batch.leg, 0, 0
+        self._rows += batch.rows
+        self._took_ms += batch.duration_ms
+        unit = "batches" if batch.leg == "into the log" else "records"
+        self._bar.now(f"{self._name} {batch.leg}", unit, self._rows / max(1, self._took_ms) * 1000)
+        if batch.leg == "into the log":
+            total = None if self._batches is None else max(self._batches, batch.batch + 1)
+            self._bar.to(batch.batch + 1, self._rows, total)
+        elif batch.exported is not None:
+            self._bar.to(batch.exported, self._rows, batch.stored)
+
+
+def _print_batch(batch: Batch) -> None:
+    print_json(batch)
+
+
+def _report_path(given: Spec, file: Path) -> Path:
+    from oncelog.spark.pipeline import spec as specs  # noqa: PLC0415 (as above)
+
+    if given.report.path is not None:
+        return Path(given.report.path)
+    checkpoint = specs.local_path(given.checkpoint)
+    return checkpoint / "report.html" if checkpoint is not None else file.parent / f"{given.name}.report.html"
+
+
+def tell_outcome(outcome: Outcome, report: Path | None) -> None:
+    """Tell what a run did."""
+    facts: list[tuple[str, str | Text]] = [
+        ("rows read", f"{outcome.attempts:,}"),
+        ("stored", Text(f"{outcome.stored:,}", "green")),
+        ("duplicates refused", f"{outcome.duplicates:,}"),
+        ("conflicts quarantined", Text(f"{outcome.conflicts:,}", "yellow" if outcome.conflicts else "")),
+    ]
+    if outcome.exported is not None:
+        facts.append(("sent on", f"{outcome.exported:,}"))
+    took = f"{show_count(outcome.batches, 'batch').replace('batchs', 'batches')}, {show_duration(outcome.seconds)}"
+    facts.append(("this run", f"{outcome.rows:,} rows in {took}"))
+    if report is not None:
+        facts.append(("report", Text(str(report), "cyan")))
+    print_facts([(f"{outcome.pipeline} → {outcome.log}", facts)])
+
+
+def _checked(file: Path, master: str | None = None) -> Spec:
+    """Return a spec that can be run; ``InvalidArgument`` that names its mistakes otherwise."""
+    from oncelog.spark.pipeline import check  # noqa: PLC0415 (as above)
+    from oncelog.spark.pipeline.mistakes import one_line  # noqa: PLC0415 (as above)
+
+    given, found = check.check(file)
+    wrong = [mistake for mistake in found if mistake.severity == "error"]
+    if given is None or wrong:
+        message = f"{file}: " + "; ".join(one_line(mistake) for mistake in wrong)
+        raise InvalidArgument(message)
+    return (
+        given
+        if master is None
+        else msgspec.structs.replace(given, run=msgspec.structs.replace(given.run, master=master))
+    )
+
+
+@_command("check orders.toml", "check orders.toml --quick", "check orders.toml --json | jq '.mistakes[]'")
+def check(
+    spec: SpecFile,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", metavar="", help="Without starting Spark.")] = False,
+    master: Master = None,
+    json: Json = False,
+) -> None:
+    """Explain what a pipeline would do, and find its mistakes, each with its line and what was probably meant.
+
+    Nothing is read but the source's schema, and nothing is written. Spark is started to look at columns and SQL, unless
+    there are mistakes already. The exit code is 1 if there is an error.
+    """
+    from oncelog.spark.pipeline import check, check_with_spark, explain  # noqa: PLC0415 (as above)
+    from oncelog.spark.session import session  # noqa: PLC0415 (as above)
+
+    given, found = check.check(spec)
+    schema = None
+    if given is not None and not quick and not any(mistake.severity == "error" for mistake in found):
+        if master is not None:
+            given = msgspec.structs.replace(given, run=msgspec.structs.replace(given.run, master=master))
+        run = given.run
+        spark = session.start(given.name, run.master, run.conf, run.packages, log_file=Path(os.devnull))
+        try:
+            schema, more = check_with_spark.check(spec, given, spark)
+        finally:
+            spark.stop()
+        found += more
+    steps = explain.explain(given) if given is not None else []
+    ok = not any(mistake.severity == "error" for mistake in found)
+    if json:
+        print_json({"spec": str(spec), "ok": ok, "mistakes": found, "steps": dict(steps), "columns": schema})
+    else:
+        _tell_check(spec, steps, schema, found, ok=ok)
+    if not ok:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _tell_check(
+    file: Path, steps: list[tuple[str, str]], schema: str | None, found: list[Mistake], *, ok: bool
+) -> None:
+    facts: list[tuple[str, str | Text]] = [(name, text) for name, text in steps]
+    if schema is not None:
+        facts.insert(2 if any(name == "transform" for name, _ in steps) else 1, ("columns", schema[7:-1]))
+    if facts:
+        print_facts([("", facts)])
+        say()
+    for mistake in found:
+        style = "bold red" if mistake.severity == "error" else "yellow"
+        where = f"{file}:{mistake.line}" if mistake.line is not None else str(file)
+        key = f" {mistake.key}:" if mistake.key else ""
+        say((f"{mistake.severity}:", style), f" {where}:{key} {mistake.what}")
+        if mistake.suggestion:
+            say("    ", (mistake.suggestion, "green"))
+    if ok:
+        say((str(file), "cyan"), " can be ", ("run", "bold green"))
+
+
+@_command("init orders.toml", "init clicks.toml --input clicks/ --id click_id")
+def init(
+    spec: SpecFile,
+    *,
+    input: Annotated[str, typer.Option("--input", metavar="PATH", help="The folder of JSON files.")] = "incoming",
+    id: Annotated[str, typer.Option("--id", metavar="COLUMN", help="The column that is the identity.")] = "order_id",
+    log_url: Annotated[str, typer.Option("--log-url", metavar="URL", help="The database of the log.")] = "data",
+    output: Annotated[str, typer.Option("--output", metavar="PATH", help="The folder of Parquet to write.")] = "out",
+    json: Json = False,
+) -> None:
+    """Write a commented spec to begin with.
+
+    A file that is there is left as it is.
+    """
+    from oncelog.spark.pipeline.template import template  # noqa: PLC0415 (as above)
+
+    text = template(file=spec.name, name=spec.stem, input=input, id=id, url=log_url, output=output)
+    try:
+        with spec.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        message = f"{spec} is there already: name another file, or remove it first"
+        raise InvalidArgument(message) from error
+    if json:
+        print_json({"spec": str(spec), "written": True})
+    else:
+        say((str(spec), "cyan"), " is written; next: ", (f"oncelog pipeline check {spec}", "bold"))
+    if not Path(spec.parent, input).exists() and not json:
+        note(("note:", "yellow"), f" its input, {input}, is not there yet")

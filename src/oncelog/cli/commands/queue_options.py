@@ -1,0 +1,83 @@
+"""What the commands of ``oncelog queue`` have in common: their options, and how a message is shown."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+import oncelog
+from oncelog.cli.terminal.options import paragraphs
+from oncelog.errors import NotFound
+
+if TYPE_CHECKING:
+    from oncelog import Database, Queue
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SHOWN_BYTES = 60
+
+QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
+State = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        envvar="ONCELOG_QUEUE_STATE",
+        metavar="URL",
+        help="Where its brokers remember: postgresql://…",
+        show_default="SQLite beside the logs",
+    ),
+]
+Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")]
+Position = Annotated[int, typer.Argument(metavar="POSITION", help="Its place, as list shows it.", show_default=False)]
+
+
+def queue_command(
+    on: typer.Typer, noun: str, *examples: str, name: str | None = None
+) -> Callable[[_Command], _Command]:
+    """Make a command, with examples below its help."""
+    lines = "\n".join(f"  [cyan]oncelog {noun} {example}[/]" for example in examples)
+
+    def made(command: _Command) -> _Command:
+        text = paragraphs(command.__doc__ or "")
+        return on.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
+
+    return made
+
+
+@contextmanager
+def opened_queue(url: str, name: str, state: str | None) -> Iterator[Queue]:
+    """Open a queue of a database, for a while."""
+    with oncelog.connect(url) as db:
+        yield named_queue(db, name, state)
+
+
+def named_queue(db: Database, name: str, state: str | None) -> Queue:
+    """Return a queue that is there; of one that is not, say what makes it in a shell."""
+    try:
+        return db.queue(name, state=state)
+    except NotFound as error:
+        if not str(error).startswith("there is no queue"):
+            raise
+        message = f"there is no queue {name!r} at {db.url}: make it with oncelog queue create"
+        raise NotFound(message) from error
+
+
+def text_of(value: bytes) -> str:
+    """Return a value as text, with what is none spelled out."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def short(value: bytes) -> str:
+    """Return the beginning of a value, in one line."""
+    return text_of(value[:_SHOWN_BYTES]).replace("\n", "␤") + ("…" if len(value) > _SHOWN_BYTES else "")
+
+
+def json_value(value: bytes) -> dict[str, str]:
+    """Return a value for JSON: as text where it is text."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}

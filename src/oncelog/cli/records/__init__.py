@@ -1,0 +1,1 @@
+"""Records in and out of the shell: files, formats, standard input and output."""

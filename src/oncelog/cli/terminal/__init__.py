@@ -1,0 +1,1 @@
+"""What the shell prints and asks: options, tables, prompts, exit codes."""

@@ -1,0 +1,90 @@
+"""Arguments and options that commands share, so that they are the same everywhere."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Literal
+
+import typer
+
+import oncelog
+from oncelog.cli.terminal.quantities import duration_s
+from oncelog.errors import OncelogError
+
+InputFormat = Literal["lines", "jsonl", "arrow", "parquet"]
+RowFormat = Literal["text", "jsonl", "raw"]
+OutputFormat = Literal["text", "jsonl", "raw", "arrow", "parquet"]
+
+
+def _log_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of logs that begin so, for the shell's completion."""
+    url = context.params.get("url")
+    try:
+        if url is None:
+            return []
+        with oncelog.connect(url) as db:
+            return [name for name in db.logs() if name.startswith(incomplete)]
+    except OncelogError:
+        return []
+
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The log's name.", show_default=False, autocompletion=_log_names)
+]
+
+Url = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="ONCELOG_URL",
+        metavar="URL",
+        help="The database the log is in, such as file:///var/lib/shop.",
+        show_default=False,
+    ),
+]
+
+SourceUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="ONCELOG_URL",
+        metavar="URL",
+        help="The database of a log that is given by its name alone.",
+        show_default=False,
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
+
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        parser=duration_s,
+        metavar="DURATION",
+        help="How long to wait for a log that another process writes.",
+        show_default="5 s",
+    ),
+]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
+
+Limit = Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after so many records.")]
+
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="NAME,…", help="The columns to write, in this order: position, id, value, …"),
+]
+
+
+def paragraphs(text: str) -> str:
+    """Return help whose paragraphs are as wide as the terminal, however they are broken here."""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+def show_help(context: typer.Context) -> None:
+    """Show what commands there are, if none was given."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

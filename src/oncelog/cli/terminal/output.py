@@ -1,0 +1,152 @@
+"""What commands print: tables for people, JSON for programs, and on stderr how far they have come."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from oncelog.cli.terminal.quantities import show_bytes, show_count
+
+_PIPE_WIDTH = 1000
+"""Nothing is wrapped or cut in a pipe."""
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(data: bytes | str) -> str:
+    """Return text in which no character moves a cursor or rings a bell."""
+    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+class _Console(Console):
+    """A console that leaves it to the command what a reader's going means."""
+
+    def on_broken_pipe(self) -> None:
+        """Say that the reader has gone, as the stream itself would."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """Return the console on stdout."""
+    return _Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+
+
+def say(*parts: str | tuple[str, str] | Text) -> None:
+    """Print one line on stdout; a part may come with its style."""
+    console().print(Text.assemble(*parts), soft_wrap=True)
+
+
+def note(*parts: str | tuple[str, str] | Text) -> None:
+    """Print one line on stderr."""
+    Console(stderr=True, highlight=False).print(Text.assemble(*parts), soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object, on one line."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
+    """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
+
+    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading, stands in columns:
+        table.add_column(
+            heading, justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else _cell(cell) for cell in row))
+    console().print(table)
+
+
+def _cell(text: str) -> Text:
+    return Text(harmless(text).replace("\t", "\\t").replace("\n", "\\n"))
+
+
+def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]) -> None:
+    """Print named facts in sections, all values below each other."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, (title, facts) in enumerate(sections):
+        if number:
+            table.add_row()
+        if title:
+            table.add_row(Text(harmless(title), "bold not dim"))
+        for name, value in facts:
+            table.add_row(name, value if isinstance(value, Text) else Text(harmless(value)))
+    console().print(table)
+
+
+class _Done(ProgressColumn):
+    """How much was done, of how much: bytes, or things."""
+
+    def render(self, task: Task) -> Text:
+        if task.fields["unit"] == "bytes":
+            total = f" of {show_bytes(int(task.total))}" if task.total is not None else ""
+            return Text(f"{show_bytes(int(task.completed))}{total}", "cyan")
+        total = f" of {task.total:,.0f}" if task.total is not None else ""
+        return Text(f"{task.completed:,.0f}{total} {task.fields['unit']}", "cyan")
+
+
+class _Rate(ProgressColumn):
+    """How many records a second."""
+
+    def render(self, task: Task) -> Text:
+        records, elapsed_s = task.fields["records"], task.elapsed
+        rate = task.fields.get("rate") or (records / elapsed_s if elapsed_s else 0)
+        return Text(f"{rate:,.0f} records/s" if rate else "", "green")
+
+
+class Meter:
+    """How far a command has come."""
+
+    def __init__(self, progress: Progress, what: str, unit: str, total: int | None) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=total, unit=unit, records=0)
+
+    def to(self, done: float, records: int, total: int | None = None) -> None:
+        """Show that so much is done, in the meter's unit, and so many records."""
+        changes: dict[str, Any] = {} if total is None else {"total": total}
+        self._progress.update(self._task, completed=done, records=records, **changes)
+
+    def now(self, what: str, unit: str, records_per_second: float) -> None:
+        """Show what is being done from now on, counted in what, and how quickly."""
+        self._progress.update(self._task, description=what, unit=unit, rate=records_per_second)
+
+
+@contextmanager
+def meter(what: str, *, unit: str = "records", total: int | None = None, hidden: bool = False) -> Iterator[Meter]:
+    """Show a progress bar with rate and remaining time on stderr, if that is a terminal; it goes when it is done."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _Done(),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=hidden or not sys.stderr.isatty(),
+    )
+    with progress:
+        yield Meter(progress, what, unit, total)
+
+
+def plural(count: int, noun: str) -> Text:
+    """Return a count with its noun, the count set off."""
+    number, _, rest = show_count(count, noun).partition(" ")
+    return Text.assemble((number, "bold"), " ", rest)

@@ -1,0 +1,89 @@
+"""Keeping leases while their effects are at work."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from oncelog.clock import Clock
+from oncelog.inbox.steps import Steps, run, run_async
+from oncelog.inbox.store import Claim
+from oncelog.inbox.stores.connections import Home
+
+
+class Keeper:
+    """Renews leases, each three times within its length, on a connection that no effect is using.
+
+    A process that is stopped renews nothing, and loses them. Safe to share between threads.
+    """
+
+    def __init__(self, home: Home, clock: Clock, lease_s: float) -> None:
+        self._home = home
+        self._clock = clock
+        self._pause_s = lease_s / 3
+        self._changed = threading.Condition()
+        self._held: dict[str, Claim] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, claim: Claim) -> None:
+        """Renew this one from now on."""
+        with self._changed:
+            self._held[claim.nonce] = claim
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._keep_all, name="oncelog-inbox", daemon=True)
+                self._thread.start()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew this one no more."""
+        with self._changed:
+            self._held.pop(claim.nonce, None)
+
+    def renew(self, claim: Claim) -> bool:
+        """Renew one now; tell whether it was still held."""
+        return run(self._renew(claim))
+
+    def close(self) -> None:
+        """Renew nothing any more."""
+        with self._changed:
+            self._closed = True
+            thread, self._thread = self._thread, None
+            self._changed.notify_all()
+        if thread is not None:
+            thread.join()
+
+    def _keep_all(self) -> None:
+        while True:
+            with self._changed:
+                if not self._closed:
+                    self._clock.wait(self._changed, self._pause_s)
+                if self._closed:
+                    return
+                held = list(self._held.values())
+            for claim in held:
+                self._try(claim)
+
+    def _try(self, claim: Claim) -> None:
+        try:
+            if not self.renew(claim):
+                self.drop(claim)
+        except Exception:  # noqa: BLE001, S110  it is tried again soon; at the end the token decides
+            pass
+
+    def _renew(self, claim: Claim) -> Steps[bool]:
+        connection = yield from self._home.take()
+        try:
+            kept = yield from connection.renew(claim)
+        finally:
+            yield from self._home.give_back(connection)
+        return kept
+
+    async def keep(self, claim: Claim) -> None:
+        """Renew one for ever, in an event loop."""
+        while True:
+            await asyncio.sleep(self._pause_s)
+            try:
+                if not await run_async(self._renew(claim)):
+                    return
+            except Exception:  # noqa: BLE001, S112  as above
+                continue

@@ -1,0 +1,1 @@
+"""Where an inbox keeps its keys: SQL databases and Redis."""

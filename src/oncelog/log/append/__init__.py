@@ -1,0 +1,1 @@
+"""Appending: decide what is new, group it into blocks, store the blocks, answer."""

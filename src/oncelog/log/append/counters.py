@@ -1,0 +1,72 @@
+"""What a writer counts, for ``info()`` and for metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from oncelog.log.append.groups import Group
+
+_LATENCIES_KEPT = 1024
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one writer has done since it was opened. Latencies are of the last commits."""
+
+    attempts: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    refused: int = 0
+    commits: int = 0
+    bytes_written: int = 0
+    storage_failures: int = 0
+    last_failure: str = ""
+    snapshots: int = 0
+    snapshot_failures: int = 0
+    producers: int = 0
+    producers_expired: int = 0
+    producers_evicted: int = 0
+    commit_ms_p50: float = 0.0
+    commit_ms_p99: float = 0.0
+
+
+class Counters:
+    """Counts as they grow. Guarded by the committer's lock."""
+
+    def __init__(self) -> None:
+        self.attempts = self.duplicates = self.conflicts = self.refused = 0
+        self.stored = self.commits = self.bytes_written = 0
+        self.storage_failures = self.snapshots = self.snapshot_failures = 0
+        self.producers = self.producers_expired = self.producers_evicted = 0
+        self.last_failure = ""
+        self._latencies_us = [0] * _LATENCIES_KEPT
+
+    def committed(self, group: Group, latency_us: int) -> None:
+        """Count a block that was stored."""
+        assert group.block is not None
+        self._latencies_us[self.commits % _LATENCIES_KEPT] = latency_us
+        self.commits += 1
+        self.stored += group.count
+        self.bytes_written += group.block.size_bytes
+
+    def failed(self, why: str) -> None:
+        """Count a failure of storage."""
+        self.storage_failures += 1
+        self.last_failure = why
+
+    def counts(self) -> Counts:
+        """Return the counts as they are now."""
+        latencies = sorted(self._latencies_us[: self.commits])
+        values = {name: getattr(self, name) for name in Counts.__struct_fields__ if hasattr(self, name)}
+        return Counts(
+            **values,
+            commit_ms_p50=_percentile_ms(latencies, 0.50),
+            commit_ms_p99=_percentile_ms(latencies, 0.99),
+        )
+
+
+def _percentile_ms(latencies_us: list[int], share: float) -> float:
+    return latencies_us[min(len(latencies_us) - 1, int(len(latencies_us) * share))] / 1000 if latencies_us else 0.0

@@ -1,0 +1,117 @@
+"""Groups: what becomes one block, and what those who wait for it have been told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from oncelog.dedup.producers import Pushed
+from oncelog.errors import OncelogError
+from oncelog.format import block, columns
+from oncelog.log.append.futures import AckFuture
+from oncelog.types import Ack, Record
+
+RECORD_OVERHEAD_BYTES = 16
+"""What a record is taken to cost beside its value and its id."""
+
+_NO_LABELS = (None,) * 6
+
+
+class Ticket(NamedTuple):
+    """What was decided for one record: where it is, or will be once ``group`` is stored (-1: that is no longer known);
+    or the error that refuses it.
+    """
+
+    position: int
+    group: Group | None
+    timestamp_us: int
+    duplicate: bool = False
+    conflict: bool = False
+    error: OncelogError | None = None
+
+
+class Waiting(NamedTuple):
+    """A future, and all that is needed to answer it once its group is stored."""
+
+    future: AckFuture
+    ticket: Ticket
+    id: str | None
+
+
+Submitted = tuple[Record, int, AckFuture]
+"""A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
+
+
+Crowd = tuple[list[AckFuture], Callable[[], list[Ack | OncelogError]]]
+"""Futures that are answered together, and what has their answers once their records are stored."""
+
+
+class Group:
+    """Records that will be, or are, one block.
+
+    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its place is fixed, and
+    its bytes are before storage sees them), *landed* (storage has it, but perhaps not all before it: a crash could
+    still take it back), *stored* (durable, visible, acknowledged), or *failed* (``error`` says how).
+    """
+
+    __slots__ = (
+        "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
+        "next_position", "number", "parts", "pushed", "records", "retry_at_us", "segment", "size_bytes", "state",
+        "timestamp_us", "uptime_us", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, first_position: int) -> None:
+        self.first_position = first_position
+        self.next_position = first_position  # behind the last record
+        self.count = 0
+        self.ids = 0
+        self.size_bytes = 0
+        self.parts: list[pa.RecordBatch] = []
+        self.records: list[Record] = []
+        self.waiting: list[Waiting] = []
+        self.crowds: list[Crowd] = []
+        self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
+        self.error: OncelogError | None = None
+        self.block: block.Encoded | None = None
+        self.number = self.segment = self.first_entry = self.timestamp_us = self.uptime_us = -1
+        self.busy = False
+        self.attempts = 0
+        self.retry_at_us = 0
+        self.pushed: dict[str, Pushed] | None = None  # the last sequences of the producers in it
+
+    def add_record(self, record: Record, size_bytes: int) -> None:
+        """Add one record at the end."""
+        self.records.append(record)
+        self.count += 1
+        self.next_position += 1
+        self.ids += record.id is not None
+        self.size_bytes += size_bytes
+
+    def add_payload(self, payload: pa.RecordBatch, size_bytes: int, ids: int) -> None:
+        """Add records in columns at the end."""
+        self._gather()
+        self.parts.append(payload)
+        self.count += payload.num_rows
+        self.next_position += payload.num_rows
+        self.ids += ids
+        self.size_bytes += size_bytes
+
+    def _gather(self) -> None:
+        if self.records:
+            self.parts.append(columns.from_records(self.records, None))
+            self.records = []
+
+    def only_record(self) -> Record | None:
+        """Return the group's record if it has one that is plain: a value, perhaps an id, and nothing else."""
+        if self.count != 1 or not self.records:
+            return None
+        record = self.records[0]
+        labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
+        return record if labels == _NO_LABELS else None
+
+    def payload(self) -> pa.RecordBatch:
+        """Return all records as one batch of columns."""
+        self._gather()
+        return self.parts[0] if len(self.parts) == 1 else columns.concat(self.parts)

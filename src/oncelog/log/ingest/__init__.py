@@ -1,0 +1,1 @@
+"""Bringing in whole files: staging, adoption, batch marks, conflicts."""

@@ -1,0 +1,1 @@
+"""Jobs over a whole log: verify, audit, purge, copy, rebuild a snapshot."""

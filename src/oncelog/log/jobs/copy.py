@@ -1,0 +1,236 @@
+"""Copying a log to another home: its records, where they stand, what it knows of them, and who it is.
+
+Everything in the copy is a sealed file, whatever it was before: files mean the same in every home, blocks do not. Each
+is stored whole or not at all, under a name that tells what is in it, so a copy that was cut short goes on where it
+stopped. It also tells when it was stored, not when the original was: who sweeps the other end leaves a day to what no
+manifest points to. The manifest comes last: before it there is no log at the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
+from oncelog.format import sealed
+from oncelog.format.gather import gather
+from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.log.stored import snapshots
+from oncelog.log.stored.files import READ_BYTES
+from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.rows import Rows, each
+from oncelog.log.upkeep import sealing
+from oncelog.storage.base import LogHome
+
+COPIED = b"copied, untaken."
+"""Who wrote a manifest that no writer has taken over yet: a copy goes on with that one only."""
+
+Progress = Callable[[int, int], None]
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy has: its records, files, and bytes, and how many of these were stored now, not before."""
+
+    records: int
+    files: int
+    bytes: int
+    bytes_stored: int
+
+
+class Copy:
+    """One log on its way from one home to another."""
+
+    def __init__(self, source: LogHome, target: LogHome, clock: Clock, progress: Progress | None) -> None:
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._progress = progress or (lambda _done, _total: None)
+        self._stored = 0
+        self._made: dict[str, str] = {}
+        self._floor_us = 0
+
+    def run(self, known: Known, name: str) -> Copied:
+        """Copy the log as it is now. ``InvalidArgument`` when another log, or more than this one, is at the other end.
+
+        What the source seals or merges meanwhile is looked up anew.
+        """
+        manifests = Manifests(self._source, self._clock)
+        there = Manifests(self._target, self._clock)
+        before = there.newest()
+        self._check(before, known.manifest, name)
+        if before is None:
+            self._target.probe()
+        self._look_for_made(there, before)
+        _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))
+        self._publish(there, wanted)
+        files = {segment.file.key: segment.file for segment in (*wanted.segments, *wanted.conflicts) if segment.file}
+        return Copied(
+            records=wanted.next_position - wanted.first_position,
+            files=len(files),
+            bytes=sum(file.size_bytes for file in files.values()),
+            bytes_stored=self._stored,
+        )
+
+    def _look_for_made(self, there: Manifests, before: Known | None) -> None:
+        """Find what was stored before, but for what a sweep may be about to delete."""
+        used: set[str] = set()
+        if before is not None:
+            self._floor_us = before.manifest.staging_floor_us
+            _, used = there.look(before, lambda manifest: sealing.used(there, manifest))
+        for key in self._target.list(sealing.PREFIX):
+            if key in used or sealing.created_us(key) >= self._floor_us:
+                self._made[_content(key)] = key
+
+    def _check(self, there: Known | None, manifest: Manifest, name: str) -> None:
+        if there is None:
+            return
+        if there.manifest.log_id != manifest.log_id:
+            message = f"another log is there under the name {name!r}: delete it first, or choose another name"
+            raise InvalidArgument(message)
+        if there.manifest.writer != COPIED:
+            message = f"the copy {name!r} was written to since it was made: delete it first, or choose another name"
+            raise InvalidArgument(message)
+
+    def _copied(self, manifests: Manifests, manifest: Manifest, name: str) -> Manifest:
+        """Store everything that a manifest leads to; return the manifest of the copy."""
+        segments = [*manifests.closed_from(manifest, manifest.first_position), *self._open(manifests, manifest)]
+        total, done = sum(segment.entries for segment in segments), 0
+        copied: list[Segment] = []
+        for segment in segments:
+            copied.append(self._segment(manifest.log_id, segment))
+            done += segment.entries
+            self._progress(done, total)
+        conflicts = [self._segment(manifest.log_id, segment) for segment in manifests.conflicts(manifest)]
+        base = self._file(manifest.base) if manifest.base is not None else None
+        newest = copied[-1] if copied else None
+        next_position = max(manifest.next_position, newest.next_position if newest else 0)
+        self._snapshot(manifest.log_id, next_position)
+        return msgspec.structs.replace(
+            manifest,
+            name=name,
+            writer=COPIED,
+            base=base,
+            open_segment=None,
+            next_position=next_position,
+            last_timestamp_us=max(manifest.last_timestamp_us, newest.last_timestamp_us if newest else 0),
+            uptime_us=max(manifest.uptime_us, newest.last_uptime_us if newest else 0),
+            pages=(),
+            segments=tuple(copied),
+            conflict_pages=(),
+            conflicts=tuple(conflicts),
+            labels=manifest.labels | (newest.labels if newest else 0),
+            doomed=(),
+            truncating=0,
+            truncator=b"",
+        )
+
+    def _open(self, manifests: Manifests, manifest: Manifest) -> Iterator[Segment]:
+        """Yield what can be seen of the open segment, if anything, as if it were closed there."""
+        number = manifest.open_segment
+        if number is None:
+            return
+        cursor, rows, first = 0, None, None
+        while (found := self._source.blocks(number, cursor, None, READ_BYTES))[0]:
+            cursor = found[1]
+            for rows in map(Rows.of_blocks, gather(found[0])):
+                first = first or rows
+        if first is None or rows is None:
+            newest = manifests.newest()
+            if newest is not None and newest.manifest.open_segment != number:
+                message = f"segment {number} was closed, and perhaps sealed, before it was read"
+                raise NotFound(message)  # a newer manifest tells where its records are
+            return
+        yield Segment(
+            number=number,
+            first_position=manifest.next_position,
+            entries=rows.next_position - manifest.next_position,
+            epoch=manifest.open_epoch,
+            end=cursor,
+            checksum=0,
+            size_bytes=0,
+            first_timestamp_us=int(each(first.timestamp_us, first.count)[0]),
+            last_timestamp_us=int(each(rows.timestamp_us, rows.count)[-1]),
+            last_uptime_us=int(each(rows.uptime_us, rows.count)[-1]),
+            ids=0,  # not counted: too few only makes a recovery without snapshots read more
+        )
+
+    def _segment(self, log_id: str, segment: Segment) -> Segment:
+        """Store a segment as a sealed file, unless it is there; return what the copy's manifest says of it."""
+        if segment.file is not None:
+            file = msgspec.structs.replace(segment.file, key=self._file(segment.file.key, segment.file.checksum))
+            identities = self._file(segment.identities) if segment.identities is not None else None
+            return msgspec.structs.replace(segment, file=file, identities=identities)
+        token = xxhash.xxh3_64_hexdigest(f"{log_id}/{segment.number}/{segment.entries}".encode())
+        content = f"{token}.parquet"
+        labels = {segment.number: segment.labels}
+        if content in self._made:
+            data = self._target.read(self._made[content])
+        else:
+            labels = {segment.number: 0}
+            schema = sealing.schema_of(self._source, [segment])
+            data = sealed.encode(sealing.tables(self._source, [segment], labels, schema), schema)
+            self._store(content, data)
+        key = self._made[content]
+        file = File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
+        return msgspec.structs.replace(segment, file=file, end=0, size_bytes=0, labels=labels[segment.number])
+
+    def _file(self, key: str, checksum: int | None = None) -> str:
+        """Store a file of the source, unless it is there; return its key."""
+        content = _content(key)
+        if content not in self._made:
+            data = self._source.read(key)
+            if checksum is not None and xxhash.xxh3_64_intdigest(data) != checksum:
+                message = f"{self._source.location(key)}: not the bytes that were sealed; restore it from another copy"
+                raise CorruptionError(message)
+            self._store(content, data)
+        return self._made[content]
+
+    def _store(self, content: str, data: pa.Buffer) -> None:
+        key = f"{sealing.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
+        self._target.create(key, [data])
+        self._stored += data.size
+        self._made[content] = key
+
+    def _snapshot(self, log_id: str, next_position: int) -> None:
+        """Store the newest snapshot that can be believed, so that the first writer of the copy opens as soon."""
+        for key, head in snapshots.heads(self._source, log_id):
+            if head.reach <= next_position:
+                with contextlib.suppress(NotFound):  # its writer has made a newer one: the copy does without
+                    if not self._target.exists(key):
+                        data = self._source.read(key)
+                        self._target.create(key, [data])
+                        self._stored += data.size
+                return
+
+    def _publish(self, there: Manifests, wanted: Manifest) -> None:
+        """Make the copy a log, or let it have what has come since."""
+        if there.newest() is None and there.create(wanted) is not None:
+            return
+
+        def change(manifest: Manifest) -> Manifest:
+            self._check(Known(0, manifest), wanted, wanted.name)
+            if manifest.next_position >= wanted.next_position:
+                return manifest
+            kept, before = sealing.used(there, wanted), sealing.used(there, manifest)
+            floor_us = max(wanted.staging_floor_us, manifest.staging_floor_us)
+            if any(sealing.created_us(key) < manifest.staging_floor_us for key in kept - before):
+                message = (
+                    f"log {wanted.name!r} was swept while it was copied to, and took too long for that: copy it again"
+                )
+                raise Unavailable(message)
+            old = (before | {page.key for page in (*manifest.pages, *manifest.conflict_pages)}) - kept
+            return msgspec.structs.replace(wanted, doomed=tuple(sorted(old)), staging_floor_us=floor_us)
+
+        there.update(change)
+        sealing.collect(self._target, there)
+
+
+def _content(key: str) -> str:
+    """Return what a file's key says but for when it was made: that is the same in every home."""
+    name = key.removeprefix(sealing.PREFIX)
+    return name.partition("-")[2] or name

@@ -1,0 +1,226 @@
+"""Judging what a log holds by its own rules: no id is stored again too soon, and a snapshot tells what the log
+tells.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import Producers
+from oncelog.dedup.window import Window
+from oncelog.format.identities import Identities
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.snapshot import ProducerMark, Snapshot
+from oncelog.log.stored import bases, record_identities
+from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.stored.rows import Rows
+from oncelog.log.takeover.recovery import fold
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be: how bad, where, and what.
+
+    An *error* breaks a promise; a *warning* costs time or safety but no record; a *note* is worth knowing.
+    """
+
+    severity: Severity
+    where: str
+    what: str
+
+
+class Repeats:
+    """Looks for ids that were stored again although the window still knew them, by the writer's own clock.
+
+    The window here keeps, instead of positions, how many ids were stored before: an id may be stored again once as
+    many ids as the window has keys came after it (after its batch began), or its time is over. Adopted ids are not
+    among those that are counted; for them only time counts.
+    """
+
+    def __init__(self, manifest: Manifest, hasher: Hasher) -> None:
+        kept = manifest.writer_window
+        self._judged = kept is not None and not kept.refresh_on_hit
+        self._max_keys = kept.max_keys if kept is not None else 1
+        self._duration_us = int(kept.duration_s * 1e6) if kept is not None else 1
+        self._hasher = hasher
+        self._since = manifest.window_since
+        self._window = Window(self._duration_us, self._max_keys)
+        self._adopted = Adopted(self._duration_us)
+        self._count = 0
+
+    def add(self, rows: Rows) -> list[str]:
+        """Add records that were committed together; return what is wrong with them."""
+        if not self._judged or not _has_identities(rows) or rows.first_position < self._since:
+            return []
+        assert isinstance(rows.uptime_us, int)
+        who = record_identities.named(self._hasher, [rows])
+        keys, positions = who.keys, who.rows + rows.first_position
+        numbers = np.arange(self._count, self._count + len(keys))
+        self._count += len(keys)
+        self._window.evict(rows.uptime_us)
+        batch_numbers = numbers[np.maximum.accumulate(np.where(who.starts, np.arange(len(numbers)), 0))]
+        previous = _previous(keys)
+        wrong = self._adopted_before(keys, positions, rows.uptime_us)
+        wrong += self._within_commit(previous, numbers - batch_numbers[previous], positions)
+        handles = self._window.find(keys)
+        known = handles >= 0
+        if known.any():
+            wrong += self._too_soon(handles[known], numbers[known], positions[known])
+            self._window.evict_through(int(handles[known].max()))
+        last = np.ones(len(keys), np.bool_)
+        last[previous[previous >= 0]] = False
+        self._window.add(keys[last], numbers[last], batch_numbers[last].astype(np.uint64))
+        self._window.commit(self._count, rows.uptime_us, rows.uptime_us)
+        return wrong
+
+    def adopt(self, segment: Segment, identities: Identities) -> list[str]:
+        """Add the ids of an adopted file; return what is wrong with them."""
+        if not self._judged or segment.first_position < self._since:
+            return []
+        keys = identities.keys
+        positions = segment.first_position + identities.rows.astype(np.int64)
+        self._window.evict(segment.last_uptime_us)
+        wrong = self._adopted_before(keys, positions, segment.last_uptime_us)
+        twice = np.flatnonzero((keys[1:] == keys[:-1]).all(axis=1))
+        wrong += [f"the id at position {positions[row + 1]} is also at {positions[row]}" for row in twice[:3]]
+        handles = self._window.find(keys)
+        known = handles >= 0
+        if known.any():
+            numbers = np.full(np.count_nonzero(known), self._count)
+            wrong += self._too_soon(handles[known], numbers, positions[known])
+        self._adopted.add(segment, identities)
+        return wrong
+
+    def _adopted_before(self, keys: NDArray[np.uint64], positions: NDArray[np.int64], uptime_us: int) -> list[str]:
+        self._adopted.evict(uptime_us)
+        if not self._adopted:
+            return []
+        found = self._adopted.find(keys).positions
+        return [
+            f"the id at position {positions[row]} was adopted at {found[row]}, within the window"
+            for row in np.flatnonzero(found >= 0)[:3]
+        ]
+
+    def _within_commit(
+        self, previous: NDArray[np.int64], since_batch: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> list[str]:
+        """Return which ids were stored twice by one commit, or by several of the same moment."""
+        repeats = np.flatnonzero((previous >= 0) & (since_batch < self._max_keys))
+        return [f"the id at position {positions[row]} is also at {positions[previous[row]]}" for row in repeats[:3]]
+
+    def _too_soon(
+        self, handles: NDArray[np.int64], numbers: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> list[str]:
+        since_batch = numbers - self._window.fingerprints(handles).astype(np.int64)
+        soon = np.flatnonzero(since_batch < self._max_keys)
+        return [
+            f"the id at position {positions[row]} was stored {since_batch[row]} ids before, within the window"
+            for row in soon[:3]
+        ]
+
+
+class SnapshotCheck:
+    """Compares a snapshot with the fold of the log up to its watermark."""
+
+    def __init__(self, taken: Snapshot, manifest: Manifest, hasher: Hasher) -> None:
+        self._taken = taken
+        self._hasher = hasher
+        self._refreshed = manifest.settings.window.refresh_on_hit
+        self._window = Window(taken.duration_us, taken.max_keys)
+        self._matched = np.zeros(len(taken.positions), np.bool_)
+        self._order = np.argsort(taken.positions)
+        self._sorted = taken.positions[self._order]
+
+    def add(self, rows: Rows) -> None:
+        """Add records; those behind the watermark, and behind what was on its way then, are left out."""
+        rows = rows.cut(0, max(self._taken.watermark, self._taken.pending_until) - rows.first_position)
+        if not rows.count or not _has_identities(rows):
+            return
+        who = record_identities.named(self._hasher, [rows])
+        positions = who.rows + rows.first_position
+        if not len(positions):
+            return
+        fold(self._window, iter([rows]), self._hasher)
+        if not len(self._sorted):
+            return
+        places = np.searchsorted(self._sorted, positions)
+        inside = (places < len(self._sorted)) & (self._sorted[np.minimum(places, len(self._sorted) - 1)] == positions)
+        if not inside.any():
+            return
+        entries = self._order[places[inside]]
+        keys, prints = who.keys[inside], who.fingerprints()[inside]
+        same = (self._taken.identities[entries] == keys).all(axis=1) & (self._taken.fingerprints[entries] == prints)
+        self._matched[entries[same]] = True
+
+    def findings(self, manifest: Manifest) -> list[Finding]:
+        """Return where the snapshot and the fold differ."""
+        found = []
+        where = f"snapshot up to {self._taken.watermark}"
+        wrong = np.flatnonzero(~self._matched & (self._taken.positions >= manifest.first_position))
+        if len(wrong):
+            first = self._taken.positions[wrong[0]]
+            what = f"{len(wrong)} of its ids are not in the log where it says, the first at {first}"
+            found.append(Finding("error", where, what))
+        lacking = self._lacking()
+        if len(lacking):
+            what = f"lacks {len(lacking)} ids that the log says are within the window, the first at {lacking.min()}"
+            found.append(Finding("error", where, what))
+        return found
+
+    def _lacking(self) -> NDArray[np.int64]:
+        """Return the positions whose ids the fold has, and the snapshot has not."""
+        if self._refreshed:
+            return np.empty(0, np.int64)
+        self._window.evict(self._taken.uptime_us)
+        positions = self._window.dump().positions
+        return positions[~np.isin(positions, self._sorted) & (positions < self._taken.watermark)]
+
+
+class ProducerCheck:
+    """Compares how far producers got, as a snapshot has it, with their last records before its watermark."""
+
+    def __init__(self, taken: Snapshot) -> None:
+        self._taken = taken
+        self._producers = Producers()
+
+    def add(self, rows: Rows) -> None:
+        """Add records; those behind the watermark are left out."""
+        bases.fold_producers(self._producers, rows.cut(0, self._taken.watermark - rows.first_position))
+
+    def findings(self, first_position: int) -> list[Finding]:
+        """Return where the snapshot and the log differ, as far as the log goes back."""
+        told = self._producers.marks()
+        wrong = [
+            name
+            for name, mark in self._taken.producers.items()
+            if mark.last_position >= first_position and not _is_same(mark, told.get(name))
+        ]
+        if not wrong:
+            return []
+        what = f"{len(wrong)} of its producers got to another place by the log, the first: {wrong[0]!r}"
+        return [Finding("error", f"snapshot up to {self._taken.watermark}", what)]
+
+
+def _is_same(mark: ProducerMark, other: ProducerMark | None) -> bool:
+    if other is None:
+        return False
+    return (mark.last_sequence, mark.last_position) == (other.last_sequence, other.last_position)
+
+
+def _previous(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return, for each row, the row before it with the same key, -1 if there is none."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))  # rows of one key stay in their order
+    same = (keys[order[1:]] == keys[order[:-1]]).all(axis=1)
+    previous = np.full(len(keys), -1, np.int64)
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def _has_identities(rows: Rows) -> bool:
+    return "id" in rows.payload.schema.names or rows.purged is not None

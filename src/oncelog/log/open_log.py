@@ -1,0 +1,80 @@
+"""Logs by their names: opened as they are stored, or created."""
+
+from __future__ import annotations
+
+from oncelog import settings as settings_module
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument, NotFound
+from oncelog.format.manifest import Manifest
+from oncelog.log.ingest.conflicts import ConflictManifests
+from oncelog.log.log import Log
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored.policies import Policies
+from oncelog.names import CONFLICTS
+from oncelog.settings import LogSettings
+from oncelog.storage.base import LogHome
+
+
+def open_log(
+    name: str,
+    home: LogHome,
+    clock: Clock,
+    settings: LogSettings | None,
+    *,
+    create: bool,
+    policies: Policies | None = None,
+) -> Log:
+    """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
+    if name.startswith(CONFLICTS):
+        return _open_conflicts(name, home, clock, create=create)
+    manifests = Manifests(home, clock)
+    wanted = settings_module.check(settings) if settings is not None else None
+    known = manifests.newest()
+    if known is None and create:
+        home.probe()
+        known = (
+            manifests.create(
+                Manifest(
+                    name=name,
+                    log_id=clock.token(16).hex(),
+                    secret=clock.token(32),
+                    settings=wanted or LogSettings(),
+                    created_us=clock.now_us(),
+                    labels=0,
+                )
+            )
+            or manifests.newest()
+        )
+    if known is None:
+        message = f"there is no log {name!r}: create=True makes it"
+        raise NotFound(message)
+    _check_same(name, known.manifest, wanted)
+    return Log(name, home, manifests, known, clock, policies=policies)
+
+
+def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> Log:
+    """Open the rows that were put aside by who ingested into the log whose home this is, as a log to be read."""
+    manifests = ConflictManifests(home, clock)
+    known = manifests.newest()
+    if create or known is None:
+        of = name.removeprefix(CONFLICTS)
+        message = f"{name!r} holds what conflicts with log {of!r}, " + (
+            "and is there with that log: open it without create" if create else "and there is no such log"
+        )
+        raise InvalidArgument(message) if create else NotFound(message)
+    return Log(name, home, manifests, known, clock)
+
+
+def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> None:
+    if manifest.name != name:
+        message = f"the home of log {name!r} holds log {manifest.name!r}"
+        raise InvalidArgument(message)
+    if wanted is None:
+        return
+    different = settings_module.differences(manifest.settings, wanted)
+    if different:
+        message = (
+            f"log {name!r} exists with other settings ({'; '.join(different)}): "
+            "open it without settings, or configure() it"
+        )
+        raise InvalidArgument(message)

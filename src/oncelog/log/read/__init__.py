@@ -1,0 +1,1 @@
+"""Reading: the scan over segments, readers and tails, leases."""

@@ -1,0 +1,187 @@
+"""Reading a log: to its end, or for ever."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import pyarrow as pa
+
+from oncelog import arguments
+from oncelog.clock import Clock
+from oncelog.errors import Closed, InvalidArgument
+from oncelog.format.schema import READ_SCHEMA
+from oncelog.handle import Handle
+from oncelog.log.read.leases import Lease
+from oncelog.log.read.scan import Scan, Start
+from oncelog.log.stored.rows import Rows
+from oncelog.storage.base import LogHome
+from oncelog.types import Entry
+
+POLL_S = 1.0
+
+
+class Reader(Handle):
+    """The entries of a log from a start to its end as it was when reading began. Iterate it, once."""
+
+    _what = "reader"
+
+    def __init__(
+        self, scan: Scan, start: Start, *, lease: Lease | None, limit: int | None, columns: Sequence[str] | None = None
+    ) -> None:
+        super().__init__()
+        self._scan = scan
+        self._columns = columns
+        self._lease = lease
+        self._left = None if limit is None else arguments.count("limit", limit)
+        begin(scan, start, lease)
+        self._until = scan.end()
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield the entries in order."""
+        for rows in self._rows():
+            for entry in rows.entries():
+                self._check_usable()
+                yield entry
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the entries in columns, a block at a time, without copying them."""
+        for rows in self._rows():
+            yield rows.view(self._columns)
+
+    def _rows(self) -> Iterator[Rows]:
+        while self._left is None or self._left > 0:
+            self._check_usable()
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
+            found = self._scan.next_rows(self._until)
+            if not found:
+                break
+            for rows in found:
+                cut = rows.cut(0, self._left)
+                if self._left is not None:
+                    self._left -= cut.count
+                yield cut
+                if self._left == 0:
+                    break
+        if self._lease is not None:
+            self._lease.release()  # there is nothing left to hold
+
+    def close(self) -> None:
+        """Close, and give the lease back."""
+        super().close()
+        if self._lease is not None and self._of_this_process:
+            self._lease.release()
+
+
+def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
+    """Go to where reading starts, and hold a lease from there on if there is one."""
+    scan.begin(start)
+    if lease is not None:
+        try:
+            lease.hold(scan.position)
+            scan.begin(scan.position)  # what was truncated before the lease was there is told now
+        except BaseException:
+            lease.release()  # a reader that never was holds nothing back
+            raise
+
+
+def check_columns(names: Sequence[str] | None) -> None:
+    """Raise ``InvalidArgument`` for a column that readers do not have."""
+    if isinstance(names, str) or not isinstance(names, Sequence | None):
+        message = f"columns: is {names!r}, must be a list of names of columns"
+        raise InvalidArgument(message)
+    for name in names or ():
+        if name not in READ_SCHEMA.names:
+            message = f"column {name!r}: a log has {', '.join(READ_SCHEMA.names)}"
+            raise InvalidArgument(message)
+
+
+class Tail(Handle):
+    """The entries of a log as they become durable, for ever. Iterate it, or ``poll``; ``close()`` ends it from any
+    thread.
+    """
+
+    _what = "tail"
+
+    def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: Lease | None, clock: Clock) -> None:
+        super().__init__()
+        self._home = home
+        self._clock = clock
+        self._scan = scan
+        self._lease = lease
+        begin(scan, start, lease)
+        self._ready: deque[Entry] = deque()
+
+    def __iter__(self) -> Self:
+        """Return the tail itself."""
+        return self
+
+    def __next__(self) -> Entry:
+        """Return the next entry, whenever it comes; ends when the tail is closed."""
+        while True:
+            try:
+                entry = self.poll(POLL_S)
+            except Closed:
+                if self._closed:
+                    raise StopIteration from None
+                raise
+            if entry is not None:
+                return entry
+
+    def take(self, limit: int) -> list[Entry]:
+        """Return the next entries that are there now, at most ``limit``, without waiting. ``Closed`` once closed."""
+        self._check_usable()
+        if not self._ready:
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
+            for rows in self._scan.next_rows():
+                self._ready += rows.entries()
+        ready = self._ready
+        return [ready.popleft() for _ in range(min(limit, len(ready)))]
+
+    def poll(self, timeout_s: float = 0.0) -> Entry | None:
+        """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came. ``Closed`` once
+        closed.
+        """
+        self._check_usable()
+        if not self._ready:
+            for rows in self.poll_rows(timeout_s):
+                self._ready += rows.entries()
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def position(self) -> int:
+        """The position of the next record that is to be read from the log."""
+        return self._scan.position
+
+    def end(self) -> int:
+        """Return the position behind the last record that is visible now."""
+        return self._scan.end()
+
+    def poll_rows(self, timeout_s: float = 0.0) -> list[Rows]:
+        """Return the next records in columns, waiting for some up to ``timeout_s``; none when none came."""
+        deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        while True:
+            self._check_usable()
+            if self._lease is not None:
+                self._lease.hold(self._scan.position)
+            place = self._scan.place
+            found = self._scan.next_rows()
+            if found:
+                return found
+            left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
+            if left_s <= 0:
+                return []
+            if place == self._scan.place:
+                self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
+
+    def close(self) -> None:
+        """End the tail; a thread that waits in it returns."""
+        super().close()
+        if not self._of_this_process:
+            return
+        self._home.wake()
+        if self._lease is not None:
+            self._lease.release()

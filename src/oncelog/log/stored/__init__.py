@@ -1,0 +1,1 @@
+"""What a log stores beside its records: manifests, files, snapshots, bases, policies."""

@@ -1,0 +1,1 @@
+"""Taking a log over: fencing the old writer, recovery, handover between live writers."""

@@ -1,0 +1,154 @@
+"""Asking the one who holds a log to let it go, through the log itself: where no lock keeps the others out.
+
+::
+
+    requests/<epoch>    somebody would like to have the log from the writer of that epoch
+    answers/<epoch>     that writer lives, and will let it go in so many milliseconds
+
+A holder that does not answer, or does not do as it said, is taken for dead, and fenced. That is safe, dead or not: this
+is a courtesy, not a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from oncelog.clock import Clock
+from oncelog.errors import LogBusy, NotFound, OncelogError
+from oncelog.log.stored.manifests import Manifests
+from oncelog.storage.base import LogHome
+
+TENURE_S = 5.0
+"""So long a writer keeps a log at least, whoever asks for it."""
+
+LOOK_S = 1.0
+"""So often a writer looks whether somebody asks for its log."""
+
+ANSWER_S = 3.0
+"""Who has not answered by then is taken for dead."""
+
+POLL_S = 0.1
+_DIGITS = 18
+"""More of them is no answer that a writer gives."""
+
+
+def request_key(epoch: int) -> str:
+    """Return the key of what is asked of the writer of ``epoch``."""
+    return f"requests/{epoch:020d}"
+
+
+def answer_key(epoch: int) -> str:
+    """Return the key of its answer."""
+    return f"answers/{epoch:020d}"
+
+
+def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> None:
+    """Return when the log may be taken: nobody holds it, its holder let it go, or does not answer.
+
+    Raises ``LogBusy`` when a holder that answers keeps it for ``wait_s``.
+    """
+    started_us = clock.elapsed_us()
+    asked_epoch, patience_until_us, answered = -1, 0, False
+    idle = threading.Condition()
+    known = manifests.newest()
+    while True:
+        if known is None:
+            message = "the log's manifest is gone: was it deleted?"
+            raise NotFound(message)
+        if known.manifest.open_segment is None:
+            return
+        epoch, now_us = known.manifest.epoch, clock.elapsed_us()
+        if epoch != asked_epoch:
+            home.create(request_key(epoch), [b"asked"])
+            asked_epoch, patience_until_us, answered = epoch, now_us + int(ANSWER_S * 1e6), False
+        if not answered and (left_ms := _answer(home, epoch)) is not None:
+            patience_until_us, answered = now_us + left_ms * 1000 + int(ANSWER_S * 1e6), True
+        if now_us >= patience_until_us:
+            return
+        if answered and now_us - started_us >= wait_s * 1e6:
+            message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
+            raise LogBusy(message)
+        with idle:
+            clock.wait(idle, POLL_S)
+        known = manifests.newest(known)
+
+
+def _answer(home: LogHome, epoch: int) -> int | None:
+    """Return in how many milliseconds the writer of ``epoch`` will let go; ``None`` when it has not answered."""
+    try:
+        left = home.read(answer_key(epoch)).to_pybytes()
+    except NotFound:
+        return None
+    return min(int(left[:_DIGITS]), int(TENURE_S * 1000)) if left.isdigit() else 0
+
+
+class Watch:
+    """Looks, for one writer, whether somebody asks for its log, and lets it go then.
+
+    It answers from the moment that the log is taken, though only a writer that has recovered can let go: a recovery
+    that takes long is not taken for dead.
+    """
+
+    def __init__(self, home: LogHome, clock: Clock, epoch: int) -> None:
+        self._home = home
+        self._clock = clock
+        self._epoch = epoch
+        self._let_go: Callable[[], None] | None = None
+        self._has_ended: Callable[[], bool] = lambda: False
+        self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        if not home.exclusive:
+            self._thread = threading.Thread(target=self._watch, name="oncelog-watch", daemon=True)
+            with contextlib.suppress(RuntimeError):  # without a thread nobody is answered, and the fence decides
+                self._thread.start()
+
+    def serve(self, let_go: Callable[[], None], has_ended: Callable[[], bool]) -> None:
+        """From now on let go when asked to, as long as the log is this writer's (``has_ended`` tells when not)."""
+        with self._changed:
+            self._let_go, self._has_ended = let_go, has_ended
+
+    def _watch(self) -> None:
+        self._clear(self._epoch - 1)  # of a holder that was killed, and could not
+        while not self._wait(LOOK_S) and not self._has_ended():
+            with contextlib.suppress(OncelogError):
+                if self._asked() and self._let_go is not None:
+                    self._let_go()
+                    break
+        self._clear(self._epoch)
+
+    def _clear(self, epoch: int) -> None:
+        """Remove what was asked of an epoch that is over, and its answer."""
+        for key in (request_key(epoch), answer_key(epoch)):
+            with contextlib.suppress(OncelogError):
+                self._home.delete(key)
+
+    def _asked(self) -> bool:
+        """Tell whether the log is to be let go now."""
+        if not self._home.exists(request_key(self._epoch)):
+            return False
+        left_s = (self._until_us - self._clock.elapsed_us()) / 1e6
+        if left_s <= 0 and self._let_go is not None:
+            return True
+        left_s = left_s if self._let_go is not None else TENURE_S  # it cannot let go before it has recovered
+        self._home.create(answer_key(self._epoch), [b"%d" % (left_s * 1000)])
+        return self._let_go is not None and not self._wait(left_s)
+
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait; tell whether it is over."""
+        with self._changed:
+            if not self._stopping:
+                self._clock.wait(self._changed, timeout_s)
+            return self._stopping
+
+    def stop(self) -> None:
+        """Look no more, and return when what was begun is done."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
+            thread.join()

@@ -1,0 +1,224 @@
+"""Rebuilding the dedup window before the first write: the newest readable snapshot, and all that came after it.
+
+The log is the truth: a snapshot only saves reading it. Whatever happens to snapshots, the window that comes out is the
+one the last writer had, but for what it had not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.producers import Producers
+from oncelog.dedup.window import Window, WindowState
+from oncelog.errors import CorruptionError, NotFound
+from oncelog.format.identities import Identities
+from oncelog.format.manifest import PRODUCERS, Manifest, Segment
+from oncelog.format.snapshot import Snapshot
+from oncelog.log.ingest.staging import read_identities
+from oncelog.log.stored import bases, record_identities, snapshots
+from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored.rows import Rows, each
+from oncelog.settings import LogSettings
+from oncelog.storage.base import LogHome
+
+FOLD_ROWS = 8192
+
+
+class Recovered(NamedTuple):
+    """What the log remembers as the log says it, the position up to which a snapshot gave it, and the log's up-time."""
+
+    window: Window
+    adopted: Adopted
+    watermark: int
+    uptime_us: int
+    producers: Producers
+
+
+def recover(
+    home: LogHome,
+    manifests: Manifests,
+    manifest: Manifest,
+    settings: LogSettings,
+    hasher: Hasher,
+    *,
+    held: Adopted | None = None,
+) -> Recovered:
+    """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in.
+
+    ``held`` are the adopted identities that an earlier writer held: what is among them is not read again.
+    """
+    taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+    producers = bases.begin_producers(home, manifest, taken)
+    if taken is not None and not covers(taken, settings):
+        taken = None
+    window = _from_snapshot(taken, settings)
+    uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
+    start = max(taken.watermark if taken else 0, manifest.first_position)
+    files = Files(home)
+    segments = needed(manifests, manifest, start, uptime_us)
+    if manifest.labels & PRODUCERS:
+        before = segments[0].first_position if segments else manifest.next_position
+        for rows in bases.labelled(home, manifests, manifest, start, before, labels=PRODUCERS):
+            bases.fold_producers(producers, rows)
+    for segment in segments:
+        parts = rows_of(home, files, segment, start)
+        if segment.labels & PRODUCERS:
+            parts = bases.tapped(parts, producers)
+        if segment.identities is None:  # what was adopted carries no sequences
+            fold(window, parts, hasher)
+    window.evict(uptime_us)
+    duration_us = int(settings.window.duration_s * 1e6)
+    recent = adopted_within(manifests, manifest, duration_us, uptime_us)
+    adopted = Adopted.holding(duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held)
+    return Recovered(window, adopted, start, uptime_us, producers)
+
+
+def adopted_within(manifests: Manifests, manifest: Manifest, duration_us: int, uptime_us: int) -> list[Segment]:
+    """Return the adopted segments that are within the window's duration, oldest first."""
+    recent: list[Segment] = []
+    for segment in manifests.closed_back(manifest):
+        if segment.next_position <= manifest.first_position or segment.last_uptime_us + duration_us <= uptime_us:
+            break
+        recent += [segment] if segment.identities is not None else []
+    return recent[::-1]
+
+
+def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -> Identities:
+    """Return an adopted segment's identities: from beside it or, when those are lost or damaged, from its records."""
+    assert segment.identities is not None
+    try:
+        return read_identities(home, segment.identities)
+    except (CorruptionError, NotFound):
+        return record_identities.identities_of(hasher, files.rows(segment, 0))
+
+
+def covers(taken: Snapshot, settings: LogSettings) -> bool:
+    """Tell whether a snapshot was taken of a window that was at least as large as it is to be now."""
+    return taken.max_keys >= settings.window.max_keys and taken.duration_us >= int(settings.window.duration_s * 1e6)
+
+
+def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
+    kept = settings.window
+    if taken is None:
+        return Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+    state = WindowState(
+        keys=taken.identities,
+        positions=taken.positions,
+        fingerprints=taken.fingerprints,
+        ticks=taken.ticks,
+        times=taken.times,
+        starts=taken.starts,
+    )
+    return Window.load(state, int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+
+
+def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int) -> Sequence[Segment]:
+    """Return the segments from ``start`` on that the window can still need, oldest first.
+
+    Walking back from the end: what is older than the duration is not needed, nor what lies before twice as many ids as
+    the window has keys (twice, because an id may occur again once it was forgotten).
+    """
+    found: list[Segment] = []
+    window = manifest.settings.window
+    ids = 0
+    for segment in manifests.closed_back(manifest):
+        expired = segment.last_uptime_us + window.duration_s * 1e6 <= uptime_us
+        if segment.next_position <= max(start, manifest.first_position) or expired or ids > 2 * window.max_keys:
+            break
+        found.append(segment)
+        ids += segment.ids
+    return found[::-1]
+
+
+def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
+    """Add the ids of stored records to a window, as its writer did when it stored them."""
+    for remembered in remembered_of(hasher, parts):
+        fold_some(window, remembered)
+
+
+class Remembered(NamedTuple):
+    """What a window remembers of neighbouring records that have an identity: who they are, where, and of when."""
+
+    keys: NDArray[np.uint64]
+    positions: NDArray[np.int64]
+    fingerprints: NDArray[np.uint64]
+    starts: NDArray[np.bool_]
+    ticks: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+    def cut(self, start: int, end: int) -> Remembered:
+        """Return those from ``start`` to ``end``."""
+        part = slice(start, end)
+        return Remembered(
+            self.keys[part],
+            self.positions[part],
+            self.fingerprints[part],
+            self.starts[part],
+            self.ticks[part],
+            self.times[part],
+        )
+
+    def commits(self) -> Iterator[Remembered]:
+        """Yield what was committed together: those of one up-time."""
+        ends = [*(np.flatnonzero(np.diff(self.ticks)) + 1).tolist(), len(self.ticks)]
+        return (self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+
+def remembered_of(hasher: Hasher, parts: Iterable[Rows]) -> Iterator[Remembered]:
+    """Yield what a window remembers of records, some blocks at a time."""
+    gathered: list[Rows] = []
+    count = 0
+    for rows in parts:
+        if "id" not in rows.payload.schema.names and rows.purged is None:
+            continue
+        gathered.append(rows)
+        count += rows.count
+        if count >= FOLD_ROWS:
+            yield _remembered(hasher, gathered)
+            gathered, count = [], 0
+    if gathered:
+        yield _remembered(hasher, gathered)
+
+
+def _remembered(hasher: Hasher, parts: Sequence[Rows]) -> Remembered:
+    known_as = record_identities.named(hasher, parts)
+    return Remembered(
+        known_as.keys,
+        np.concatenate([np.arange(rows.first_position, rows.next_position) for rows in parts])[known_as.rows],
+        known_as.fingerprints(),
+        known_as.starts,
+        np.concatenate([each(rows.uptime_us, rows.count) for rows in parts])[known_as.rows],
+        np.concatenate([each(rows.timestamp_us, rows.count) for rows in parts])[known_as.rows],
+    )
+
+
+def fold_some(window: Window, given: Remembered) -> None:
+    """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
+    if not len(given.keys):
+        return
+    window.evict(int(given.ticks[0]))
+    handles = window.find(given.keys)
+    known = handles >= 0
+    distinct = window.distinct(given.keys)
+    if given.ticks[0] != given.ticks[-1] and (known.any() or not distinct):
+        for commit in given.commits():
+            fold_some(window, commit)
+        return
+    if not distinct:
+        middle = len(given.keys) // 2
+        fold_some(window, given.cut(0, middle))
+        fold_some(window, given.cut(middle, len(given.keys)))
+        return
+    if known.any():
+        # It was stored, so its writer had forgotten it, and everything before it.
+        window.evict_through(int(handles.max()))
+    window.add(given.keys, given.positions, given.fingerprints, given.starts)
+    window.commit_each(given.ticks, given.times)
+    window.evict(int(given.ticks[-1]))

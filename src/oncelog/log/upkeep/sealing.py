@@ -1,0 +1,252 @@
+"""Sealing: closed segments become Parquet files, off the append path, and may be killed at any moment.
+
+A file is written under a name of its own, then the manifest points to it, then what it replaces is deleted. Killed
+before the manifest: an orphan, which the next sealing removes. Killed after: the manifest knows what is left to delete.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, NotFound, OncelogError
+from oncelog.format import sealed
+from oncelog.format.manifest import File, Manifest, Segment, labels_of
+from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.rows import each
+from oncelog.storage.base import LogHome
+
+PREFIX = "sealed/"
+STAGED_S = 86_400
+"""How long a file may exist before the manifest points to it."""
+
+
+class Sealing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sealing did: how many files it made, of how many segments and records, and their bytes before and
+    after.
+    """
+
+    files: int = 0
+    segments: int = 0
+    records: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+def seal(
+    home: LogHome, manifests: Manifests, clock: Clock, known: Known, *, file_bytes: int, bytes_min: int = 0
+) -> Iterator[Sealing]:
+    """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
+
+    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later.
+    """
+    while True:
+        try:
+            for group in _groups(manifests, known.manifest, file_bytes):
+                done = _seal_group(home, manifests, clock, group) if size(group) >= bytes_min else None
+                if done is not None:
+                    yield done
+            break
+        except NotFound:  # somebody else sealed, merged or truncated what this manifest refers to
+            newer = manifests.newest(known)
+            if newer is None or newer.version == known.version:
+                raise
+            known = newer
+    collect(home, manifests)
+
+
+def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
+    """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
+    group: list[Segment] = []
+    for unit in units(manifests.closed_from(manifest, manifest.first_position)):
+        size_bytes = size(unit)
+        if size_bytes >= file_bytes // 2 and unit[0].file is not None:
+            yield from _worthwhile(group)
+            group = []
+            continue
+        if group and size(group) + size_bytes > file_bytes:
+            yield from _worthwhile(group)
+            group = []
+        group += unit
+    yield from _worthwhile(group)
+
+
+def units(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments, those that share a file together."""
+    unit: list[Segment] = []
+    for segment in segments:
+        if unit and (segment.file is None or unit[-1].file is None or segment.file.key != unit[-1].file.key):
+            yield unit
+            unit = []
+        unit.append(segment)
+    if unit:
+        yield unit
+
+
+def size(segments: Sequence[Segment]) -> int:
+    """Return the bytes of segments: those of their files, if they have any, each once."""
+    files = {segment.file.key: segment.file.size_bytes for segment in segments if segment.file is not None}
+    return sum(files.values()) + sum(segment.size_bytes for segment in segments if segment.file is None)
+
+
+def _worthwhile(group: list[Segment]) -> Iterator[list[Segment]]:
+    files = {segment.file.key if segment.file is not None else segment.number for segment in group}
+    if len(files) > 1 or any(segment.file is None for segment in group):
+        yield group
+
+
+def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequence[Segment]) -> Sealing | None:
+    """Make one file of segments; ``None`` when they were truncated, or sealed by somebody else, meanwhile."""
+    labels = dict.fromkeys((segment.number for segment in group), 0)
+    schema = schema_of(home, group)
+    data = sealed.encode(tables(home, group, labels, schema), schema)
+    known = manifests.newest()
+    assert known is not None
+    key = new_key(clock, known.manifest.staging_floor_us)
+    home.create(key, [data])
+    changes: dict[int, Segment] = {}
+    row = 0
+    for segment in group:
+        file = File(key, row, data.size, xxhash.xxh3_64_intdigest(data))
+        changes[segment.number] = msgspec.structs.replace(
+            segment, file=file, end=0, size_bytes=0, labels=labels[segment.number]
+        )
+        row += segment.entries
+    after = manifests.update(lambda manifest: point_to(manifests, manifest, group, changes), known).manifest
+    position = max(after.first_position, group[-1].first_position)
+    now = next(manifests.closed_from(after, position), None)
+    if now is None or now.file is None or now.file.key != key:
+        delete_quietly(home, key)
+        return None
+    return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
+
+
+def new_key(clock: Clock, floor_us: int = 0) -> str:
+    """Return a key for a file that nobody else uses. It tells when it was made, for the staging floor.
+
+    A floor that a clock announced which was ahead is no reason to refuse what is made now, so it counts as made then.
+    """
+    return f"{PREFIX}{max(clock.now_us(), floor_us):020d}-{clock.token(8).hex()}.parquet"
+
+
+def created_us(key: str) -> int:
+    """Return when a file of that key was made; 0 for a key that does not say."""
+    digits = key.removeprefix(PREFIX)[:20]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:
+    """Return the columns of the file that segments become: with those of purged rows, if there are any."""
+    files = Files(home)
+    purged = any(segment.file is not None and files.open(segment.file).has_purged for segment in group)
+    return sealed.with_purged(sealed.SCHEMA) if purged else sealed.SCHEMA
+
+
+def tables(
+    home: LogHome, group: Sequence[Segment], labels: dict[int, int], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of segments in the columns of a sealed file, checking that none is missing, and note their
+    labels.
+    """
+    files = Files(home)
+    for segment in group:
+        position = segment.first_position
+        for rows in rows_of(home, files, segment, position, anew=True):  # the blocks are removed after this
+            if rows.first_position != position:
+                message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
+                raise CorruptionError(message)
+            position = rows.next_position
+            labels[segment.number] |= labels_of(rows.payload)
+            times = each(rows.timestamp_us, rows.count), each(rows.uptime_us, rows.count)
+            yield sealed.to_table(rows.payload, *times, rows.purged, schema)
+        if position != segment.next_position:
+            message = f"segment {segment.number}: ends at position {position}, not at {segment.next_position}"
+            raise CorruptionError(message)
+
+
+def point_to(
+    manifests: Manifests, manifest: Manifest, group: Sequence[Segment], changes: dict[int, Segment]
+) -> Manifest:
+    """Return the manifest with the new file in place of what ``group`` had, or unchanged if that is not there any
+    more.
+    """
+    there = {}
+    for segment in manifests.closed_from(manifest, group[0].first_position):
+        if segment.number > group[-1].number:
+            break
+        there[segment.number] = segment
+    if any(there.get(segment.number) != segment for segment in group):
+        return manifest
+    file = changes[group[0].number].file
+    if file is None or created_us(file.key) < manifest.staging_floor_us:
+        return manifest
+    old = [f"blocks:{segment.number}" if segment.file is None else segment.file.key for segment in group]
+    replaced = manifests.replaced(manifest, changes)
+    return msgspec.structs.replace(replaced, doomed=(*replaced.doomed, *dict.fromkeys(old)))
+
+
+def collect(home: LogHome, manifests: Manifests) -> None:
+    """Delete what the manifest says nothing refers to, then let the manifest forget it."""
+    known = manifests.newest()
+    if known is None or not known.manifest.doomed:
+        return
+    doomed = known.manifest.doomed
+    for what in doomed:
+        if what.startswith("blocks:"):
+            home.remove_segment(int(what.removeprefix("blocks:")))
+        else:
+            home.delete(what)
+    gone = set(doomed)
+
+    def forget(manifest: Manifest) -> Manifest:
+        left = tuple(what for what in manifest.doomed if what not in gone)
+        return manifest if left == manifest.doomed else msgspec.structs.replace(manifest, doomed=left)
+
+    manifests.update(forget, known)
+
+
+def sweep(home: LogHome, manifests: Manifests, clock: Clock) -> list[str]:
+    """Delete files that a killed sealing left behind, which no manifest ever pointed to; return their keys.
+
+    The manifest announces first that nothing older than a day will be pointed to any more: a sealer that sleeps that
+    long finds its file refused, not gone.
+    """
+    manifests = manifests.whole
+    floor_us = clock.now_us() - STAGED_S * 1_000_000
+
+    def announce(manifest: Manifest) -> Manifest:
+        return msgspec.structs.replace(manifest, staging_floor_us=max(manifest.staging_floor_us, floor_us))
+
+    old = [key for key in home.list(PREFIX) if created_us(key) < floor_us]
+    known = manifests.newest()
+    if known is None or not (set(old) - used(manifests, known.manifest)):
+        return []
+    manifest = manifests.update(announce, known).manifest
+    orphans = sorted(set(old) - used(manifests, manifest))
+    for key in orphans:
+        delete_quietly(home, key)
+    return orphans
+
+
+def used(manifests: Manifests, manifest: Manifest) -> set[str]:
+    """Return the keys of the files that the manifest refers to, if only to delete them."""
+    keys = {*manifest.doomed, *([manifest.base] if manifest.base is not None else [])}
+    closed = manifests.closed_from(manifest, manifest.first_position)
+    for segment in itertools.chain(closed, manifests.conflicts(manifest)):
+        keys |= {segment.file.key} if segment.file is not None else set()
+        keys |= {segment.identities} if segment.identities is not None else set()
+    return keys
+
+
+def delete_quietly(home: LogHome, key: str) -> None:
+    """Delete a file nothing refers to, or leave it to the next sweep."""
+    try:
+        home.delete(key)
+    except OncelogError:
+        return

@@ -1,0 +1,125 @@
+"""Deleting a queue: first nobody can open it, then its logs go, then what is remembered of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable
+from oncelog.log.log import Log
+from oncelog.queue.queue import Queue
+from oncelog.queue.rules.queue_time import resumed_us
+from oncelog.queue.send.topic import DEAD_LETTERS, log_name
+from oncelog.queue.state import gate, statements
+from oncelog.queue.state.database import StateDatabase, Transaction
+
+_WAIT_S = 5.0
+_SESSION = "deleting"
+
+
+def delete_queue(
+    name: str,
+    database: StateDatabase,
+    open_queue: Callable[[str], Queue],
+    open_log: Callable[[str], Log],
+    delete_log: Callable[[str], None],
+    *,
+    clock: Clock,
+    force: bool,
+) -> None:
+    """Delete a queue with its dead letters. Cut short, it is there for nobody, and deleting it again goes on.
+
+    Raises ``NotFound``, and ``LogBusy`` while it is in use: workers hold messages (which ``force`` does not ask), or
+    another process sends and does not let go.
+    """
+    if name.startswith(DEAD_LETTERS):
+        error = f"{name!r} goes with the queue whose dead letters it holds: delete that, or discard() the letters"
+        raise InvalidArgument(error)
+    with database.reading() as transaction:
+        found = {one: statements.queue(transaction, one) for one in (name, DEAD_LETTERS + name)}
+    rows = {one: row for one, row in found.items() if row is not None}
+    if name not in rows:
+        error = f"there is no queue {name!r}"
+        raise NotFound(error)
+    if not rows[name].deleting:
+        if not force:
+            _check_leases(name, rows[name], database, clock)
+        rows = _make_unreachable(name, rows, database, _opened(rows, open_queue))
+    for one, row in rows.items():
+        for part in range(row.partitions):
+            with contextlib.suppress(NotFound):  # an earlier attempt got so far
+                _close(open_log(log_name(one, part)), one, part, database)
+            with database.writing() as transaction:
+                _check_still(transaction, one, row)
+                with contextlib.suppress(NotFound):
+                    delete_log(log_name(one, part))
+    with database.writing(durable=False) as transaction:
+        for one in rows:
+            gate.forget_topic(transaction, one)
+    with database.writing() as transaction:
+        for row in rows.values():
+            statements.remove_queue(transaction, row.id)
+
+
+def _check_still(transaction: Transaction, name: str, row: statements.QueueRow) -> None:
+    """Raise if another has deleted it meanwhile: logs of that name are a new queue's then. While the transaction lasts
+    nobody else can end deleting it, and so nobody makes a new one.
+    """
+    found = statements.queue(transaction, name, lock=True)
+    if found is None or found.id != row.id:
+        message = f"queue {name!r} was deleted by another meanwhile"
+        raise NotFound(message)
+
+
+def _close(log: Log, topic: str, part: int, database: StateDatabase) -> None:
+    """Take a log from who writes it, or did in a bucket, where nobody's death closes it."""
+    with database.writing(durable=False) as transaction:
+        gate.want(transaction, topic, part, _SESSION, transaction.now_us() + round(_WAIT_S * 1e6))
+    log.writer(wait_s=_WAIT_S).close()
+
+
+def _opened(names: Iterable[str], open_queue: Callable[[str], Queue]) -> list[Queue]:
+    """Return the queues that can be opened: one whose logs are lost can be deleted all the same."""
+    found = []
+    for name in names:
+        with contextlib.suppress(CorruptionError):
+            found.append(open_queue(name))
+    return found
+
+
+def _make_unreachable(
+    name: str, rows: Mapping[str, statements.QueueRow], database: StateDatabase, queues: Sequence[Queue]
+) -> dict[str, statements.QueueRow]:
+    """See that nobody writes to it, and that nobody begins to; return all that is to be deleted."""
+    try:
+        for queue in queues:
+            queue.take_writers(_WAIT_S)
+    except Unavailable as error:
+        message = f"queue {name!r} is in use, and nothing of it was deleted: {error}"
+        raise LogBusy(message, pid=getattr(error.__cause__, "pid", None)) from error
+    letters = DEAD_LETTERS + name
+    with database.writing() as transaction:
+        _check_still(transaction, name, rows[name])
+        statements.add_queue(transaction, letters, 1, rows[name].settings)  # so that who buries now does not make it
+        buried = statements.queue(transaction, letters)
+        assert buried is not None
+        marked = {name: rows[name], letters: buried}
+        for row in marked.values():
+            statements.mark_deleting(transaction, row.id)
+    for queue in queues:
+        queue.close()
+    return marked
+
+
+def _check_leases(name: str, row: statements.QueueRow, database: StateDatabase, clock: Clock) -> None:
+    with database.reading() as transaction:
+        wall_us = transaction.now_us()
+        leased = 0
+        for group in (statements.group(transaction, row.id, one) for one in statements.groups(transaction, row.id)):
+            if group is not None:
+                now_us = resumed_us(group.noted, wall_us, clock.elapsed_us(), one_machine=database.one_machine)
+                leased += statements.held(transaction, group.id, now_us)
+    if leased:
+        message = f"queue {name!r} is in use: workers hold {leased} of its messages; wait for them, or force it"
+        raise LogBusy(message)

@@ -1,0 +1,1 @@
+"""Delivering messages: the broker, consumers, dead letters."""

@@ -1,0 +1,390 @@
+"""The broker of one group: claims messages for consumers and settles them, each step stored before it counts.
+
+Several processes may each have a broker of the same group: what they share is the state database, and every step is one
+transaction of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from oncelog.clock import Clock
+from oncelog.errors import NotFound, OncelogError
+from oncelog.queue.rules import delivery, message
+from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
+from oncelog.queue.rules.queue_time import QueueTime
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import StateDatabase, Transaction
+from oncelog.types import Entry, micros
+
+POLL_S = 0.02
+"""How often a broker looks for what another process did."""
+
+_EXPIRED_AT_ONCE = 1_000
+_PARKED_MAX = 2_000
+"""So many messages of an ordered group wait for others of their keys before more are looked at only if nothing else
+can be delivered.
+"""
+_LOOKED_AT_MIN = 256
+"""So many fresh messages are read at once at least: those that are delayed, say, must not hide what is behind them."""
+_LOOKS_MAX = 50
+
+
+class Claimed(NamedTuple):
+    """Messages that are leased to a consumer: a run, and those of it that are still there."""
+
+    run: Run
+    entries: list[Entry]
+
+
+class Step(NamedTuple):
+    """What a consumer does with messages of one partition that it holds under one token."""
+
+    token: int
+    partition: int
+    positions: Sequence[int]
+    kind: str = "acked"
+    reason: str = ""
+    again: bool = True
+    extend_us: int = 0
+
+
+class _Asked:
+    """Steps that wait to be stored, with those of others."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self.done = False
+        self.lost: list[list[int]] = []
+        self.error: BaseException | None = None
+
+
+class Broker:
+    """One group of one queue, in this process. Safe to share between threads."""
+
+    def __init__(
+        self, topic: Topic, database: StateDatabase, clock: Clock, *, queue_id: int, name: str, settings: QueueSettings
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.settings = settings
+        self._changed = threading.Condition()
+        self._rings = 0
+        self._database = database
+        self._clock = clock
+        self._queue_id = queue_id
+        with database.reading() as transaction:
+            row = self._row(transaction)
+            self._wall_us = transaction.now_us()
+        self.id = row.id
+        self.ordered = row.ordered
+        self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
+        self._claiming = threading.Lock()
+        self._ahead = [Ahead(log) for log in topic.logs]
+        self._cursors: list[int] = []
+        self._turn = 0
+        self._asking = threading.Lock()
+        self._storing = threading.Lock()
+        self._asked: list[_Asked] = []
+        self.bury: Callable[[], None] = lambda: None
+        """Brings what is dying to the dead letters; set by who has them."""
+
+    def _row(self, transaction: Transaction) -> statements.GroupRow:
+        """Return the group as it is stored; in a writing transaction, nobody else changes it until that ends."""
+        row = statements.group(transaction, self._queue_id, self.name)
+        if row is None:
+            message = f"queue {self.topic.name!r} has no group {self.name!r} (any more): consume(group=…) makes it"
+            raise NotFound(message)
+        return row
+
+    def now_us(self) -> int:
+        """Return the queue time."""
+        return self._time.now_us()
+
+    def rules(self, now_us: int) -> Rules:
+        """Return what the machine goes by."""
+        mortal = not self.topic.name.startswith(DEAD_LETTERS)
+        return Rules(now_us, self.settings.retry, self._clock.chance, mortal)
+
+    # Claiming.
+
+    def claim(self, limit: int, lease_us: int) -> list[Claimed]:
+        """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now."""
+        leases: list[Run] = []
+        fresh: dict[int, dict[int, Entry]] = {}
+        with self._claiming:
+            for _ in range(_LOOKS_MAX):
+                if leases or not self._read_ahead(limit):
+                    break
+                with self._database.writing() as transaction:
+                    leases, fresh = self._claim(transaction, limit, lease_us)
+                for partition, ahead in enumerate(self._ahead):
+                    ahead.drop(self._cursors[partition])
+                if not fresh:  # nothing was looked at for the first time, so looking again shows nothing else
+                    break
+        return self._claimed(leases, fresh)
+
+    def _read_ahead(self, limit: int) -> bool:
+        """Read what may be claimed; tell whether there is anything to do at all."""
+        with self._database.reading() as transaction:
+            row = statements.queue(transaction, self.topic.name)
+            group = self._row(transaction)
+            self._cursors = statements.cursors(transaction, self.id)
+            due_us = statements.next_us(transaction, self.id)
+        if row is None or row.id != self._queue_id:
+            error = f"queue {self.topic.name!r} was deleted: open it again"
+            raise NotFound(error)
+        if row.paused or group.paused:
+            return False
+        self.settings = row.settings
+        count = max(limit, _LOOKED_AT_MIN)
+        found = 0
+        for step in range(self.topic.partitions):
+            partition = (self._turn + step) % self.topic.partitions
+            if found < limit or self.ordered:
+                self._cursors[partition] = self._ahead[partition].fill(self._cursors[partition], count)
+                found += len(self._ahead[partition].entries)
+        return found > 0 or (due_us is not None and due_us <= self.now_us())
+
+    def _claim(
+        self, transaction: Transaction, limit: int, lease_us: int
+    ) -> tuple[list[Run], dict[int, dict[int, Entry]]]:
+        row = self._row(transaction)
+        now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
+        self._wall_us = transaction.now_us()
+        rules = self.rules(now_us)
+        lease = Lease(row.token + 1, now_us + lease_us)
+        expired = delivery.expire(
+            statements.due(transaction, self.id, Condition.LEASED, now_us, _EXPIRED_AT_ONCE), rules
+        )
+        statements.apply(transaction, self.id, expired)
+        delivered = delivery.deliver(self._due(transaction, now_us, limit), lease, limit, rules)
+        statements.apply(transaction, self.id, delivered)
+        leases = [run for run in delivered.come if run.token == lease.token]
+        fresh: dict[int, dict[int, Entry]] = {}
+        if not any(map(delivery.is_suspect, leases)):
+            left = limit - sum(run.count for run in leases)
+            if not (leases and self._many_parked(transaction)):
+                leases += self._admit(transaction, lease, left, rules, fresh)
+        statements.note(
+            transaction,
+            self.id,
+            lease.token,
+            self._time.note(now_us, self._wall_us),
+            delivered=sum(run.count for run in leases),
+            timed_out=sum(run.count for run in expired.gone),
+        )
+        return leases, fresh
+
+    def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[Run]:
+        if self.ordered:
+            return statements.due_heads(transaction, self.id, now_us, limit)
+        return statements.due(transaction, self.id, Condition.WAITING, now_us, limit)
+
+    def _many_parked(self, transaction: Transaction) -> bool:
+        return self.ordered and statements.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
+
+    def _admit(
+        self,
+        transaction: Transaction,
+        lease: Lease,
+        limit: int,
+        rules: Rules,
+        fresh: dict[int, dict[int, Entry]],
+    ) -> list[Run]:
+        """Look at fresh messages, partition by partition, beginning with another one each time."""
+        leases: list[Run] = []
+        cursors = statements.cursors(transaction, self.id)
+        for step in range(self.topic.partitions):
+            partition = (self._turn + step) % self.topic.partitions
+            ahead = self._ahead[partition]
+            ahead.drop(cursors[partition])
+            if limit <= 0 or not ahead.entries:
+                continue
+            looked_at = self._fresh(partition, ahead.entries, rules.now_us)
+            held: set[str] = set()
+            if self.ordered:
+                held = statements.held_keys(transaction, self.id, [one.key for one in looked_at if one.key is not None])
+            admitted = delivery.admit(looked_at, lease, limit, rules, held)
+            statements.apply(transaction, self.id, Change([], admitted.come))
+            assert admitted.until is not None
+            self._cursors[partition] = admitted.until
+            statements.move(transaction, self.id, partition, admitted.until)
+            fresh[partition] = {entry.position: entry for entry in ahead.entries}
+            leases += [run for run in admitted.come if run.token == lease.token]
+            limit -= admitted.leased
+        self._turn = (self._turn + 1) % self.topic.partitions
+        return leases
+
+    def _fresh(self, partition: int, entries: Iterable[Entry], now_us: int) -> list[Fresh]:
+        """Return what the machine has to know of messages: of plain neighbours, where they are."""
+        found: list[Fresh] = []
+        first = count = 0
+        for entry in entries:
+            if entry.headers is None and not self.ordered:
+                if count and entry.position == first + count:
+                    count += 1
+                    continue
+                if count:
+                    found.append(Fresh(partition, first, count))
+                first, count = entry.position, 1
+                continue
+            if count:
+                found.append(Fresh(partition, first, count))
+                count = 0
+            found.append(self._special(partition, entry, now_us))
+        if count:
+            found.append(Fresh(partition, first, count))
+        return found
+
+    def _special(self, partition: int, entry: Entry, now_us: int) -> Fresh:
+        """Return what the machine has to know of a message that is not like any other."""
+        if not message.is_readable(entry):
+            return Fresh(partition, entry.position, unreadable=True)
+        envelope = message.envelope_of(entry)
+        key = message.order_key(entry.tenant or "", entry.stream or "") if self.ordered else None
+        # A span is counted from when the message was stored; a wall clock that was set back does not make it longer.
+        age_us = max(0, self._wall_us - micros(entry.timestamp))
+        deadline_us = envelope.deadline_us
+        return Fresh(
+            partition,
+            entry.position,
+            1,
+            key,
+            max(0, envelope.delay_us - age_us),
+            now_us + max(0, deadline_us - age_us) if deadline_us is not None else None,
+            envelope.retry,
+            for_others=bool(envelope.group) and envelope.group != self.name,
+        )
+
+    def _claimed(self, leases: Sequence[Run], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+        """Return what is in leases, reading again what was not read just now."""
+        found: list[Claimed] = []
+        for run in leases:
+            there = fresh.get(run.partition, {})
+            if run.first in there:
+                entries = [there[position] for position in run.positions]
+            else:
+                entries = self.topic.read(run.partition, run.first, run.count)
+                self._forget_missing(run, entries)
+            found.append(Claimed(run, entries))
+        return found
+
+    def _forget_missing(self, run: Run, entries: Sequence[Entry]) -> None:
+        """Let go of messages that were truncated away, or purged: nobody can be given them any more."""
+        missing = set(run.positions) - {entry.position for entry in entries}
+        if missing:
+            self.settle([Step(run.token, run.partition, sorted(missing), "gone")])
+
+    # Ending.
+
+    def dying(self, limit: int) -> list[Run]:
+        """Return messages whose end has come, and that the dead letters do not have for sure yet."""
+        with self._database.reading() as transaction:
+            return statements.due(transaction, self.id, Condition.DYING, self.now_us(), limit)
+
+    def buried(self, runs: Sequence[Run]) -> None:
+        """Let go of messages that the dead letters have."""
+        with self._database.writing() as transaction:
+            self._row(transaction)
+            there = [run for run in runs if statements.at(transaction, self.id, run.partition, run.first) == run]
+            self._apply(transaction, Change(there, []))
+            statements.count(transaction, self.id, "buried", sum(run.count for run in there))
+
+    # Settling.
+
+    def settle(self, steps: Sequence[Step]) -> list[list[int]]:
+        """Store what consumers do with what they hold; return, for each step, the positions that were lost to others.
+
+        Steps of several threads are stored together: one commit for all that have come meanwhile.
+        """
+        asked = _Asked(steps)
+        with self._asking:
+            self._asked.append(asked)
+        with self._storing:
+            if not asked.done:
+                self._store()
+        if asked.error is not None:
+            raise asked.error
+        if any(step.kind in ("refused", "returned") for step in steps):
+            self.wake()
+        return asked.lost
+
+    def _store(self) -> None:
+        with self._asking:
+            taken, self._asked = self._asked, []
+        try:
+            with self._database.writing() as transaction:
+                self._settle_all(transaction, taken)
+        except BaseException as error:
+            for asked in taken:
+                asked.error = error
+            if not isinstance(error, OncelogError):
+                raise
+        finally:
+            for asked in taken:
+                asked.done = True
+
+    def _settle_all(self, transaction: Transaction, taken: Sequence[_Asked]) -> None:
+        row = self._row(transaction)
+        now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
+        counted: dict[str, int] = defaultdict(int)
+        for asked in taken:
+            asked.lost = [self._settle(transaction, step, now_us, counted) for step in asked.steps]
+        for what, by in counted.items():
+            statements.count(transaction, self.id, what, by)
+
+    def _settle(self, transaction: Transaction, step: Step, now_us: int, counted: dict[str, int]) -> list[int]:
+        runs = [run for run in statements.leased(transaction, self.id, step.token) if run.partition == step.partition]
+        settled = delivery.settle(runs, step.token, step.positions, now_us, self._becoming(step, now_us))
+        self._apply(transaction, settled.change)
+        if step.kind in ("acked", "refused"):
+            counted[step.kind] += sum(run.count for run in settled.taken)
+        return settled.lost
+
+    def _apply(self, transaction: Transaction, change: Change) -> None:
+        """Store a change, and let the next go whose keys have no other before them any more."""
+        statements.apply(transaction, self.id, change)
+        for key in change.settled_keys:
+            run = statements.first_of_key(transaction, self.id, key)
+            if run is not None and run.condition is Condition.PARKED:
+                statements.apply(transaction, self.id, Change([run], [delivery.freed(run)]))
+
+    def _becoming(self, step: Step, now_us: int) -> Callable[[Run], Run | None]:
+        if step.kind == "refused":
+            return lambda run: delivery.refused(run, step.reason, self.rules(now_us), again=step.again)
+        if step.kind == "returned":
+            return lambda run: delivery.returned(run, now_us)
+        if step.kind == "extended":
+            return lambda run: delivery.extended(run, now_us + step.extend_us)
+        return lambda _: None
+
+    # Waiting.
+
+    @property
+    def rings(self) -> int:
+        """How often consumers of this process were woken: to be read before looking, and given to ``wait``."""
+        return self._rings
+
+    def wake(self) -> None:
+        """Have consumers of this process look again."""
+        with self._changed:
+            self._rings += 1
+            self._changed.notify_all()
+
+    def wait(self, heard: int, timeout_s: float) -> None:
+        """Wait until something may have changed; what other processes do is looked for every ``POLL_S``."""
+        with self._changed:
+            if self._rings == heard:
+                self._clock.wait(self._changed, min(POLL_S, timeout_s))
+
+    def close(self) -> None:
+        """Stop reading."""
+        with self._claiming:
+            for ahead in self._ahead:
+                ahead.close()

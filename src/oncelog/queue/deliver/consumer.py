@@ -1,0 +1,330 @@
+"""The way out: consumers, and the deliveries that they hand to workers."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import repeat
+
+from oncelog import arguments
+from oncelog.clock import Clock
+from oncelog.errors import Closed, InvalidArgument, LeaseLost
+from oncelog.handle import Handle
+from oncelog.limits import QUEUE_ERROR_BYTES_MAX, QUEUE_PREFETCH_MAX
+from oncelog.queue.deliver.broker import Broker, Step
+from oncelog.queue.rules import message
+from oncelog.queue.rules.delivery import Run
+from oncelog.queue.rules.message import Envelope
+from oncelog.types import Entry
+
+_STEP_S = 1.0
+
+
+class Delivery:
+    """One message in a worker's hands: ``ack()`` when it is done, ``nack(reason)`` when it could not be.
+
+    Neither within the ack timeout: it is delivered again, with ``last_error = "ack_timeout"``. What is not this
+    delivery's to decide any more is ``LeaseLost``: the message has gone to another, whose result stands.
+    """
+
+    __slots__ = ("_broker", "_entry", "_run", "until_us")
+
+    def __init__(self, broker: Broker, entry: Entry, run: Run) -> None:
+        self._broker = broker
+        self._entry = entry
+        self._run = run
+        self.until_us: int = run.at_us
+        """When the lease ends, in queue time."""
+
+    @property
+    def _envelope(self) -> Envelope:
+        return message.envelope_of(self._entry)
+
+    @property
+    def partition(self) -> int:
+        """The partition it is in."""
+        return self._run.partition
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._run.attempts
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the delivery before was not acknowledged."""
+        return self._run.last_error
+
+    @property
+    def token(self) -> int:
+        """The number of this lease: it grows from one to the next."""
+        return self._run.token
+
+    @property
+    def value(self) -> bytes:
+        """What was sent."""
+        return self._entry.value
+
+    @property
+    def id(self) -> str:
+        """The id that its producer gave it; empty without one."""
+        return message.id_of(self._entry, self._envelope)
+
+    @property
+    def key(self) -> str:
+        """What picks its partition and keeps it in order; empty without one."""
+        return self._entry.stream or ""
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is; empty is a tenant too."""
+        return self._entry.tenant or ""
+
+    @property
+    def topic(self) -> str:
+        """The queue it came from."""
+        return self._broker.topic.name
+
+    @property
+    def group(self) -> str:
+        """The group it was delivered to."""
+        return self._broker.name
+
+    @property
+    def position(self) -> int:
+        """Where it stands in its partition's log."""
+        return self._entry.position
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """What was sent along."""
+        return message.user_headers(self._entry)
+
+    @property
+    def sent_at(self) -> datetime:
+        """When it was stored."""
+        return self._entry.timestamp
+
+    @property
+    def inbox_key(self) -> str:
+        """What its effects are known by: the same at every delivery, and when it comes back from the dead letters."""
+        return message.inbox_key_of(self._entry, self._envelope, self.partition)
+
+    @property
+    def redriven(self) -> int:
+        """How often it was sent back from the dead letters."""
+        return self._envelope.redriven
+
+    def ack(self) -> None:
+        """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
+        _settle(self._broker, [self], "acked")
+
+    def nack(self, reason: str, *, retry: bool = True) -> None:
+        """Say why it could not be done: it is delivered again after a rest, or with ``retry=False``, or when its
+        attempts are used up, goes to the dead letters.
+        """
+        _settle(self._broker, [self], "refused", reason=_reason(reason), again=retry)
+
+    def extend(self, seconds: float) -> None:
+        """Have so many seconds more, from now."""
+        span_us = message.span_us("seconds", seconds)
+        _settle(self._broker, [self], "extended", extend_us=span_us)
+        self.until_us = self._broker.now_us() + span_us
+
+    def __repr__(self) -> str:
+        """Show what it is."""
+        return f"<Delivery {self.topic}/{self.partition}:{self.position} attempts={self.attempts}>"
+
+
+def _reason(reason: object) -> str:
+    if not isinstance(reason, str):
+        error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
+        raise InvalidArgument(error)
+    plain = reason.replace("\0", "\\0")  # which PostgreSQL cannot store
+    return plain.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _settle(
+    broker: Broker,
+    deliveries: Sequence[Delivery],
+    kind: str,
+    *,
+    reason: str = "",
+    again: bool = True,
+    extend_us: int = 0,
+) -> None:
+    lost = settle(broker, deliveries, kind, reason=reason, again=again, extend_us=extend_us)
+    if lost:
+        one = lost[0]
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        error = (
+            f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over: it "
+            "was settled before, or its time ran out; then it is delivered again, and what another makes of it stands"
+        )
+        raise LeaseLost(error)
+
+
+def settle(
+    broker: Broker,
+    deliveries: Sequence[Delivery],
+    kind: str,
+    *,
+    reason: str = "",
+    again: bool = True,
+    extend_us: int = 0,
+) -> list[Delivery]:
+    """Settle deliveries in one commit; return those that were lost to others."""
+    grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
+    run: Run | None = None
+    for one in deliveries:
+        if one._run is not run:  # noqa: SLF001  neighbours share theirs
+            run = one._run  # noqa: SLF001
+            held = grouped.setdefault((run.token, run.partition), {})
+        held[one._entry.position] = one  # noqa: SLF001
+    steps = [
+        Step(token, partition, list(held), kind, reason, again, extend_us)
+        for (token, partition), held in grouped.items()
+    ]
+    lost = broker.settle(steps)
+    if kind == "refused":
+        broker.bury()
+    return [held[position] for held, positions in zip(grouped.values(), lost, strict=True) for position in positions]
+
+
+class Consumer(Handle):
+    """Messages of a group, for ever: iterate it, or ``receive`` some at a time. Used by one thread at a time.
+
+    What was claimed ahead and not handed out goes back when it is closed, and does not count as an attempt.
+    """
+
+    _what = "consumer"
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        *,
+        prefetch: int,
+        ack_timeout_s: float,
+        leave: Callable[[Consumer], None],
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._clock = clock
+        self._prefetch = check_prefetch(prefetch)
+        self._lease_us = message.span_us("ack_timeout_s", ack_timeout_s)
+        self._on_leave = leave
+        self._held: deque[Delivery] = deque()
+        self._receiving = threading.Lock()
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self._broker.name
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Yield deliveries as they come, until the consumer is closed."""
+        while True:
+            try:
+                found = self.receive(1, timeout_s=_STEP_S)
+            except Closed:
+                if self.closed:
+                    return
+                raise
+            yield from found
+
+    def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
+        """Return up to ``limit`` deliveries (by default ``prefetch``), waiting for the first up to ``timeout_s``.
+
+        They are stored as delivered before this returns. A message that its last worker did not answer for comes alone.
+        """
+        wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
+        deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        with self._receiving:
+            while True:
+                self._check_usable()
+                heard = self._broker.rings
+                if not self._held:
+                    self._fill(max(wanted, self._prefetch))
+                found = self._hand_out(wanted)
+                left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
+                if found or left_s <= 0:
+                    return found
+                self._broker.wait(heard, left_s)
+
+    def _fill(self, count: int) -> None:
+        self._broker.bury()
+        for run, entries in self._broker.claim(count, self._lease_us):
+            self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
+        if self._closed:  # meanwhile, by another thread
+            self._give_back()
+
+    def _hand_out(self, wanted: int) -> list[Delivery]:
+        if self._held and self._held[0].until_us - self._broker.now_us() < self._lease_us // 2:
+            self._renew()
+        if wanted >= len(self._held):
+            found, self._held = list(self._held), deque()
+            return found
+        return [self._held.popleft() for _ in range(wanted)]
+
+    def _renew(self) -> None:
+        """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
+        held = list(self._held)
+        lost = set(map(id, settle(self._broker, held, "extended", extend_us=self._lease_us)))
+        until_us = self._broker.now_us() + self._lease_us
+        self._held.clear()
+        for one in held:
+            if id(one) not in lost:
+                one.until_us = until_us
+                self._held.append(one)
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
+        _settle(self._broker, self._own(deliveries), "acked")
+
+    def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
+        """Refuse many in one commit, as ``Delivery.nack`` does one."""
+        _settle(self._broker, self._own(deliveries), "refused", reason=_reason(reason), again=retry)
+
+    def _own(self, deliveries: object) -> list[Delivery]:
+        """Return deliveries of this group as a list: the tokens of another say nothing here."""
+        self._check_process()
+        if not isinstance(deliveries, Iterable):
+            error = f"deliveries: is {type(deliveries).__name__}, must be a list of Delivery"
+            raise InvalidArgument(error)
+        listed = list(deliveries)
+        for one in listed:
+            if not isinstance(one, Delivery) or one._broker is not self._broker:  # noqa: SLF001
+                error = (
+                    f"deliveries: {one!r} did not come from group {self.group!r} of {self._broker.topic.name!r} here"
+                )
+                raise InvalidArgument(error)
+        return listed
+
+    def close(self) -> None:
+        """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._of_this_process:
+            return
+        self._on_leave(self)
+        self._broker.wake()
+        with self._receiving:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        held, self._held = list(self._held), deque()
+        if held:
+            settle(self._broker, held, "returned")
+
+
+def check_prefetch(count: object) -> int:
+    """Return a number of messages to hold at once, or raise ``InvalidArgument``."""
+    checked = arguments.count("prefetch", count)
+    if not 1 <= checked <= QUEUE_PREFETCH_MAX:
+        error = f"prefetch is {count}, must be from 1 to {QUEUE_PREFETCH_MAX}"
+        raise InvalidArgument(error)
+    return checked

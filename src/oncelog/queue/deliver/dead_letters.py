@@ -1,0 +1,271 @@
+"""Dead letters: what could not be delivered, kept with its story in the topic ``dlq.<topic>``, and sent back."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from oncelog import arguments
+from oncelog.clock import Clock
+from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.rules import message
+from oncelog.queue.rules.delivery import Change, Condition, Run, cut
+from oncelog.queue.rules.message import Envelope, Origin
+from oncelog.queue.send.sender import Outgoing, Sending, Sent
+from oncelog.queue.send.topic import Topic
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import StateDatabase
+from oncelog.types import Entry, Record
+
+GROUP = "redrive"
+"""The group of the dead-letter topic that remembers what was sent back."""
+
+_AT_ONCE = 100
+_REST_US = 1_000_000
+_TIMEOUT_S = 30.0
+_BURIAL_S = 5.0
+"""Consumers wait for a burial no longer than this."""
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that died, and how. ``partition`` and ``position`` are its place in the dead-letter topic."""
+
+    partition: int
+    position: int
+    topic: str
+    origin_partition: int
+    origin_position: int
+    group: str
+    attempts: int
+    last_error: str
+    died_at: datetime
+    redriven: int
+    id: str
+    key: str
+    tenant: str
+    inbox_key: str
+    headers: Mapping[str, bytes]
+    value: bytes
+
+
+def synthetic_id(*parts: object) -> str:
+    """Return a log id for something that was not sent by a producer: the same for the same parts."""
+    spelled = "".join(f"{len(str(part))}:{part}" for part in parts)
+    return "~" + hashlib.blake2b(spelled.encode(), digest_size=20).hexdigest()
+
+
+class Undertaker:
+    """Brings messages that are dying to the dead letters: they leave their queue when they are safely there."""
+
+    def __init__(self, broker: Broker, clock: Clock, letters: Callable[[], Sending]) -> None:
+        """Take what gives the way into the dead-letter topic; it is asked for when somebody has died."""
+        self._broker = broker
+        self._clock = clock
+        self._letters = letters
+        self._lock = threading.Lock()
+        self._not_before_us = 0
+        self.last_error: str | None = None
+
+    def bury(self) -> None:
+        """Bury what there is. What cannot be buried now stays, and is tried again later: nothing is lost."""
+        if self._clock.elapsed_us() < self._not_before_us or not self._lock.acquire(blocking=False):
+            return
+        try:
+            while runs := self._broker.dying(_AT_ONCE):
+                self._bury(runs)
+            self.last_error = None
+        except OncelogError as error:
+            self.last_error = str(error)
+            self._not_before_us = self._clock.elapsed_us() + _REST_US
+        finally:
+            self._lock.release()
+
+    def _bury(self, runs: Sequence[Run]) -> None:
+        records: list[Record] = []
+        for run in runs:
+            entries = self._broker.topic.read(run.partition, run.first, run.count)
+            records += [self._letter(run, entry) for entry in entries]
+        if records:
+            self._write(records)
+        self._broker.buried(runs)
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Write letters. Where there is one already that tells another story (the state was lost since), it stands."""
+        try:
+            self._letters().send([Outgoing(0, record) for record in records], _BURIAL_S, "join")
+        except IdConflict:
+            pass
+        except AppendErrors as errors:
+            if not all(isinstance(result, Sent | IdConflict) for result in errors.results):
+                raise
+
+    def _letter(self, run: Run, entry: Entry) -> Record:
+        envelope = message.envelope_of(entry) if message.is_readable(entry) else Envelope()
+        topic, group = self._broker.topic.name, self._broker.name
+        origin = Origin(
+            topic=topic,
+            partition=run.partition,
+            position=entry.position,
+            group=group,
+            attempts=run.attempts,
+            last_error=run.last_error or "",
+            inbox_key=message.inbox_key_of(entry, envelope, run.partition),
+        )
+        return message.forwarded(
+            entry,
+            synthetic_id("dead", group, run.partition, entry.position),
+            Envelope(
+                id=message.id_of(entry, envelope), retry=envelope.retry, redriven=envelope.redriven, origin=origin
+            ),
+        )
+
+
+class DeadLetters:
+    """The dead letters of one queue. Made by ``Queue.dead_letters``."""
+
+    def __init__(self, topic: Topic, database: StateDatabase, queue_id: int, back: Sending) -> None:
+        """Take the dead-letter topic, and the way back into the queue they came from."""
+        self._topic = topic
+        self._database = database
+        self._queue_id = queue_id
+        self._back = back
+        with database.writing() as transaction:
+            statements.add_group(transaction, queue_id, GROUP, topic.starts("earliest"), ordered=False)
+            row = statements.group(transaction, queue_id, GROUP)
+        assert row is not None
+        self._group_id = row.id
+
+    def list(self, *, limit: int | None = None) -> list[DeadLetter]:
+        """Return the dead letters that were not sent back, oldest first."""
+        return list(self._letters(None if limit is None else arguments.count("limit", limit)))
+
+    def show(self, position: int) -> DeadLetter:
+        """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
+        arguments.count("position", position)
+        self._absorb()
+        with self._database.reading() as transaction:
+            run = statements.at(transaction, self._group_id, 0, position)
+        entries = self._topic.read(0, position, 1) if run is not None else []
+        if not entries:
+            error = f"{self._topic.name}: there is no dead letter at {position}, or it was sent back"
+            raise NotFound(error)
+        return _dead_letter(entries[0])
+
+    def redrive(self, positions: Iterable[int] | None = None) -> int:
+        """Send dead letters back to the queue and the group they came from: all, or those at these positions.
+
+        Each goes under a new place in the log and its original inbox key: an effect that had committed is not run
+        again. Asked for twice, at once or after a crash in between, it comes back once (within the log's window).
+        Returns how many came back by this call.
+        """
+        chosen = _chosen(positions) if positions is not None else None
+        wanted = [self.show(position) for position in chosen] if chosen is not None else self._letters(None)
+        count = 0
+        batch: list[DeadLetter] = []
+        for letter in wanted:
+            batch.append(letter)
+            if len(batch) == _AT_ONCE:
+                count += self._redrive(batch)
+                batch = []
+        return count + self._redrive(batch)
+
+    def discard(self, positions: Iterable[int]) -> int:
+        """Give dead letters up for good; return how many."""
+        return self._settle([self.show(position) for position in _chosen(positions)])
+
+    def _redrive(self, letters: Sequence[DeadLetter]) -> int:
+        if letters:
+            entries = {letter.position: self._topic.read(0, letter.position, 1)[0] for letter in letters}
+            outgoing = [self._revived(letter, entries[letter.position]) for letter in letters]
+            self._back.send(outgoing, _TIMEOUT_S, "join")
+        return self._settle(letters)
+
+    def _revived(self, letter: DeadLetter, entry: Entry) -> Outgoing:
+        envelope = message.envelope_of(entry)
+        revived = Envelope(
+            id=envelope.id,
+            retry=envelope.retry,
+            group=letter.group,
+            inbox_key=letter.inbox_key,
+            redriven=envelope.redriven + 1,
+        )
+        record = message.forwarded(entry, synthetic_id("redrive", self._topic.name, 0, letter.position), revived)
+        # By its key or its id it would meet the same partition: that of the first time.
+        return Outgoing(letter.origin_partition, record)
+
+    def _letters(self, limit: int | None) -> Iterator[DeadLetter]:
+        self._absorb()
+        with self._database.reading() as transaction:
+            runs = statements.unsettled(transaction, self._group_id, limit if limit is not None else 1 << 40)
+        left = limit if limit is not None else sum(run.count for run in runs)
+        for run in runs:
+            for first in range(run.first, run.end, _AT_ONCE):
+                if left <= 0:
+                    return
+                for entry in self._topic.read(0, first, min(_AT_ONCE, run.end - first, left)):
+                    left -= 1
+                    if message.envelope_of(entry).origin is not None:  # else somebody has sent it here by hand
+                        yield _dead_letter(entry)
+
+    def _absorb(self) -> None:
+        """Have all that has come so far in runs, so that each can be taken out on its own."""
+        ends = self._topic.ends()
+        with self._database.writing() as transaction:
+            statements.group(transaction, self._queue_id, GROUP)
+            for partition, start in enumerate(statements.cursors(transaction, self._group_id)):
+                if start < ends[partition]:
+                    run = Run(partition, start, ends[partition] - start, Condition.WAITING, 0)
+                    statements.apply(transaction, self._group_id, Change([], [run]))
+                    statements.move(transaction, self._group_id, partition, ends[partition])
+
+    def _settle(self, letters: Sequence[DeadLetter]) -> int:
+        """Have letters not be there any more; return how many were, until now."""
+        count = 0
+        with self._database.writing() as transaction:
+            statements.group(transaction, self._queue_id, GROUP)
+            for letter in letters:
+                run = statements.at(transaction, self._group_id, 0, letter.position)
+                if run is not None:
+                    statements.apply(transaction, self._group_id, Change([run], cut(run, {letter.position})[1]))
+                    count += 1
+        return count
+
+
+def _chosen(positions: object) -> dict[int, None]:
+    if isinstance(positions, str | bytes) or not isinstance(positions, Iterable):
+        error = f"positions: is {type(positions).__name__}, must be a list of positions"
+        raise InvalidArgument(error)
+    return dict.fromkeys(arguments.count("position", position) for position in positions)
+
+
+def _dead_letter(entry: Entry) -> DeadLetter:
+    envelope = message.envelope_of(entry)
+    origin = envelope.origin
+    if origin is None:
+        error = (
+            f"position {entry.position}: this was sent to a dead-letter topic by hand, and has no queue to go back to"
+        )
+        raise InvalidArgument(error)
+    return DeadLetter(
+        partition=0,
+        position=entry.position,
+        topic=origin.topic,
+        origin_partition=origin.partition,
+        origin_position=origin.position,
+        group=origin.group,
+        attempts=origin.attempts,
+        last_error=origin.last_error,
+        died_at=entry.timestamp,
+        redriven=envelope.redriven,
+        id=envelope.id,
+        key=entry.stream or "",
+        tenant=entry.tenant or "",
+        inbox_key=origin.inbox_key,
+        headers=message.user_headers(entry),
+        value=entry.value,
+    )

@@ -1,0 +1,156 @@
+"""Looking at a queue without touching it: how far each group is, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from oncelog.errors import NotFound
+from oncelog.queue.rules import message
+from oncelog.queue.rules.delivery import Condition, Run
+from oncelog.queue.rules.queue_time import resumed_us
+from oncelog.queue.send.topic import Topic
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import StateDatabase
+from oncelog.types import Entry
+
+Standing = Literal["new", "waiting", "leased", "dying"]
+_STANDING: dict[Condition, Standing] = {
+    Condition.WAITING: "waiting",
+    Condition.LEASED: "leased",
+    Condition.DYING: "dying",
+    Condition.PARKED: "waiting",
+}
+
+
+class GroupStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a group is.
+
+    ``lag`` is all that it has not settled: ``new`` was never delivered, ``waiting`` rests or is delayed, ``leased`` is
+    in workers' hands, ``dying`` is on its way to the dead letters. The rest is counted since the group began.
+    """
+
+    ordered: bool
+    paused: bool
+    lag: int
+    new: int
+    waiting: int
+    leased: int
+    dying: int
+    watermarks: list[int]
+    delivered: int
+    acked: int
+    refused: int
+    timed_out: int
+    buried: int
+
+
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is now: ``ends`` are the positions behind the last message of each partition."""
+
+    name: str
+    partitions: int
+    paused: bool
+    ends: list[int]
+    groups: dict[str, GroupStats]
+
+
+class Peeked(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a group has not settled, and how it stands. ``due_in_s`` is until it is delivered, or its lease
+    ends.
+    """
+
+    partition: int
+    position: int
+    standing: Standing
+    attempts: int
+    last_error: str | None
+    due_in_s: float | None
+    id: str
+    key: str
+    tenant: str
+    value: bytes
+
+
+def stats(topic: Topic, database: StateDatabase, row: statements.QueueRow, groups: Iterable[str]) -> QueueStats:
+    """Return how a queue stands."""
+    ends = topic.ends()
+    found = {name: _group(database, row.id, name, ends) for name in groups}
+    return QueueStats(name=topic.name, partitions=topic.partitions, paused=row.paused, ends=ends, groups=found)
+
+
+def _group(database: StateDatabase, queue_id: int, name: str, ends: Sequence[int]) -> GroupStats:
+    with database.reading() as transaction:
+        row = statements.group(transaction, queue_id, name)
+        assert row is not None
+        cursors = statements.cursors(transaction, row.id)
+        lowest = statements.watermarks(transaction, row.id)
+        totals = statements.totals(transaction, row.id)
+        counts = statements.counts(transaction, row.id)
+    new = sum(max(0, end - cursor) for end, cursor in zip(ends, cursors, strict=True))
+    return GroupStats(
+        ordered=row.ordered,
+        paused=row.paused,
+        lag=new + sum(totals.values()),
+        new=new,
+        waiting=totals.get(Condition.WAITING, 0) + totals.get(Condition.PARKED, 0),
+        leased=totals.get(Condition.LEASED, 0),
+        dying=totals.get(Condition.DYING, 0),
+        watermarks=[lowest.get(part, cursor) for part, cursor in enumerate(cursors)],
+        **counts,
+    )
+
+
+def kept_from(topic: Topic, database: StateDatabase, queue_id: int, groups: Sequence[str]) -> list[int]:
+    """Return the first position of each partition that a group may still need."""
+    if not groups:
+        return topic.starts("earliest")
+    ends = topic.ends()
+    marks = [_group(database, queue_id, name, ends).watermarks for name in groups]
+    return [min(column) for column in zip(*marks, strict=True)]
+
+
+def no_group(topic: str, group: str, there: Sequence[str]) -> NotFound:
+    """Return the error that there is no such group."""
+    known = f"there are {', '.join(map(repr, there))}" if there else "there are none: the first consumer makes one"
+    return NotFound(f"queue {topic!r} has no group {group!r}: {known}")
+
+
+def peek(
+    topic: Topic, database: StateDatabase, queue_id: int, group: str, limit: int, *, steady_us: int
+) -> list[Peeked]:
+    """Return the first unsettled messages of a group: those it has looked at, then those that are new."""
+    with database.reading() as transaction:
+        row = statements.group(transaction, queue_id, group)
+        if row is None:
+            raise no_group(topic.name, group, statements.groups(transaction, queue_id))
+        wall_us = transaction.now_us()
+        runs = statements.unsettled(transaction, row.id, limit)
+        cursors = statements.cursors(transaction, row.id)
+    now_us = resumed_us(row.noted, wall_us, steady_us, one_machine=database.one_machine)
+    found: list[Peeked] = []
+    for run in runs:
+        entries = topic.read(run.partition, run.first, min(run.count, limit - len(found)))
+        found += [_peeked(run.partition, entry, run, now_us) for entry in entries]
+    for partition, cursor in enumerate(cursors):
+        left = limit - len(found)
+        if left > 0:
+            found += [_peeked(partition, entry, None, now_us) for entry in topic.read(partition, cursor, left)]
+    return found[:limit]
+
+
+def _peeked(partition: int, entry: Entry, run: Run | None, now_us: int) -> Peeked:
+    return Peeked(
+        partition=partition,
+        position=entry.position,
+        standing=_STANDING[run.condition] if run is not None else "new",
+        attempts=run.attempts if run is not None else 0,
+        last_error=run.last_error if run is not None else None,
+        due_in_s=max(0, run.at_us - now_us) / 1e6 if run is not None else None,
+        id=message.id_of(entry, message.envelope_of(entry)) if message.is_readable(entry) else "",
+        key=entry.stream or "",
+        tenant=entry.tenant or "",
+        value=entry.value,
+    )

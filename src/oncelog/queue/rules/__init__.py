@@ -1,0 +1,1 @@
+"""The rules of a queue, pure: deliveries, retries, time, messages, settings."""

@@ -1,0 +1,59 @@
+"""A queue's settings: data, checked where they come in, stored with the queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncelog import limits
+from oncelog import settings as log_settings
+from oncelog.errors import InvalidArgument
+from oncelog.queue.rules import retry
+from oncelog.queue.rules.message import span_us
+from oncelog.queue.rules.retry import RetryPolicy
+from oncelog.settings import LogSettings
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue goes by unless a message or a consumer says otherwise.
+
+    ``log``: the settings of its partitions' logs, the dedup window among them. ``ack_timeout_s``: how long a delivery
+    is its consumer's. ``gate_s``: how long the outcome of a send can be asked for.
+    """
+
+    retry: RetryPolicy = RetryPolicy()
+    ack_timeout_s: float = 30.0
+    gate_s: float = 3600.0
+    log: LogSettings = LogSettings()
+
+
+def check(settings: object) -> QueueSettings:
+    """Return the settings, or raise ``InvalidArgument`` naming the first that is wrong."""
+    if not isinstance(settings, QueueSettings):
+        message = f"settings: is {type(settings).__name__}, must be QueueSettings"
+        raise InvalidArgument(message)
+    retry.check(settings.retry)
+    log_settings.check(settings.log)
+    if span_us("ack_timeout_s", settings.ack_timeout_s) <= 0:
+        message = f"settings: ack_timeout_s is {settings.ack_timeout_s}, must be more than 0"
+        raise InvalidArgument(message)
+    span_us("gate_s", settings.gate_s)
+    if settings.log.idempotence != "explicit":
+        message = (
+            f"settings: log.idempotence is {settings.log.idempotence!r}, must be 'explicit': messages bring their ids"
+        )
+        raise InvalidArgument(message)
+    if settings.log.retention_s is not None or settings.log.retention_bytes is not None:
+        message = "settings: log.retention_s and log.retention_bytes would remove what was never delivered: use trim()"
+        raise InvalidArgument(message)
+    return settings
+
+
+def check_partitions(partitions: object) -> int:
+    """Return a number of partitions, or raise ``InvalidArgument``."""
+    if isinstance(partitions, bool) or not isinstance(partitions, int):
+        message = f"partitions: is {partitions!r}, must be a whole number"
+        raise InvalidArgument(message)
+    if not 1 <= partitions <= limits.QUEUE_PARTITIONS_MAX:
+        message = f"partitions: is {partitions}, must be from 1 to {limits.QUEUE_PARTITIONS_MAX}"
+        raise InvalidArgument(message)
+    return partitions

@@ -1,0 +1,1 @@
+"""Sending messages: the sender, turns of several writers, topics."""

@@ -1,0 +1,286 @@
+"""The way in: the gate that knows how each attempt to send ended, and the append behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from oncelog.clock import Clock
+from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
+from oncelog.log.writer import Writer
+from oncelog.queue.rules import message as message_module
+from oncelog.queue.rules.message import Message
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.queue.send.topic import Topic
+from oncelog.queue.send.writer_turns import Turns
+from oncelog.queue.state import gate
+from oncelog.queue.state.database import StateDatabase
+from oncelog.types import Ack, Record
+
+OnPending = Literal["join", "refuse"]
+Status = Literal["PENDING", "COMMITTED", "FAILED"]
+_FORGET_EVERY = 256
+_TURNS_MAX = 10
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The answer to a send: the message is durable, at this place; ``duplicate``: since an earlier attempt."""
+
+    partition: int
+    position: int
+    timestamp: datetime | None
+    duplicate: bool = False
+
+
+class SendStatus(msgspec.Struct, frozen=True):
+    """How far an attempt to send has come, and how the last one that failed did so.
+
+    ``PENDING``: begun, and of at least one attempt the outcome is not known. ``COMMITTED``: in the queue, at
+    ``position``. ``FAILED``: every attempt surely wrote nothing; sending again begins anew, and ``last_error`` stays to
+    be seen.
+    """
+
+    status: Status
+    last_error: str | None
+    partition: int
+    position: int | None
+
+
+class Outgoing(NamedTuple):
+    """A record on its way to a partition; with an identity if it may be repeated."""
+
+    partition: int
+    record: Record
+
+    @property
+    def identity(self) -> str | None:
+        """What the gate knows it by."""
+        return self.record.id
+
+
+class Sending:
+    """The producers' side of one queue, in this process. Safe to share between threads."""
+
+    def __init__(
+        self, topic: Topic, queue_id: int, database: StateDatabase, clock: Clock, settings: QueueSettings
+    ) -> None:
+        self._topic = topic
+        self._database = database
+        self._clock = clock
+        self._settings = settings
+        self._turns = Turns(topic.name, queue_id, list(topic.logs), database, clock)
+        self._lock = threading.Lock()
+        self._pending: Counter[str] = Counter()
+        self._begun = 0
+        self._next_partition = clock.token(1)[0]
+
+    # From messages to records.
+
+    def outgoing(self, given: object) -> Outgoing:
+        """Return a message as it goes into a log; ``InvalidArgument`` when it cannot be one."""
+        if isinstance(given, Message) and given.is_plain:
+            return Outgoing(self._any_partition(), Record(given.value))
+        message = message_module.check(given)
+        identity = message_module.identity(message.tenant, message.key, message.id) if message.id else None
+        return Outgoing(self.partition_of(message), message_module.record_of(message, identity))
+
+    def partition_of(self, message: Message) -> int:
+        """Return the partition of a message; one without key and id goes where this process writes already."""
+        picked = message_module.partition_of(message.key, message.id, self._topic.partitions)
+        return picked if picked is not None else self._any_partition()
+
+    def _any_partition(self) -> int:
+        if self._topic.partitions == 1:
+            return 0
+        among = self._turns.held() or range(self._topic.partitions)
+        self._next_partition += 1
+        return among[self._next_partition % len(among)]
+
+    # Sending.
+
+    def send(self, outgoing: Sequence[Outgoing], timeout_s: float, on_pending: OnPending) -> list[Sent]:
+        """Append records, each decided on its own; ``AppendErrors`` if some were refused and others not."""
+        if on_pending not in ("join", "refuse"):
+            error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
+            raise InvalidArgument(error)
+        deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
+        if outgoing and self._topic.partitions == 1:
+            return _all_sent(self._send(0, [one.record for one in outgoing], on_pending, deadline_us))
+        results: list[Sent | OncelogError] = [Unavailable("not sent")] * len(outgoing)
+        rows_of: dict[int, list[int]] = {}
+        for row, one in enumerate(outgoing):
+            rows_of.setdefault(one.partition, []).append(row)
+        for partition, rows in rows_of.items():
+            sent: Sequence[Sent | OncelogError]
+            try:
+                sent = self._send(partition, [outgoing[row].record for row in rows], on_pending, deadline_us)
+            except OncelogError as error:  # what went to other partitions is there all the same
+                sent = [error] * len(rows)
+            for row, answer in zip(rows, sent, strict=True):
+                results[row] = answer
+        return _all_sent(results)
+
+    def _send(
+        self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
+    ) -> list[Sent | OncelogError]:
+        """Append records to one partition, through the gate."""
+        with self._through_gate(partition, records, on_pending) as ended:
+            answers = self._append(partition, records, deadline_us)
+            ended.extend(answers)
+        return [
+            Sent(partition, answer.position, answer.timestamp, answer.duplicate)  # type: ignore[arg-type]
+            if isinstance(answer, Ack)  # of a record without a sequence, which has a position
+            else answer
+            for answer in answers
+        ]
+
+    def _append(self, partition: int, records: list[Record], deadline_us: int) -> list[Ack | OncelogError]:
+        """Append to one partition, again where that is safe: another writer may take the log in between."""
+        repeatable = all(record.id is not None for record in records)
+        for turn in range(_TURNS_MAX):
+            left_s = max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
+            try:
+                with self._turns.writing(partition, left_s) as writer:
+                    try:
+                        return _append_to(writer, records, left_s)
+                    except (Closed, WriterFenced):
+                        self._turns.drop(partition, writer)
+                        raise
+            except (Closed, WriterFenced) as error:
+                known = isinstance(error, WriterFenced) and error.outcome == "not written"
+                if turn + 1 == _TURNS_MAX or self._turns.closed or not (repeatable or known):
+                    return [error] * len(records)
+            except OncelogError as error:
+                return [error] * len(records)
+        raise AssertionError
+
+    # The gate.
+
+    @contextlib.contextmanager
+    def _through_gate(
+        self, partition: int, records: Sequence[Record], on_pending: OnPending
+    ) -> Iterator[list[Ack | OncelogError]]:
+        """Note that sends of records with an identity begin, and how they ended."""
+        ended: list[Ack | OncelogError] = []
+        identities = [record.id for record in records if record.id is not None]
+        if not identities:
+            yield ended
+            return
+        if on_pending == "refuse":
+            self._refuse_pending(partition, identities)
+        with self._lock:
+            self._pending.update(identities)
+        try:
+            self._begin(partition, identities)
+            yield ended
+            outcomes = [
+                _outcome(record.id, answer)
+                for record, answer in zip(records, ended, strict=True)
+                if record.id is not None
+            ]
+            self._end([one for one in outcomes if one is not None])
+        finally:
+            with self._lock:
+                self._pending -= Counter(identities)
+
+    def _begin(self, partition: int, identities: Sequence[str]) -> None:
+        now_us = self._clock.now_us()
+        with self._database.writing(durable=False) as transaction:
+            pairs = [(identity, partition) for identity in identities]
+            gate.begin(transaction, self._topic.name, pairs, self._turns.session, now_us)
+            if self._begun % _FORGET_EVERY == 0:
+                gate.forget(transaction, self._topic.name, now_us - round(self._settings.gate_s * 1e6))
+            self._begun += 1
+
+    def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
+        """Note how sends ended. If that cannot be noted, the log knows it all the same."""
+        with contextlib.suppress(Unavailable), self._database.writing(durable=False) as transaction:
+            gate.end(transaction, self._topic.name, outcomes)
+
+    def _refuse_pending(self, partition: int, identities: Sequence[str]) -> None:
+        """Raise ``Unavailable`` if one of these is on its way, here or in the process that writes the partition now."""
+        with self._lock:
+            here = next((identity for identity in identities if self._pending[identity]), None)
+        if here is not None:
+            raise _pending_error(here)
+        with self._database.reading(durable=False) as transaction:
+            rows = [(identity, gate.known(transaction, self._topic.name, identity)) for identity in identities]
+        elsewhere = [
+            identity
+            for identity, row in rows
+            if row is not None and row.status == "PENDING" and row.session != self._turns.session
+        ]
+        if elsewhere and not self._can_write(partition):
+            raise _pending_error(elsewhere[0])
+
+    def _can_write(self, partition: int) -> bool:
+        """Tell whether the partition is free: then who began and did not end is gone, and the log knows the end."""
+        try:
+            with self._turns.writing(partition, 0.0):
+                return True
+        except Unavailable:
+            return False
+
+    def status(self, identity: str) -> SendStatus | None:
+        """Return what is known of an identity; ``None`` if nothing is, or not any more."""
+        with self._database.reading(durable=False) as transaction:
+            row = gate.known(transaction, self._topic.name, identity)
+        if row is None:
+            return None
+        return SendStatus(row.status, row.last_error, row.partition, row.position)  # type: ignore[arg-type]
+
+    def take_writers(self, timeout_s: float) -> None:
+        """Become the writer of every partition, and stay so until somebody else asks."""
+        for partition in range(self._topic.partitions):
+            with self._turns.writing(partition, timeout_s):
+                pass
+
+    def close(self) -> None:
+        """Let every writer go."""
+        self._turns.close()
+
+
+def _append_to(writer: Writer, records: list[Record], timeout_s: float) -> list[Ack | OncelogError]:
+    if len(records) == 1:
+        one = records[0]
+        return [
+            writer.append(
+                one.value, id=one.id, stream=one.stream, headers=one.headers, tenant=one.tenant, timeout_s=timeout_s
+            )
+        ]
+    try:
+        return list(writer.append_many(records, timeout_s=timeout_s))
+    except AppendErrors as errors:
+        return list(errors.results)
+
+
+def _outcome(identity: str, answer: Ack | OncelogError) -> tuple[str, str, str | None, int | None] | None:
+    """Return how a send ended, for the gate; ``None`` while that is not known."""
+    if isinstance(answer, Ack):
+        return identity, "COMMITTED", None, answer.position
+    if isinstance(answer, IdConflict):
+        return identity, "COMMITTED", None, answer.position  # by the first, whose content stands
+    if getattr(answer, "outcome", None) == "unknown":
+        return None
+    return identity, "FAILED", str(answer), None
+
+
+def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
+    errors = [result for result in results if isinstance(result, OncelogError)]
+    if not errors:
+        return results  # type: ignore[return-value]
+    if len(results) == 1:
+        raise errors[0]
+    text = f"{len(errors)} of {len(results)} messages were refused, the first: {errors[0]}"
+    raise AppendErrors(text, results=results)
+
+
+def _pending_error(identity: str) -> Unavailable:
+    text = f"{identity!r} is PENDING: an attempt to send it is on its way; wait for it, or join it (on_pending='join')"
+    return Unavailable(text)

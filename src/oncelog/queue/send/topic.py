@@ -1,0 +1,119 @@
+"""A topic: the logs that are its partitions, how they are read ahead, and how single messages are read again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from oncelog.errors import NotFound
+from oncelog.log.log import Log
+from oncelog.log.read.reader import Tail
+from oncelog.settings import LogSettings
+from oncelog.types import Entry
+
+DEAD_LETTERS = "dlq."
+_SKIP_MAX = 10_000
+"""So many entries that others have looked at are read through; for more, reading begins anew behind them."""
+
+OpenLog = Callable[[str, LogSettings | None, bool], Log]
+"""From a log's name, settings and whether to create it, to the log."""
+
+
+def log_name(topic: str, partition: int) -> str:
+    """Return the name of a partition's log.
+
+    >>> log_name("emails", 0)
+    'queue/emails/0'
+    """
+    return f"queue/{topic}/{partition}"
+
+
+class Topic:
+    """The partitions of one topic."""
+
+    def __init__(self, name: str, logs: Sequence[Log]) -> None:
+        self.name = name
+        self.logs = logs
+        self.partitions = len(logs)
+
+    def starts(self, start: str) -> list[int]:
+        """Return where a group begins in each partition."""
+        return [_begin(log, start) for log in self.logs]
+
+    def ends(self) -> list[int]:
+        """Return the position behind the last message of each partition."""
+        return [_begin(log, "latest") for log in self.logs]
+
+    def read(self, partition: int, first: int, count: int) -> list[Entry]:
+        """Return messages once more, those that are still there."""
+        log = self.logs[partition]
+        try:
+            with log.read(first, limit=count) as entries:
+                return list(entries)
+        except NotFound as error:
+            if error.first is None or not first < error.first < first + count:
+                return []
+            with log.read(error.first, limit=first + count - error.first) as entries:
+                return list(entries)
+
+
+def _begin(log: Log, start: str) -> int:
+    info = log.info()
+    return info.first_position if start == "earliest" else info.last_position + 1
+
+
+class Ahead:
+    """What was read of a partition and not looked at yet. Used by one thread at a time.
+
+    ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._tail: Tail | None = None
+        self._from = self._next = 0
+        self.entries: deque[Entry] = deque()
+
+    def fill(self, position: int, count: int) -> int:
+        """Have entries from a position on, at most ``count``; return where they begin, which is later if what was
+        before is truncated.
+        """
+        position = self._go(position)
+        assert self._tail is not None
+        while len(self.entries) < count:
+            found = self._tail.take(count - len(self.entries))
+            if not found:
+                break
+            self._next = found[-1].position + 1
+            self.entries += (
+                found if found[0].position >= position else [entry for entry in found if entry.position >= position]
+            )
+        return position
+
+    def _go(self, position: int) -> int:
+        if self._tail is not None and self._from <= position <= self._next + _SKIP_MAX:
+            self.drop(position)
+            return position
+        self.close()
+        try:
+            self._tail = self._log.tail(position)
+        except NotFound as error:
+            if error.first is None or error.first <= position:
+                raise
+            position = error.first
+            self._tail = self._log.tail(position)
+        self._from = self._next = position
+        return position
+
+    def drop(self, position: int) -> None:
+        """Forget the entries before a position."""
+        while self.entries and self.entries[0].position < position:
+            self.entries.popleft()
+        self._from = max(self._from, position)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._tail is not None:
+            self._tail.close()
+        self._tail = None
+        self.entries.clear()

@@ -1,0 +1,1 @@
+"""The state of a queue in SQL: statements, SQLite, PostgreSQL, the producers' gate."""

@@ -1,0 +1,78 @@
+"""From a URL to the database in which brokers remember: beside the logs by default, or PostgreSQL when it is shared."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument
+from oncelog.queue.state import statements
+from oncelog.queue.state.database import StateDatabase, Transaction
+from oncelog.queue.state.sqlite import SqliteDatabase
+from oncelog.storage.base import Storage
+
+FOLDER = "queues"
+"""Beside the logs of a database on a local disk."""
+
+
+def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
+    """Open the state database at a URL, or the one that belongs to a storage.
+
+    Raises ``InvalidArgument`` for a URL that is none, and where a storage has no place for one.
+    """
+    if url is not None:
+        if not isinstance(url, str) or urlsplit(url).scheme not in ("postgresql", "postgres"):
+            message = f"state: is {url!r}, must be postgresql://… (or left out, for SQLite beside the logs)"
+            raise InvalidArgument(message)
+        from oncelog.queue.state.postgresql import PostgresqlDatabase  # noqa: PLC0415  psycopg is for those who use it
+
+        return PostgresqlDatabase(url)
+    home = urlsplit(storage.url)
+    if home.scheme == "file":
+        return SqliteDatabase(Path(unquote(home.path)) / FOLDER, clock)
+    if home.scheme == "memory":
+        return _in_memory(storage, clock)
+    message = f"{storage.url}: a queue on this kind of home needs state='postgresql://…', which its brokers share"
+    raise InvalidArgument(message)
+
+
+def queue_names(database: StateDatabase) -> list[str]:
+    """Return the names of the queues there are, sorted."""
+    with database.reading() as transaction:
+        return statements.queue_names(transaction)
+
+
+class _Shared:
+    """The state of a storage in memory: it lives as long as the storage does, whoever closes it."""
+
+    one_machine = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._database = SqliteDatabase(None, clock)
+
+    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
+        return self._database.writing(durable=durable)
+
+    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
+        return self._database.reading(durable=durable)
+
+    def close(self) -> None:
+        """Leave it to the storage."""
+
+    def __del__(self) -> None:
+        self._database.close()
+
+
+_shared: weakref.WeakKeyDictionary[Storage, _Shared] = weakref.WeakKeyDictionary()
+_shared_lock = threading.Lock()
+
+
+def _in_memory(storage: Storage, clock: Clock) -> StateDatabase:
+    with _shared_lock:
+        if storage not in _shared:
+            _shared[storage] = _Shared(clock)
+        return _shared[storage]

@@ -1,0 +1,135 @@
+"""A broker's state in PostgreSQL: for brokers on several machines that share a queue."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from oncelog.errors import InvalidArgument, Unavailable, Unsupported
+from oncelog.handle import Handle
+from oncelog.queue.state.database import GATE_TABLES, LOCK, STATE_TABLES, Row
+
+try:
+    import psycopg
+except ImportError as error:  # pragma: no cover (the tests have it)
+    _message = "a queue's state in PostgreSQL needs psycopg 3: pip install 'oncelog[postgres]'"
+    raise Unsupported(_message) from error
+
+_SCHEMA_LOCK = 0x6F6E63656C6F67
+"""Whoever makes the tables holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
+
+
+class _Statements:
+    """What is run in one transaction, or outside of any."""
+
+    def __init__(self, connection: psycopg.Connection[Any], lock: str) -> None:
+        self._connection = connection
+        self._lock = lock
+
+    def all(self, statement: str, *values: object) -> list[Row]:
+        cursor = self._connection.execute(_translated(statement, self._lock), values or None)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_translated(statement, self._lock), rows)
+
+    def now_us(self) -> int:
+        rows = self.all("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        return int(rows[0][0])
+
+
+def _translated(statement: str, lock: str) -> bytes:
+    return statement.replace("?", "%s").replace(LOCK, lock).encode()
+
+
+class _Server:
+    """One connection, used by one thread at a time, and made anew when it is lost."""
+
+    def __init__(self, url: str, synchronous_commit: str) -> None:
+        self._url = url
+        self._synchronous_commit = synchronous_commit
+        self._lock = threading.RLock()
+        self._connection: psycopg.Connection[Any] | None = None
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[_Statements]:
+        with self._lock, _explained():
+            connection = self._connected()
+            with connection.transaction():
+                yield _Statements(connection, " FOR UPDATE")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[_Statements]:
+        with self._lock, _explained():
+            yield _Statements(self._connected(), "")
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self._url, autocommit=True)
+            self._connection.execute(f"SET synchronous_commit = {self._synchronous_commit}".encode())
+        return self._connection
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+
+class PostgresqlDatabase(Handle):
+    """A state database in PostgreSQL, in the schema that is first in the search path."""
+
+    _what = "queue's state"
+    one_machine = False
+
+    def __init__(self, url: str) -> None:
+        """Connect, and make the tables that are missing. Raises ``Unavailable`` when the server does not answer."""
+        super().__init__()
+        self._durable = _Server(url, "on")
+        self._loose = _Server(url, "off")
+        try:
+            with self._durable.writing() as transaction:
+                transaction.all("SELECT pg_advisory_xact_lock(?)", _SCHEMA_LOCK)
+                for table in (*STATE_TABLES, *GATE_TABLES):
+                    identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
+                    transaction.all(table.replace("/* identity */", identity))
+        except BaseException:
+            self.close()
+            raise
+
+    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
+        """Begin a transaction; rows that it reads to change are its own until it ends."""
+        self._check_usable()
+        return (self._durable if durable else self._loose).writing()
+
+    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
+        """Begin to read."""
+        self._check_usable()
+        return (self._durable if durable else self._loose).reading()
+
+    def close(self) -> None:
+        """Let the connections go."""
+        super().close()
+        if self._of_this_process:
+            self._durable.close()
+            self._loose.close()
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say what PostgreSQL's errors mean to a user of the queue."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        message = f"the queue's state in PostgreSQL cannot be used now ({_first_line(error)}): try again"
+        raise Unavailable(message, outcome="unknown") from error
+    except psycopg.Error as error:
+        message = f"PostgreSQL refuses what the queue asks of it ({_first_line(error)})"
+        raise InvalidArgument(message) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,145 @@
+"""A broker's state in SQLite: a file that every process of one machine may use at once, or memory for one process."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, OncelogError, Unavailable
+from oncelog.handle import Handle
+from oncelog.queue.state.database import GATE_TABLES, LOCK, STATE_TABLES, Row
+
+_BUSY_S = 30.0
+_AGAIN_S = 0.01
+_TRIES = 3_000
+_DAMAGED = ("malformed", "not a database", "corrupt")
+
+
+class _File:
+    """One database file, or one in memory, used by one thread at a time."""
+
+    def __init__(self, path: Path | None, synchronous: str, tables: Sequence[str], clock: Clock) -> None:
+        self.name = str(path) if path is not None else "memory"
+        self._lock = threading.RLock()
+        self._clock = clock
+        with _explained(self.name):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                path or ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with _explained(self.name):
+                self._prepare(synchronous, tables)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _prepare(self, synchronous: str, tables: Sequence[str]) -> None:
+        self._switch_to_wal()
+        self._connection.execute(f"PRAGMA synchronous={synchronous}")
+        with self.writing() as transaction:
+            for table in tables:
+                statement = table.replace("/* identity */", "INTEGER PRIMARY KEY AUTOINCREMENT")
+                transaction.all(statement.replace("/* clustered */", "WITHOUT ROWID"))
+
+    def _switch_to_wal(self) -> None:
+        """Have readers not wait for the writer. While two processes do this at once, SQLite tells one of them to try
+        again, without waiting itself.
+        """
+        condition = threading.Condition()
+        for left in range(_TRIES, -1, -1):
+            try:
+                self._connection.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                if left == 0 or "locked" not in str(error):
+                    raise
+                with condition:
+                    self._clock.wait(condition, _AGAIN_S)
+            else:
+                return
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[_File]:
+        with self._lock, _explained(self.name):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[_File]:
+        with self._lock, _explained(self.name):
+            yield self
+
+    def all(self, statement: str, *values: object) -> list[Row]:
+        return self._connection.execute(statement.replace(LOCK, ""), values).fetchall()
+
+    def many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        self._connection.executemany(statement, rows)
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class SqliteDatabase(Handle):
+    """A state database in a folder: one file that is synced with every commit, one that need not be."""
+
+    _what = "queue's state"
+    one_machine = True
+
+    def __init__(self, folder: Path | None, clock: Clock) -> None:
+        """Open both, and make what is missing; ``None`` is memory."""
+        super().__init__()
+        self._state = _File(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
+        try:
+            self._gate = _File(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
+        except BaseException:
+            self._state.close()
+            raise
+
+    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
+        """Begin a transaction that nobody else can be in."""
+        self._check_usable()
+        return (self._state if durable else self._gate).writing()
+
+    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
+        """Begin to read."""
+        self._check_usable()
+        return (self._state if durable else self._gate).reading()
+
+    def close(self) -> None:
+        """Close the files."""
+        super().close()
+        if self._of_this_process:
+            self._state.close()
+            self._gate.close()
+
+
+@contextlib.contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say what SQLite's errors mean to a user of the queue."""
+    try:
+        yield
+    except OncelogError:
+        raise
+    except (sqlite3.OperationalError, OSError) as error:
+        message = f"{name}: the queue's state cannot be used now ({error}): try again"
+        raise Unavailable(message, outcome="unknown") from error
+    except sqlite3.DatabaseError as error:
+        if any(word in str(error) for word in _DAMAGED):
+            message = f"{name}: the queue's state is damaged ({error}): restore it; the messages are in the logs"
+            raise CorruptionError(message) from error
+        raise

@@ -1,0 +1,1 @@
+"""``format("oncelog")``: the source, the sink, and what both are made of."""

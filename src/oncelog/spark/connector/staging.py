@@ -1,0 +1,145 @@
+"""What a task does: check its rows, stage them as files, and say so in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oncelog.dedup.content import content_ids
+from oncelog.errors import InvalidArgument
+from oncelog.format import intake
+from oncelog.log.ingest.staging import Prepared, Staged
+from oncelog.log.log import Log
+from oncelog.spark.connector.options import WriteOptions
+
+FILE_BYTES = 48 << 20
+"""How much of a task's rows go into one file. One that is made and one that is stored are held in memory."""
+
+SAMPLE_CHARACTERS = 80
+
+
+class BadRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The first row of a task that cannot be written: its number, what is wrong with which column, and what it says."""
+
+    row: int
+    rule: str
+    sample: str
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task has staged, or why it has not."""
+
+    staged: tuple[Staged, ...] = ()
+    bad: BadRows | None = None
+
+
+class Stager:
+    """Stages the rows of one task: while a file is stored, the next one is made of rows as they come."""
+
+    def __init__(self, log: Log, options: WriteOptions) -> None:
+        self._log = log
+        self._log_id = log.log_id
+        self._options = options
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> Taken:
+        """Stage all rows, in files of a bounded size. A bad row is no reason to try the task again: it is told."""
+        staged: list[Staged] = []
+        rows = _Rows(batches)
+        with ThreadPoolExecutor(1, "oncelog-staging") as thread:
+            under_way: Future[Staged] | None = None
+            while rows:
+                prepared = self._prepare(rows)
+                staged += [under_way.result()] if under_way is not None else []
+                if isinstance(prepared, BadRows):
+                    return Taken(bad=prepared)
+                under_way = thread.submit(self._log.store, prepared)
+            staged += [under_way.result()] if under_way is not None else []
+        return Taken(staged=tuple(staged))
+
+    def _prepare(self, rows: _Rows) -> Prepared | BadRows:
+        """Make one file, or say which row is bad."""
+        current = self._named(rows.current)
+        columns = [*current.schema.names, "id"] if self._options.ids == "content" else current.schema.names
+
+        def tables() -> Iterator[pa.RecordBatch]:
+            nonlocal current
+            for batch in rows.take(FILE_BYTES):
+                current = self._named(batch)
+                self._check_ids(current)
+                yield self._with_content_ids(current)
+
+        try:
+            return self._log.prepare(tables(), columns)
+        except InvalidArgument as error:
+            return _bad(current, rows.number, error)
+
+    def _with_content_ids(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._options.ids != "content":
+            return batch
+        payload = intake.normalise(batch)
+        return payload.add_column(1, "id", content_ids(self._log_id, payload))
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return Spark's columns as those of a log."""
+        columns, names = [], []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name == "value" and not pa.types.is_binary(column.type):
+                column = column.cast(pa.binary())  # noqa: PLW2901
+            columns.append(column)
+            names.append("id" if name == self._options.id_column else name)
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _check_ids(self, named: pa.RecordBatch) -> None:
+        """Refuse a null among ids: every replay that the mark does not catch would write that row again."""
+        if self._options.ids == "content" or "id" not in named.schema.names:
+            return
+        ids = named.column("id")
+        if ids.null_count:
+            row = int(pc.index(ids.is_null(), pa.scalar(value=True)).as_py())
+            rule = "is null, must have an id (leave the column out for rows without ids)"
+            raise intake.refused("id", row, rule)  # noqa: EM101
+
+
+class _Rows:
+    """The batches of a task, taken as they come; ``number`` is that of the first row of the ``current`` one."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = (batch for batch in batches if batch.num_rows)
+        self._next = next(self._batches, None)
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return self._next is not None
+
+    @property
+    def current(self) -> pa.RecordBatch:
+        assert self._next is not None
+        return self._next
+
+    def take(self, size_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Yield batches, about so many bytes of them."""
+        taken_bytes = 0
+        while taken_bytes < size_bytes and self._next is not None:
+            batch = self._next
+            yield batch
+            taken_bytes += batch.nbytes
+            self.number += batch.num_rows
+            self._next = next(self._batches, None)
+
+
+def _bad(batch: pa.RecordBatch, first_row: int, error: InvalidArgument) -> BadRows:
+    rule = str(error) if error.column is None else f"column {error.column}: {error.rule}"
+    if error.row is None:
+        return BadRows(row=first_row, rule=rule, sample="")
+    values = {name: batch.column(name)[error.row].as_py() for name in batch.schema.names}
+    sample = ", ".join(f"{name}={_short(value)}" for name, value in values.items() if value is not None)
+    return BadRows(row=first_row + error.row, rule=rule, sample=sample)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SAMPLE_CHARACTERS else f"{text[:SAMPLE_CHARACTERS]}…"

@@ -1,0 +1,1 @@
+"""Pipelines: the specification, its checks, and the run."""

@@ -1,0 +1,258 @@
+"""What a pipeline did, batch by batch, in one file that every run adds to: a kill leaves what was noted before it.
+
+The file does not grow for ever: when it has become long, its older half is summed up in one line. Figures of all runs
+stay what they were; what is plotted, batch by batch, is what is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Literal, Protocol
+
+import msgspec
+
+from oncelog.spark.pipeline import frames, spec
+from oncelog.spark.pipeline.spec import Spec
+
+BYTES_MAX = 2 << 20
+"""How long the file may become: some ten thousand batches."""
+
+Leg = Literal["into the log", "out of the log"]
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
+    """A run began, when the log had so many records, and so many conflicts aside."""
+
+    at_us: int
+    stored: int
+    conflicts: int
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """A batch was done: how many rows it had, how long it took, and how many records the log had then.
+
+    ``exported`` is up to which position the sink has them; ``triggered_us`` is when Spark began the batch.
+    """
+
+    leg: Leg
+    batch: int
+    rows: int
+    at_us: int
+    triggered_us: int
+    duration_ms: int
+    stored: int
+    conflicts: int
+    exported: int | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+    """A run came to its end by itself."""
+
+    at_us: int
+
+
+class Summed(msgspec.Struct, frozen=True, kw_only=True, tag="summed"):
+    """What there was before all other events: so many runs since ``began_us``, what became of so many rows, and how
+    many records and conflicts of the log are accounted for. ``ended`` is whether the last event was the end of a run.
+    """
+
+    at_us: int
+    began_us: int
+    runs: int
+    batches: int
+    attempts: int
+    settled: int
+    duplicates: int
+    aside: int
+    stored: int
+    conflicts: int
+    exported: int | None
+    ended: bool
+
+
+Event = Started | Batch | Ended | Summed
+
+
+class Events(Protocol):
+    """Where events are kept."""
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        ...
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, oldest first."""
+        ...
+
+
+class Passing:
+    """Events that are kept as long as the process: for a job whose log is all that the next one needs."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        self._events.append(event)
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, oldest first."""
+        return iter(self._events)
+
+
+class History:
+    """The file of events."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._held() as file:
+            file.write(self._end_of_line() + msgspec.json.encode(event) + b"\n")
+            file.flush()
+            if file.tell() > BYTES_MAX:
+                left = thinned(list(self))
+                frames.write_whole(self._path, b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+
+    def _end_of_line(self) -> bytes:
+        """Return what ends a line that a full disk cut short, so that the next one is not lost with it."""
+        with self._path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            return b"" if file.read() in {b"", b"\n"} else b"\n"
+
+    @contextmanager
+    def _held(self) -> Iterator[BinaryIO]:
+        """Yield the file, held: two runs that overlap take turns, and neither writes to one that was replaced."""
+        while True:
+            with self._path.open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):  # noqa: PTH116 (one line)
+                    yield file
+                    return
+
+    def __iter__(self) -> Iterator[Event]:
+        """Yield the events, oldest first; a line that a kill cut short is left out."""
+        try:
+            lines = self._path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                yield msgspec.json.decode(line, type=Event)
+            except msgspec.MsgspecError:
+                continue
+
+
+def of(given: Spec, folder: Path) -> History:
+    """Return a pipeline's history: in its checkpoint, or beside the spec if that is on another machine."""
+    checkpoint = spec.local_path(given.checkpoint)
+    return History(checkpoint / "history.jsonl" if checkpoint is not None else folder / f"{given.name}.history.jsonl")
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What became of the rows of one batch into the log."""
+
+    batch: Batch
+    stored: int
+    conflicts: int
+
+    @property
+    def duplicates(self) -> int:
+        """The rows that were there before."""
+        return max(0, self.batch.rows - self.stored - self.conflicts)
+
+
+def settled(events: Sequence[Event]) -> list[Settled]:
+    """Return what became of each batch's rows, by how the log grew.
+
+    A batch that was stored when its run was killed is done again by the next run, which finds all of it there: it is
+    counted once, with what it stored the first time. What others stored between runs that ended is not counted.
+    """
+    return _settled(events)[0]
+
+
+def _settled(events: Sequence[Event]) -> tuple[list[Settled], int, int]:
+    """Return what became of each batch's rows, and the records and conflicts that are accounted for then."""
+    found: list[Settled] = []
+    stored = conflicts = 0
+    fresh = True
+    for event in events:
+        if isinstance(event, Batch) and event.leg == "into the log":
+            found.append(Settled(event, event.stored - stored, event.conflicts - conflicts))
+            stored, conflicts = event.stored, event.conflicts
+        elif isinstance(event, Summed) or (isinstance(event, Started) and fresh):
+            stored, conflicts = event.stored, event.conflicts
+        fresh = _is_end(event)
+    return found, stored, conflicts
+
+
+def _is_end(event: Event) -> bool:
+    """Tell whether a run ended with an event by itself."""
+    return event.ended if isinstance(event, Summed) else isinstance(event, Ended)
+
+
+def summed(events: Sequence[Event]) -> Summed:
+    """Return what all runs did together."""
+    into, stored, conflicts = _settled(events)
+    before = next((event for event in events if isinstance(event, Summed)), _NOTHING)
+    sent = [event.exported for event in events if isinstance(event, Batch | Summed) and event.exported is not None]
+    began = [event.at_us for event in events if isinstance(event, Started)]
+    return Summed(
+        at_us=max((event.at_us for event in events), default=0),
+        began_us=before.began_us or min(began, default=0),
+        runs=before.runs + len(began),
+        batches=before.batches + len(into),
+        attempts=before.attempts + sum(one.batch.rows for one in into),
+        settled=before.settled + sum(one.stored for one in into),
+        duplicates=before.duplicates + sum(one.duplicates for one in into),
+        aside=before.aside + sum(one.conflicts for one in into),
+        stored=stored,
+        conflicts=conflicts,
+        exported=max(sent, default=None),
+        ended=_is_end(events[-1]) if events else True,
+    )
+
+
+_NOTHING = Summed(
+    at_us=0,
+    began_us=0,
+    runs=0,
+    batches=0,
+    attempts=0,
+    settled=0,
+    duplicates=0,
+    aside=0,
+    stored=0,
+    conflicts=0,
+    exported=None,
+    ended=True,
+)
+
+
+def thinned(events: list[Event]) -> list[Event]:
+    """Return events with the older half of them summed up."""
+    middle = len(events) // 2
+    return [summed(events[:middle]), *events[middle:]]
+
+
+def kills(events: Sequence[Event]) -> list[int]:
+    """Return when runs were cut short: the time of the last that is known of each."""
+    found: list[int] = []
+    last: Event | None = None
+    for event in events:
+        if isinstance(event, Started) and last is not None and not _is_end(last):
+            found.append(last.at_us)
+        last = event
+    return found
+
+
+def recent(events: list[Event]) -> list[Event]:
+    """Return the events of the last run, and of those before it that were cut short and that it went on with."""
+    ends = [number for number, event in enumerate(events[:-1]) if _is_end(event)]
+    return events[ends[-1] + 1 :] if ends else events

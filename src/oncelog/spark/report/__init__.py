@@ -1,0 +1,1 @@
+"""The report of a pipeline or an audit, as one HTML page."""

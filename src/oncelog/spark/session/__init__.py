@@ -1,0 +1,1 @@
+"""Starting Spark and running work on it."""

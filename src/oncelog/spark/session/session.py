@@ -1,0 +1,80 @@
+"""A Spark session for a job: quiet, on this machine by default, on any master by its URL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oncelog.spark.session import spark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",  # what is written as text, and so a record's content, must not depend on where
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+
+
+def start(
+    name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, Any] | None = None,
+    packages: Sequence[str] = (),
+    *,
+    log_file: Path | None = None,
+) -> SparkSession:
+    """Start Spark, or use the session there is in this process. What Spark itself says goes to ``log_file``."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 (seconds, which who asks for help should not wait)
+
+    # Workers must be this very Python: with another one, streaming dies without saying why.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        spark_home.use()
+    with as_file(files("oncelog.spark") / "log4j2.properties") as logging, _stderr_to(log_file):
+        builder = SparkSession.builder.appName(name).master(master)
+        for key, value in _settings(master, conf or {}, packages, logging).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+def _settings(master: str, conf: Mapping[str, Any], packages: Sequence[str], logging: Path) -> dict[str, str]:
+    given = _ALWAYS | (_LOCAL if master.startswith("local") else {}) | {key: _text(conf[key]) for key in conf}
+    options = given.get("spark.driver.extraJavaOptions", "")
+    given["spark.driver.extraJavaOptions"] = f"{options} -Dlog4j2.configurationFile=file:{logging}".strip()
+    if packages:
+        given["spark.jars.packages"] = ",".join(packages)
+    return given
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """Let what is started meanwhile, which is Spark's JVM, have another standard error than this process."""
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

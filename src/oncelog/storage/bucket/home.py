@@ -1,0 +1,357 @@
+"""Homes in a bucket: everything is an object, and conditional creates are the only coordination there is.
+
+::
+
+    <prefix>/logs/<home>/<key>                          an object
+    <prefix>/logs/<home>/segments/<segment>/<number>    a block, or a fence
+
+A block is created at the next number of its segment, if nothing is there. So is a fence: whichever comes first stays,
+for ever. A writer has at most ``IN_FLIGHT_MAX`` blocks on their way and acknowledges none before all before it are
+there. So a fence in the first hole stops it for good, however late an upload arrives: what lies behind the hole was
+never acknowledged, and readers, who stop at the first hole, never saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from oncelog.clock import SYSTEM, Clock
+from oncelog.errors import CorruptionError, NotFound, Unsupported, WriterFenced
+from oncelog.format import frame
+from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
+from oncelog.storage.base import REMOVING, Chunk, Tail
+from oncelog.storage.bell import Bell
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.fetching import Fetching, result
+from oncelog.storage.chunks import joined
+from oncelog.storage.keys import check_home_key, check_key, check_prefix
+
+IN_FLIGHT_MAX = 4
+COMMIT_INTERVAL_S = 0.1
+"""A block that is not full is offered so long after the one before at the earliest: every block is a paid request."""
+
+FETCHER = "oncelog-fetch"
+FETCHERS = 16
+READ_AHEAD = 64
+"""So many blocks are asked for at once, by so many threads."""
+
+POLL_S = 0.25
+LOOK_S = 1.0
+"""How often a waiting reader asks for the next block, and after which it looks whether the log has moved on."""
+
+FENCE_KIND = b"OLfn"
+FENCE_VERSION = 1
+
+
+class ObjectStorage:
+    """The home of a database in a bucket, shared by everybody who can reach it."""
+
+    def __init__(self, bucket: Bucket, clock: Clock = SYSTEM) -> None:
+        """Keep a bucket; nothing is asked of it yet."""
+        self.url = bucket.url
+        self._bucket = bucket
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(FETCHERS, thread_name_prefix=FETCHER)
+
+    def homes(self) -> list[str]:
+        """Return the keys of the homes there are, sorted."""
+        return self._bucket.folders("logs/")
+
+    def home(self, key: str) -> ObjectHome:
+        """Return the home of one log."""
+        return ObjectHome(self._bucket, f"logs/{check_home_key(key)}/", self._pool, self._clock)
+
+    def remove_home(self, key: str) -> None:
+        """Delete all objects of a home, its manifest versions last. ``REMOVING`` is there from the first to the last of
+        them, so that what was cut short can be finished.
+        """
+        home = self.home(key)
+        home.create(REMOVING, [b"all of this is to go"])
+        keys = [name for name in home.list("") if name != REMOVING]
+        versions = [name for name in keys if name.startswith("manifest/")]
+        for name in [name for name in keys if not name.startswith("manifest/")] + versions[::-1] + [REMOVING]:
+            home.delete(name)
+
+    def close(self) -> None:
+        """Let go of the threads that fetch. May be repeated."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class ObjectHome:
+    """The home of one log in a bucket. Safe to share between threads and processes."""
+
+    exclusive = False
+    commit_interval_s = COMMIT_INTERVAL_S
+
+    def __init__(self, bucket: Bucket, prefix: str, pool: ThreadPoolExecutor, clock: Clock) -> None:
+        """Keep everything below a prefix of a bucket; ``ObjectStorage.home`` calls this."""
+        self._bucket = bucket
+        self._prefix = prefix
+        self._clock = clock
+        self._bell = Bell()
+        self._seen: dict[int, tuple[int, int]] = {}
+        self._fetching = Fetching(pool, self._block)
+        self._block_bytes = 0
+
+    # Objects.
+
+    def probe(self) -> None:
+        """Raise ``Unsupported`` unless the store keeps a second create from replacing the first."""
+        key = f"probe/{self._clock.token(8).hex()}"
+        try:
+            self.create(key, [b"first"])
+            second = self.create(key, [b"second"])
+            kept = self.read(key).to_pybytes() == b"first"
+        finally:
+            self.delete(key)
+        if second or not kept:
+            message = (
+                f"{self._bucket.url}: this store does not honour conditional creates (if-none-match), which are all "
+                "that keeps two writers of a log apart: use a store that does, or a newer version of it"
+            )
+            raise Unsupported(message)
+
+    def create(self, key: str, data: Sequence[Chunk]) -> bool:
+        """Create an object if nothing is there. Where the client repeated its request, ``False`` may be of its own."""
+        return self._bucket.create(self._prefix + check_key(key), data)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+        """Return an object's bytes from ``start``, at most ``length`` of them."""
+        return self._bucket.get(self._prefix + check_key(key), start, length)
+
+    def location(self, key: str) -> str:
+        """Return an object's URL."""
+        return f"{self._bucket.url}/{self._prefix}{key}"
+
+    def exists(self, key: str) -> bool:
+        """Tell whether an object is there."""
+        return self._bucket.size(self._prefix + check_key(key)) is not None
+
+    def list(self, prefix: str) -> list[str]:
+        """Return the keys that begin with ``prefix``, sorted."""
+        return [key for key, _ in self._listed(check_prefix(prefix))]
+
+    def _listed(self, prefix: str, after: str | None = None) -> Sequence[tuple[str, int]]:
+        behind = None if after is None else self._prefix + after
+        found = self._bucket.below(self._prefix + prefix, behind)
+        return [(path.removeprefix(self._prefix), size_bytes) for path, size_bytes in found]
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+        self._bucket.delete(self._prefix + check_key(key))
+
+    # Writing blocks.
+
+    def claim(self, wait_s: float, *, force: bool) -> ObjectClaim:  # noqa: ARG002  the fence decides, not a lock
+        """Return at once: in a bucket nobody holds a lock, and the fence decides who writes."""
+        return ObjectClaim()
+
+    def start_segment(self, segment: int, epoch: int) -> ObjectSegmentWriter:  # noqa: ARG002  its blocks name the epoch
+        """Return what writes a new segment; there is nothing to prepare."""
+        return ObjectSegmentWriter(self, segment)
+
+    def append(self, segment: int, number: int, block: Sequence[Chunk]) -> int:
+        """Create a block at its number, or recognise it there; ``WriterFenced`` when something else is."""
+        key = _block_key(segment, number)
+        if not self.create(key, block) and not self.read(key).equals(joined(block)):
+            message = f"{self.location(key)}: something else is there, so another writer took the log"
+            raise WriterFenced(message, outcome="unknown")
+        self._bell.nudge()
+        return number + 1
+
+    def fence(self, segment: int, epoch: int) -> Tail:
+        """Put a fence into the first hole of a segment, or find one there; return what is before it."""
+        fence = frame.wrap(FENCE_KIND, FENCE_VERSION, str(epoch).encode())
+        distance = 1
+        while True:
+            sizes = dict(self._listed(_segment_prefix(segment)))
+            hole = _first_hole(segment, sizes)
+            if _block_key(segment, hole) in sizes or self.create(_block_key(segment, hole), [fence]):
+                self._bell.ring()
+                return self._tail(segment, hole, sizes)
+            # A block got in: stop a writer that is quicker than this further ahead, then come back for the hole.
+            self.create(_block_key(segment, hole + distance), [fence])
+            distance *= 2
+
+    def _tail(self, segment: int, hole: int, sizes: dict[str, int]) -> Tail:
+        if hole == 0:
+            return Tail(entries=0, blocks=0, end=0, checksum=0)
+        last = self._header(segment, hole - 1)
+        return Tail(
+            entries=last.first_entry + last.count,
+            blocks=hole,
+            end=hole,
+            checksum=last.checksum,
+            size_bytes=sum(sizes[_block_key(segment, number)] for number in range(hole)),
+        )
+
+    # Reading blocks.
+
+    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
+        """Return blocks from number ``cursor`` on, several fetched at once, and the next number.
+
+        Of a closed segment, what was fetched and is too much for now is kept for the next call, and more is fetched for
+        it meanwhile.
+        """
+        found: list[pa.Buffer] = []
+        total = 0
+        while total < limit_bytes and (end is None or cursor < end):
+            known = (total // len(found) if found else 0) or self._block_bytes
+            count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
+            places = [(segment, number) for number in range(cursor, cursor + count)]
+            fetching = self._fetching.begin(places)
+            for nth, fetch in enumerate(fetching):
+                if total >= limit_bytes:
+                    if end is not None:
+                        self._fetching.keep(places[nth:], fetching[nth:])
+                    break
+                block = result(fetch)
+                if block is None and end is None:
+                    return found, cursor
+                if block is None:
+                    message = f"{self.location(_block_key(segment, cursor))}: the block is gone"
+                    raise NotFound(message)
+                found.append(block)
+                total += block.size
+                cursor += 1
+        if found and end is not None:
+            self._block_bytes = total // len(found)
+            ahead = range(cursor, min(end, cursor + len(found), cursor + FETCHERS))
+            places = [(segment, number) for number in ahead]
+            self._fetching.keep(places, self._fetching.begin(places))
+        return found, cursor
+
+    def _block(self, segment: int, number: int) -> pa.Buffer | None:
+        """Return a block, or ``None`` where there is nothing, or a fence."""
+        key = _block_key(segment, number)
+        try:
+            data = self.read(key)
+        except NotFound:
+            return None
+        header = read_header(data)
+        if header is None:
+            frame.unwrap(FENCE_KIND, FENCE_VERSION, data, self.location(key))
+            return None
+        if header.size_bytes != data.size or header.segment != segment:
+            message = (
+                f"{self.location(key)}: a block of segment {header.segment} and {header.size_bytes} bytes, not this"
+            )
+            raise CorruptionError(message)
+        return data
+
+    def _header(self, segment: int, number: int) -> BlockHeader:
+        key = _block_key(segment, number)
+        header = read_header(self.read(key, 0, HEADER_BYTES))
+        if header is None:
+            message = f"{self.location(key)}: not a block"
+            raise CorruptionError(message)
+        return header
+
+    def locate(self, segment: int, entry: int, end: int | None) -> int:
+        """Return the number of the block that holds ``entry``, by looking at a few headers."""
+        behind = self._visible(segment)[0] if end is None else end
+        low, high = 0, behind
+        while low < high:
+            middle = (low + high) // 2
+            header = self._header(segment, middle)
+            if entry >= header.first_entry + header.count:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now."""
+        return self._visible(segment)[1]
+
+    def _visible(self, segment: int) -> tuple[int, int]:
+        """Return how many blocks, and entries, are there without a hole.
+
+        A look at the next block is all it takes when there is nothing new; only else the rest is listed.
+        """
+        known = self._seen.get(segment, (0, 0))
+        number = known[0]
+        if (self._bucket.size(self._prefix + _block_key(segment, number)) or 0) < HEADER_BYTES:
+            return known
+        sizes = dict(self._listed(_segment_prefix(segment), _block_key(segment, number - 1) if number else None))
+        number = _first_hole(segment, sizes, number)
+        if number == known[0]:
+            return known
+        last = self._header(segment, number - 1)
+        found = number, last.first_entry + last.count
+        self._seen[segment] = max(found, self._seen.get(segment, found))
+        return found
+
+    def remove_segment(self, segment: int) -> None:
+        """Delete a segment's blocks. Fences stay: a writer that slept must not find a freed number."""
+        for key, size_bytes in self._listed(_segment_prefix(segment)):
+            if size_bytes >= HEADER_BYTES:
+                self.delete(key)
+        self._seen.pop(segment, None)
+
+    # Waiting.
+
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+        """Return when there is a block at ``(segment, number)``, or it is time to look whether the log has moved on."""
+        path = self._prefix + _block_key(*cursor_seen)
+        self._bell.wait(
+            lambda: self._bucket.size(path) is not None, min(timeout_s, LOOK_S), self._clock, min(POLL_S, timeout_s)
+        )
+
+    def wake(self) -> None:
+        """Make every ``wait`` in this process return now."""
+        self._bell.ring()
+
+
+class ObjectClaim:
+    """Nothing: the fence decides."""
+
+    def release(self) -> None:
+        """Give nothing back."""
+
+
+class ObjectSegmentWriter:
+    """Creates the blocks of one segment."""
+
+    in_flight_max = IN_FLIGHT_MAX
+
+    def __init__(self, home: ObjectHome, segment: int) -> None:
+        """Write one segment; ``ObjectHome.start_segment`` calls this."""
+        self.commit_interval_s = home.commit_interval_s
+        self._home = home
+        self._segment = segment
+
+    def append(self, number: int, block: Sequence[Chunk]) -> int:
+        """Store a block under its number."""
+        return self._home.append(self._segment, number, block)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _how_many(fetched: int, wanted_bytes: int, block_bytes: int, left: int | None) -> int:
+    """Return how many blocks to fetch at once: as many as are wanted, if they are like those before.
+
+    Of an open segment, of which nobody knows how far it goes, only one, and then as many again as were found.
+    """
+    if left is None:
+        return min(READ_AHEAD, max(1, fetched), 1 + wanted_bytes // block_bytes if fetched else 1)
+    return min(READ_AHEAD, left, 1 + wanted_bytes // block_bytes if block_bytes else 1)
+
+
+def _segment_prefix(segment: int) -> str:
+    return f"segments/{segment:020d}/"
+
+
+def _block_key(segment: int, number: int) -> str:
+    return f"{_segment_prefix(segment)}{number:010d}"
+
+
+def _first_hole(segment: int, sizes: dict[str, int], number: int = 0) -> int:
+    """Return the first number without a block: a fence is none, and shorter than any."""
+    while sizes.get(_block_key(segment, number), 0) >= HEADER_BYTES:
+        number += 1
+    return number

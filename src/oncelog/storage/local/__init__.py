@@ -1,0 +1,1 @@
+"""A home on a local disk."""

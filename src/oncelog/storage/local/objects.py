@@ -1,0 +1,215 @@
+"""Objects as files: whole or not there, under a name that only one can win."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument
+from oncelog.storage.base import Chunk
+from oncelog.storage.keys import check_key, check_prefix
+from oncelog.storage.local.disk import Disk, close_quietly, explain
+
+LOCK = "lock"
+PUBLISHED = "published"
+SEGMENTS = "segments"
+TEMPORARY = "temporary"
+TORN = "torn"
+BLOCKS_SUFFIX = ".blocks"
+
+_OWN_NAMES = frozenset({LOCK, PUBLISHED, TEMPORARY, TORN})
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP})
+_MAPPED_BYTES_MIN = 64 * 1024
+_numbers = itertools.count()
+
+
+class Folders:
+    """Makes folders so that they stay: each is there after a power cut before anything in it counts.
+
+    A folder that is found may have been made by a process that died before it was durable, so the names of all
+    folders on the way are synced once by every process that relies on them.
+    """
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self._root = root
+        self._settled: set[Path] = set()
+
+    def settle(self, folder: Path) -> None:
+        """Make a folder and those above it, durably; raises ``OSError``."""
+        if folder in self._settled or folder == folder.parent:
+            return
+        self.settle(folder.parent)
+        ours = self._root in folder.parents
+        if ours or not self._disk.is_directory(folder):
+            ours |= self._disk.make_directory(folder)
+        try:
+            self._disk.sync_directory(folder.parent)
+        except OSError as error:
+            # Folders above the root that were there may lie where nobody but their owner reads or syncs.
+            if ours or error.errno not in _NOT_OURS:
+                raise
+        self._settled.add(folder)
+
+    def forget(self) -> None:
+        """Assume nothing: a folder was removed behind our back."""
+        self._settled.clear()
+
+
+class Objects:
+    """The objects of one home, each a file at its key. Safe to share between threads and processes."""
+
+    def __init__(self, disk: Disk, folders: Folders, home: Path, clock: Clock) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._home = home
+        self._clock = clock
+
+    def path(self, key: str) -> Path:
+        """Return where an object is, or ``InvalidArgument`` for a name that the home itself uses."""
+        first, _, rest = check_key(key).partition("/")
+        if first in _OWN_NAMES or (first == SEGMENTS and rest.endswith(BLOCKS_SUFFIX)):
+            message = f"key {key!r} is kept for the home's own files"
+            raise InvalidArgument(message)
+        return self._home / key
+
+    def create(self, path: Path, data: Sequence[Chunk]) -> bool:
+        """Store a new file, whole and durable; ``False`` when the name is taken, durably too.
+
+        ``Unavailable(outcome="not written")`` until the name is given, ``"unknown"`` from then on.
+        """
+        try:
+            temporary = None if self._disk.identity(path) else self._prepare(path, data)
+        except OSError as error:
+            raise explain(error, path) from error
+        try:
+            if temporary is None:
+                self._folders.settle(path.parent)
+            created = temporary is not None and self._disk.link(temporary, path)
+            self._disk.sync_directory(path.parent)
+        except OSError as error:
+            # What is known of the folders may be wrong: the home can have been removed.
+            self._folders.forget()
+            raise explain(error, path, "unknown") from error
+        finally:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(temporary)
+        if temporary is not None and not created and self._disk.is_directory(path):
+            raise explain(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)), path)
+        return created
+
+    def read(self, path: Path, start: int, length: int | None) -> pa.Buffer:
+        """Return a part of a file: mapped when it is large, so that it outlives the file's name either way.
+
+        Who gave it its name may have died before that was durable, so that is made sure of: what was seen stays.
+        """
+        try:
+            descriptor = self._disk.open_to_read(path)
+            try:
+                self._keep_names(path.parent)
+                size = self._disk.size(descriptor)
+                start = min(start, size)
+                length = size - start if length is None else min(length, size - start)
+                if length >= _MAPPED_BYTES_MIN:
+                    return self._disk.map(descriptor, size).slice(start, length)
+                return pa.py_buffer(self._disk.read(descriptor, length, start))
+            finally:
+                close_quietly(self._disk, descriptor)
+        except IsADirectoryError as error:
+            raise explain(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), path) from error
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def _keep_names(self, folder: Path) -> None:
+        """Make the names in a folder durable, unless it is one that nobody can change."""
+        try:
+            self._disk.sync_directory(folder)
+        except OSError as error:
+            if error.errno not in _NOT_OURS:
+                raise
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether a file is there."""
+        try:
+            return self._disk.identity(path) is not None
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys below a prefix, sorted, without the home's own files."""
+        folder = self._home / check_prefix(prefix)
+        own = _OWN_NAMES if not prefix else frozenset()
+        if prefix.partition("/")[0] in _OWN_NAMES:
+            return []
+        try:
+            return sorted(self._walk(folder, prefix, own))
+        except OSError as error:
+            raise explain(error, folder) from error
+
+    def delete(self, path: Path) -> None:
+        """Remove a file's name, if it is there, durably: what the manifest has forgotten must not come back."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+                self._disk.sync_directory(path.parent)
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def clean(self) -> None:
+        """Remove what processes that died have left half-written. Nothing depends on it, so nothing is raised."""
+        folder = self._home / TEMPORARY
+        with contextlib.suppress(OSError):
+            for name, _ in self._disk.list_directory(folder):
+                owner = name.partition("-")[0]
+                if not owner.isdecimal() or not self._disk.is_alive(int(owner)):
+                    self._disk.unlink(folder / name)
+
+    def _prepare(self, path: Path, data: Sequence[Chunk]) -> Path:
+        """Write the content under a name of its own, durably, with all folders there."""
+        try:
+            self._folders.settle(path.parent)
+            return self._write_temporary(data)
+        except FileNotFoundError:
+            # The home was removed and is being made again: what we knew of its folders is gone with it.
+            self._folders.forget()
+            self._folders.settle(path.parent)
+            return self._write_temporary(data)
+
+    def _write_temporary(self, data: Sequence[Chunk]) -> Path:
+        self._folders.settle(self._home / TEMPORARY)
+        name = f"{self._disk.process()}-{next(_numbers)}-{self._clock.token(8).hex()}"
+        path = self._home / TEMPORARY / name
+        descriptor = self._disk.open(path, create=True, exclusive=True)
+        try:
+            self._disk.write_whole(descriptor, data)
+            self._disk.sync(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(path)
+            raise
+        finally:
+            close_quietly(self._disk, descriptor)
+        return path
+
+    def _walk(self, folder: Path, prefix: str, own: frozenset[str]) -> list[str]:
+        try:
+            names = self._disk.list_directory(folder)
+        except FileNotFoundError:
+            return []
+        found: list[str] = []
+        for name, is_folder in names:
+            if name in own or (prefix == f"{SEGMENTS}/" and name.endswith(BLOCKS_SUFFIX)):
+                continue
+            if is_folder:
+                found.extend(self._walk(folder / name, f"{prefix}{name}/", frozenset()))
+            else:
+                found.append(f"{prefix}{name}")
+        return found

@@ -1,0 +1,285 @@
+"""Reading segments from files: mapped, cut into blocks, never copied."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from collections import OrderedDict
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from oncelog.errors import CorruptionError, NotFound, OncelogError
+from oncelog.format.block import BlockHeader, CheckedBlocks, Scan, read_header, scan
+from oncelog.limits import MIB
+from oncelog.storage.local.disk import Disk, Identity, close_quietly, explain
+from oncelog.storage.local.objects import BLOCKS_SUFFIX, PUBLISHED, SEGMENTS
+from oncelog.storage.local.published import Published, boot_of, read_published
+from oncelog.storage.local.recovery import whole_blocks
+
+_MAPPED_MAX = 16
+_INDEX_BYTES = 4 * MIB
+_BORDERS_MIN = 2
+
+
+def segment_path(home: Path, segment: int) -> Path:
+    """Return where a segment's blocks are."""
+    return home / SEGMENTS / f"{segment:020d}{BLOCKS_SUFFIX}"
+
+
+class _Visible(NamedTuple):
+    """What may be read of a segment: its content (if there is any), up to where, and how many entries, if known."""
+
+    content: _Content | None
+    end: int
+    entries: int | None
+
+
+_NOTHING = _Visible(None, 0, None)
+
+
+class SegmentReader:
+    """Reads the segments of one home. Safe to share between threads.
+
+    Files are mapped as long as they are among the last few that were read; which file a name stands for is looked up
+    every time, so that what was removed, or made anew, is never mistaken for what it was.
+    """
+
+    def __init__(self, disk: Disk, home: Path) -> None:
+        self._disk = disk
+        self._home = home
+        self._lock = threading.Lock()
+        self._mapped: OrderedDict[int, _Content] = OrderedDict()
+
+    def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
+        """Return whole blocks from ``cursor`` on, and the cursor behind them."""
+        visible = self._visible(segment, end)
+        if visible.content is None or cursor >= visible.end:
+            return [], cursor
+        return visible.content.blocks(cursor, visible.end, limit_bytes)
+
+    def locate(self, segment: int, entry: int, end: int | None) -> int:
+        """Return the cursor of the block that holds ``entry``, or the end of what is visible."""
+        visible = self._visible(segment, end)
+        if visible.content is None or (visible.entries is not None and entry >= visible.entries):
+            return visible.end
+        return visible.content.locate(entry, visible.end)
+
+    def visible(self, segment: int) -> int:
+        """Return how many entries of an open segment can be read now."""
+        return self._visible(segment, None).entries or 0
+
+    def learn(self, segment: int, whole: Scan) -> None:
+        """Take over what was found out about a segment from its beginning on, bodies checked. It saves time only."""
+        with contextlib.suppress(OncelogError):
+            content = self._map(segment, whole.end) if whole.offsets else None
+            if content is not None and content.buffer.size >= whole.end:
+                content.learn(whole)
+
+    def published(self) -> Published | None:
+        """Return the furthest end there is."""
+        slots = self._read_published()
+        return slots[-1] if slots else None
+
+    def forget(self, segment: int | None = None) -> None:
+        """Let go of a segment's file, or of all. Buffers that were returned keep theirs."""
+        with self._lock:
+            if segment is None:
+                self._mapped.clear()
+            else:
+                self._mapped.pop(segment, None)
+
+    def _visible(self, segment: int, end: int | None) -> _Visible:
+        """Return a segment's content and how far it may be read."""
+        if end is None:
+            return self._visible_open(segment)
+        content = self._map(segment, end) if end else None
+        if end and content is None:
+            message = f"{segment_path(self._home, segment)}: the segment is gone"
+            raise NotFound(message)
+        if content is not None and content.buffer.size < end:
+            message = f"{content.path}: {content.buffer.size} bytes, {end} were written: restore it from a copy"
+            raise CorruptionError(message)
+        return _Visible(content, end, None)
+
+    def _visible_open(self, segment: int) -> _Visible:
+        slots = self._read_published()
+        if not slots:
+            return _NOTHING
+        furthest = slots[-1]
+        if furthest.boot == boot_of(self._disk):
+            own = [slot for slot in slots if slot.segment == segment and slot.boot == furthest.boot]
+            if own or furthest.segment < segment:
+                return self._visible_published(own[-1]) if own else _NOTHING
+        # Its writer has gone on, or the machine was started since: all that is whole in the file is on disk, for good.
+        content = self._map(segment, None)
+        return _Visible(content, *content.whole()) if content is not None else _NOTHING
+
+    def _visible_published(self, slot: Published) -> _Visible:
+        content = self._map(slot.segment, slot.end) if slot.end else None
+        if content is None or content.buffer.size < slot.end:
+            return _NOTHING
+        return _Visible(content, slot.end, slot.entries)
+
+    def _read_published(self) -> list[Published]:
+        path = self._home / PUBLISHED
+        try:
+            return read_published(self._disk, path)
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def _map(self, segment: int, needed_bytes: int | None) -> _Content | None:
+        """Return a segment's file, mapped at least that far if it goes that far; ``None``: to its end."""
+        path = segment_path(self._home, segment)
+        try:
+            identity = self._disk.identity(path)
+            with self._lock:
+                known = self._mapped.get(segment)
+                if known is not None and known.identity == identity:
+                    self._mapped.move_to_end(segment)
+                else:
+                    known = None
+            if known is not None and needed_bytes is not None and known.buffer.size >= needed_bytes:
+                return known
+            return self._map_anew(path, segment, known) if identity is not None else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def _map_anew(self, path: Path, segment: int, known: _Content | None) -> _Content:
+        descriptor = self._disk.open_to_read(path)
+        try:
+            size = self._disk.size(descriptor)
+            if known is not None and known.buffer.size == size:
+                return known
+            mapped = _Content(path, segment, self._disk.identity_of(descriptor), self._disk.map(descriptor, size))
+            if known is not None and known.identity == mapped.identity:
+                known.tell(mapped)
+        finally:
+            close_quietly(self._disk, descriptor)
+        with self._lock:
+            self._mapped[segment] = mapped
+            self._mapped.move_to_end(segment)
+            while len(self._mapped) > _MAPPED_MAX:
+                self._mapped.popitem(last=False)
+        return mapped
+
+
+class _Content:
+    """A segment's file in memory, with what was learnt about it. Below a visible end nothing in it changes."""
+
+    def __init__(self, path: Path, segment: int, identity: Identity, buffer: pa.Buffer) -> None:
+        self.path = path
+        self.identity = identity
+        self.buffer = buffer
+        self._segment = segment
+        self._lock = threading.Lock()
+        self._whole = (0, 0, 0)
+        self._checked = (0, 0)  # from where to where the blocks' sums were found to hold
+        self._offsets: list[int] = []
+        self._first_entries: list[int] = []
+        self._indexed_end = 0
+        self._indexed_entries = 0
+
+    def learn(self, whole: Scan) -> None:
+        """Take over what was found from the file's beginning on, bodies checked."""
+        with self._lock:
+            self._checked = (0, whole.end)
+            self._offsets, self._first_entries = list(whole.offsets), list(whole.first_entries)
+            self._indexed_end = whole.end
+            self._indexed_entries = whole.first_entries[-1] + whole.counts[-1]
+
+    def tell(self, other: _Content) -> None:
+        """Hand on what is known of the file to one that maps more of it."""
+        with self._lock:
+            other._whole, other._checked = self._whole, self._checked
+            other._offsets, other._first_entries = list(self._offsets), list(self._first_entries)
+            other._indexed_end, other._indexed_entries = self._indexed_end, self._indexed_entries
+
+    def blocks(self, cursor: int, end: int, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
+        """Return the blocks from ``cursor`` on that fit into the limit, or one that does not, each checked once.
+
+        One that is damaged is returned by itself, unchecked: whoever decodes it says so.
+        """
+        first, last = self._checked
+        checked = first <= cursor < last
+        limit = min(end, cursor + limit_bytes, last if checked else end)
+        borders = self._known_borders(cursor, limit) if checked else []
+        if len(borders) < _BORDERS_MIN:
+            header = self._header(cursor, end)
+            limit = min(end, max(limit, cursor + header.size_bytes))
+            found = scan(self.buffer, cursor, limit, previous=None, bodies=not checked)
+            if not found.offsets:
+                return [self.buffer.slice(cursor, header.size_bytes)], cursor + header.size_bytes
+            self._note_checked(cursor, found.end)
+            borders = [*found.offsets, found.end]
+        cut = self.buffer.slice
+        return CheckedBlocks(cut(begin, behind - begin) for begin, behind in pairwise(borders)), borders[-1]
+
+    def _known_borders(self, cursor: int, limit: int) -> list[int]:
+        """Return where blocks from ``cursor`` on begin and, last, end, if the index knows."""
+        with self._lock:
+            if limit > self._indexed_end:
+                return []
+            first = bisect.bisect_left(self._offsets, cursor)
+            borders = self._offsets[first : bisect.bisect_right(self._offsets, limit)]
+            if borders[:1] != [cursor]:
+                return []
+            return [*borders, limit] if limit == self._indexed_end else borders
+
+    def _note_checked(self, begin: int, end: int) -> None:
+        """Remember one stretch: that which was read on from, or the one that was just read."""
+        with self._lock:
+            first, last = self._checked
+            self._checked = (min(first, begin), max(last, end)) if begin <= last and end >= first else (begin, end)
+
+    def locate(self, entry: int, end: int) -> int:
+        """Return the cursor of the block with an entry, looking no further into the file than needed."""
+        with self._lock:
+            while entry >= self._indexed_entries and self._indexed_end < end:
+                self._index_further(end)
+            if entry >= self._indexed_entries:
+                return end
+            cursor = self._offsets[max(0, bisect.bisect_right(self._first_entries, entry) - 1)]
+            return min(cursor, end)
+
+    def whole(self) -> tuple[int, int]:
+        """Return how far the file holds whole blocks, each checked once, and how many entries they have."""
+        with self._lock:
+            offset, entries, previous = self._whole
+            found = whole_blocks(
+                self.buffer, self.path, self._segment, offset=offset, entries=entries, previous=previous
+            )
+            if found.offsets:
+                self._whole = (found.end, found.first_entries[-1] + found.counts[-1], found.checksum)
+            return self._whole[0], self._whole[1]
+
+    def _index_further(self, end: int) -> None:
+        cursor = self._indexed_end
+        header = self._header(cursor, end)
+        found = scan(
+            self.buffer, cursor, min(end, max(cursor + _INDEX_BYTES, cursor + header.size_bytes)), previous=None
+        )
+        self._offsets.extend(found.offsets)
+        self._first_entries.extend(found.first_entries)
+        self._indexed_end = found.end
+        self._indexed_entries = found.first_entries[-1] + found.counts[-1]
+
+    def _header(self, cursor: int, end: int) -> BlockHeader:
+        """Return the header of the block at ``cursor``, which lies below ``end``."""
+        try:
+            header = read_header(self.buffer, cursor)
+        except CorruptionError as error:
+            raise self._damaged(cursor, "its header's checksum does not match") from error
+        if header is None or header.segment != self._segment:
+            raise self._damaged(cursor, f"no block of segment {self._segment} begins there")
+        if cursor + header.size_bytes > end:
+            raise self._damaged(cursor, f"its block goes beyond the end at {end}")
+        return header
+
+    def _damaged(self, cursor: int, what: str) -> CorruptionError:
+        return CorruptionError(f"{self.path}: damaged at offset {cursor}, {what}; restore the file from a copy")

@@ -1,0 +1,134 @@
+"""Appending to a segment's file: written, synced, published, and only then answered for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oncelog.errors import CorruptionError, InvalidArgument, WriterFenced
+from oncelog.format.block import HEADER_BYTES, read_extent
+from oncelog.storage.base import Chunk
+from oncelog.storage.bell import Bell
+from oncelog.storage.local.disk import Disk, close_quietly, explain
+from oncelog.storage.local.filler import ZeroFiller
+from oncelog.storage.local.lock import LocalClaim
+from oncelog.storage.local.published import Publisher
+
+
+class LocalSegmentWriter:
+    """Appends blocks to one file, one unsynced block at a time.
+
+    After a failure nothing is assumed of the pages that were in flight (a failed sync drops them, and a second one
+    would succeed without them): the file is opened anew, and the same block written again at the same place.
+    """
+
+    in_flight_max = 1
+    commit_interval_s = 0.0
+
+    def __init__(
+        self, disk: Disk, path: Path, segment: int, *, claim: LocalClaim, publisher: Publisher, bell: Bell
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._segment = segment
+        self._claim = claim
+        self._publisher = publisher
+        self._bell = bell
+        self._filler = ZeroFiller(disk, path)
+        self._descriptor: int | None = None
+        self._fenced = False
+        self._count = 0
+        self._end = 0
+        self._last_offset = 0
+        self._last_header = b""
+
+    def append(self, number: int, block: Sequence[Chunk]) -> int:
+        """Store a block under the next number; return the offset behind it."""
+        with self._claim.writing:
+            self._claim.check()
+            if self._fenced:
+                message = f"{self._path}: the segment was closed to this writer"
+                raise WriterFenced(message, outcome="unknown")
+            first = block[0]
+            head = first[:HEADER_BYTES] if type(first) is bytes else _head(block)
+            if number != self._count:
+                assert number == self._count - 1, f"block {number} offered, {self._count} is next"
+                return self._recognised(head)
+            try:
+                return self._store(head, block)
+            except OSError as error:
+                raise explain(error, self._path, "unknown") from error
+
+    def start(self) -> None:
+        """Make the file and its first zeros durable; raises ``OSError``."""
+        self._descriptor = self._disk.open(self._path, create=True)
+        self._filler.prepare(self._descriptor, 0, 0)
+        self._disk.sync(self._descriptor)
+        self._disk.sync_directory(self._path.parent)
+        self._publisher.begin(self._segment, 0, 0)
+
+    def fence(self) -> None:
+        """Refuse every later append. The caller holds the claim's ``writing``, so none is running."""
+        self._fenced = True
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file, and of the thread that fills it. May be repeated."""
+        self._filler.stop()
+        self._publisher.close()
+        self._drop()
+
+    def _store(self, head: bytes, block: Sequence[Chunk]) -> int:
+        extent = read_extent(head)
+        if extent is None or extent[0] != self._segment:
+            message = f"not a block of segment {self._segment}"
+            raise InvalidArgument(message)
+        _, entries, size_bytes = extent
+        descriptor = self._reopen() if self._descriptor is None else self._descriptor
+        self._descriptor = None
+        end = self._end + size_bytes
+        try:
+            self._write(descriptor, block, end, entries)
+        except BaseException:
+            close_quietly(self._disk, descriptor)
+            raise
+        self._descriptor = descriptor
+        self._last_offset, self._last_header, self._end = self._end, head, end
+        self._count += 1
+        self._bell.nudge()
+        self._filler.fill_ahead(end)
+        return end
+
+    def _write(self, descriptor: int, block: Sequence[Chunk], end: int, entries: int) -> None:
+        self._filler.prepare(descriptor, self._end, end)
+        self._disk.write(descriptor, block, self._end)
+        self._disk.sync(descriptor)
+        self._publisher.publish(self._segment, end, entries)
+
+    def _reopen(self) -> int:
+        """Return a new descriptor, after a failure, when the last block is found where it was."""
+        descriptor = self._disk.open(self._path)
+        if self._disk.read(descriptor, len(self._last_header), self._last_offset) != self._last_header:
+            close_quietly(self._disk, descriptor)
+            message = f"{self._path}: the block at offset {self._last_offset} was acknowledged and is no longer there"
+            raise CorruptionError(message)
+        return descriptor
+
+    def _recognised(self, head: bytes) -> int:
+        """Answer again for the block that was stored last. The header's checksum stands for all of it."""
+        if head != self._last_header:
+            message = f"{self._path}: block {self._count - 1} is there with other bytes"
+            raise WriterFenced(message)
+        return self._end
+
+    def _drop(self) -> None:
+        if self._descriptor is not None:
+            close_quietly(self._disk, self._descriptor)
+        self._descriptor = None
+
+
+def _head(block: Sequence[Chunk]) -> bytes:
+    """Return a block's first bytes, its header, wherever the pieces are cut."""
+    if len(block[0]) >= HEADER_BYTES:
+        return bytes(memoryview(block[0])[:HEADER_BYTES])
+    return b"".join(bytes(memoryview(chunk)[:HEADER_BYTES]) for chunk in block)[:HEADER_BYTES]
