@@ -26,7 +26,7 @@ bench: .venv/installed ## the benchmarks
 
 soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
 	scripts/debian java postgres postgresql.jar redis-server chromium
-	ONCELOG_SOAK=1 $(PYTEST) -m "" -o faulthandler_timeout=14400
+	ONCELOG_SOAK=1 ONCELOG_TEST_LIMIT_S=14400 $(PYTEST) -m "" -o faulthandler_timeout=30000
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
 	.venv/bin/uv pip compile pyproject.toml --extra dev --extra all --output-file requirements/dev.lock --quiet \

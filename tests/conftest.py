@@ -1,7 +1,18 @@
-"""How hard hypothesis looks: the same few examples every time, or under ``make soak`` many new ones."""
+"""How hard hypothesis looks, and how long one test may take.
 
+Hypothesis tries the same few examples every time, or under ``make soak`` many new ones. A test that runs out of its
+time fails alone: its worker, and with it the run, goes on.
+"""
+
+import faulthandler
 import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from types import FrameType
 
+import pytest
 from hypothesis import settings
 
 # What is counted must not depend on how many tests came before: numba has tests of its own.
@@ -9,4 +20,47 @@ os.environ.setdefault("ONCELOG_FAST", "0")
 
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
+LIMIT_S = float(os.environ.get("ONCELOG_TEST_LIMIT_S", "1200"))
+"""How long the setup, the call or the teardown of one test may take."""
+
 settings.load_profile("soak" if os.environ.get("ONCELOG_SOAK") == "1" else "ci")
+
+
+def _fail(_: int, __: FrameType | None) -> None:
+    """Show where every thread stands, and fail the test that runs."""
+    faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)
+    pytest.fail("the test ran out of its time (ONCELOG_TEST_LIMIT_S)")
+
+
+def _limited() -> Generator[None, object, object]:
+    """Let one phase of a test fail in its main thread when the time is over.
+
+    The timer repeats: an error that the test itself catches does not buy the test more than one more period.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return (yield)
+    before = signal.signal(signal.SIGALRM, _fail)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S, LIMIT_S)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Limit the setup."""
+    return (yield from _limited())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Limit the test itself."""
+    return (yield from _limited())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Limit the teardown."""
+    return (yield from _limited())
