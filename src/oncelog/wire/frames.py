@@ -1,0 +1,191 @@
+"""Raw messages: a head of 16 bytes, then Arrow or a serialized message. And tables as bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
+from oncelog.types import Ack, ColumnAcks
+from oncelog.wire import failures, messages
+
+_HEAD = struct.Struct("<QIBBH")
+_READ_HEAD = struct.Struct("<qq")
+HEAD_BYTES = 16
+TENTHS_MAX = (1 << 16) - 1
+_MORE = 1
+
+FRAMES_MAX = 64
+"""Frames that a write stream may have without an answer."""
+
+IN_FLIGHT_BYTES_MAX = 8 << 20
+"""Bytes that a write stream may have without an answer; a single larger frame may be alone."""
+
+MESSAGE_BYTES_MAX = 4 << 20
+"""A larger frame comes in parts."""
+
+PART_BYTES = 1 << 20
+
+assert _HEAD.size == _READ_HEAD.size == HEAD_BYTES
+
+
+class Kind(IntEnum):
+    """What the body of a raw message is."""
+
+    HELLO = 0
+    WELCOME = 1
+    EACH = 2
+    BATCH = 3
+    TABLE = 4
+    RESULTS = 5
+    ERROR = 6
+    COLUMNS = 7
+    DRAINING = 8
+
+
+class Raw(NamedTuple):
+    """One raw message of ``WriteArrow``. ``timeout_s`` is 0 when it is not said."""
+
+    kind: Kind
+    body: bytes | memoryview
+    tag: int = 0
+    answered: int = 0
+    timeout_s: float = 0.0
+    more: bool = False
+
+
+def pack(raw: Raw) -> bytes:
+    """Return a raw message as bytes."""
+    tenths = min(TENTHS_MAX, max(1, round(raw.timeout_s * 10))) if raw.timeout_s else 0
+    head = _HEAD.pack(raw.tag, max(0, raw.tag - raw.answered), raw.kind, _MORE if raw.more else 0, tenths)
+    return b"".join((head, raw.body))
+
+
+def unpack(data: bytes) -> Raw:
+    """Return the raw message of bytes, without copying its body; ``InvalidArgument`` for bytes that are none."""
+    if len(data) < HEAD_BYTES:
+        text = f"a raw message of {len(data)} bytes: its head alone has {HEAD_BYTES}"
+        raise InvalidArgument(text)
+    tag, unanswered, kind, flags, tenths = _HEAD.unpack_from(data)
+    try:
+        known = Kind(kind)
+    except ValueError as error:
+        text = f"a raw message of kind {kind}: this version knows {', '.join(str(int(one)) for one in Kind)}"
+        raise InvalidArgument(text) from error
+    body = memoryview(data)[HEAD_BYTES:]
+    return Raw(known, body, tag, max(0, tag - unanswered), tenths / 10, bool(flags & _MORE))
+
+
+def parts(raw: Raw) -> list[bytes]:
+    """Return a raw message as bytes, in parts if it is large."""
+    if len(raw.body) + HEAD_BYTES <= MESSAGE_BYTES_MAX:
+        return [pack(raw)]
+    view = memoryview(raw.body)
+    starts = range(0, len(view), PART_BYTES)
+    return [pack(raw._replace(body=view[at : at + PART_BYTES], more=at + PART_BYTES < len(view))) for at in starts]
+
+
+# Tables.
+
+
+def table_bytes(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write(table)
+    return sink.getvalue()
+
+
+def table(data: bytes | memoryview | pa.Buffer) -> pa.Table:
+    """Return the table of an Arrow IPC stream; ``InvalidArgument`` for bytes that are none."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            found = reader.read_all()
+        found.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        text = f"not an Arrow IPC stream: {error}"
+        raise InvalidArgument(text) from error
+    return found
+
+
+# The answer to a table, in columns.
+
+
+def columns_bytes(acks: ColumnAcks) -> pa.Buffer:
+    """Return the answer to a table without a refused row."""
+    return table_bytes(
+        pa.record_batch(
+            {
+                "position": pa.array(acks.positions),
+                "duplicate": pa.array(acks.duplicates),
+                "conflict": pa.array(acks.conflicts),
+            }
+        )
+    )
+
+
+def refused_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
+    """Return the answer to a table of which rows were refused: their errors are in the column ``error``."""
+    good = [None if isinstance(one, OncelogError) else one for one in results]
+    wrong = [failures.to_message(one).SerializeToString() if isinstance(one, OncelogError) else None for one in results]
+    return table_bytes(
+        pa.record_batch(
+            {
+                "position": pa.array([-1 if one is None or one.position is None else one.position for one in good]),
+                "duplicate": pa.array([one is not None and one.duplicate for one in good]),
+                "conflict": pa.array([one is not None and one.conflict for one in good]),
+                "error": pa.array(wrong, pa.binary()),
+            }
+        )
+    )
+
+
+def column_acks(data: bytes | memoryview) -> ColumnAcks:
+    """Return the answer to a table, or raise ``AppendErrors`` if rows of it were refused."""
+    found = table(data)
+    acks = ColumnAcks(*(_numbers(found, name) for name in ("position", "duplicate", "conflict")))
+    if "error" not in found.schema.names:
+        return acks
+    results = [_row(acks, row, wrong) for row, wrong in enumerate(found.column("error").to_pylist())]
+    refused = [one for one in results if isinstance(one, OncelogError)]
+    text = f"{len(refused)} of {len(results)} records were refused, the first: {refused[0]}"
+    raise AppendErrors(text, results=results)
+
+
+def _numbers(found: pa.Table, name: str) -> Any:
+    return found.column(name).to_numpy() if found.num_rows else np.empty(0, np.int64 if name == "position" else bool)
+
+
+def _row(acks: ColumnAcks, row: int, wrong: bytes | None) -> Ack | OncelogError:
+    if wrong is not None:
+        return failures.from_message(messages.Error.FromString(wrong))
+    position = int(acks.positions[row])
+    return Ack(
+        None if position < 0 else position,
+        None,
+        None,
+        None,
+        bool(acks.duplicates[row]),
+        bool(acks.conflicts[row]),
+    )
+
+
+# What is read.
+
+
+def read_bytes(batch: pa.RecordBatch | None, next_position: int, end_position: int) -> bytes:
+    """Return a raw message of ``ReadArrow``; without a batch it only says how far reading is."""
+    head = _READ_HEAD.pack(next_position, end_position)
+    return head if batch is None else b"".join((head, table_bytes(batch)))
+
+
+def read_message(data: bytes) -> tuple[pa.Table | None, int, int]:
+    """Return the rows of a raw message of ``ReadArrow``, the position behind them, and the log's end."""
+    next_position, end_position = _READ_HEAD.unpack_from(data)
+    rows = table(memoryview(data)[HEAD_BYTES:]) if len(data) > HEAD_BYTES else None
+    return rows, next_position, end_position
