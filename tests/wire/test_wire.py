@@ -187,7 +187,7 @@ def test_what_is_expected_of_a_stream_arrives() -> None:
     """Version 0 and -1 are versions; nothing said is anything."""
     for expected in ("any", "no stream", "exists", -1, 0, 9):
         made = messages.StreamAppendRequest()
-        values.set_expected(made, expected)  # type: ignore[arg-type]
+        values.set_expected(made, expected)
         assert values.expected(made) == expected
     assert values.expected(messages.StreamAppendRequest()) == "any"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import msgspec
 
@@ -134,11 +134,10 @@ def start_message(start: object) -> Any:
         return messages.Start(timestamp_us=micros(start))
     if isinstance(start, tuple) and len(start) == 2:  # noqa: PLR2004
         return messages.Start(place=messages.Place(segment=int(start[0]), entry=int(start[1])))
-    try:
-        return messages.Start(position=start)
-    except (TypeError, ValueError) as error:
+    if isinstance(start, bool) or not isinstance(start, SupportsIndex):
         text = f"start {start!r}: must be 'earliest', 'latest', a position, (segment, entry) or a datetime"
-        raise InvalidArgument(text) from error
+        raise InvalidArgument(text)
+    return messages.Start(position=start.__index__())
 
 
 def start(found: Any, default: Any = "earliest") -> Any:
