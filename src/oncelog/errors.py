@@ -29,7 +29,21 @@ Outcome = Literal["unknown", "not written"]
 
 
 class OncelogError(Exception):
-    """The root of the tree: catches everything Oncelog raises on purpose."""
+    """The root of the tree: catches everything Oncelog raises on purpose.
+
+    Every error survives ``pickle``, ``copy`` and a process pool, with all its fields.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make an equal error. Python's own way calls the class with the message alone, which fails
+        where a field must be named; a process pool that cannot load an error waits for ever.
+        """
+        return _remake, (type(self), self.args), self.__dict__
+
+
+def _remake(kind: type[OncelogError], args: tuple[Any, ...]) -> OncelogError:
+    """Make an error without its ``__init__``: its fields are set from its state."""
+    return kind.__new__(kind, *args)
 
 
 class InvalidArgument(OncelogError, ValueError):

@@ -526,9 +526,10 @@ class Writer(Producing):
         if not self._of_this_process:
             self._closed = True
             return
+        deadline_us = self._deadline(timeout_s)  # first: a bad argument leaves the writer open
         self._watch.stop()
         try:
-            self._end(self._deadline(timeout_s), Closed("this writer is closed"))
+            self._end(deadline_us, Closed("this writer is closed"))
         finally:
             self._closed = True
 

@@ -48,6 +48,16 @@ def test_bad_seconds(log: Log, seconds: Any) -> None:
         refused(lambda: writer.flush(timeout_s=seconds), "timeout_s")
 
 
+@pytest.mark.parametrize("seconds", [-1, -0.5, math.nan, "1", b"1"])
+def test_a_close_with_bad_seconds_leaves_the_writer_open(log: Log, seconds: Any) -> None:
+    """A close that was refused half way would keep the log locked until the process ends."""
+    writer = log.writer()
+    refused(partial(writer.close, timeout_s=seconds), "timeout_s")
+    assert not writer.closed
+    writer.close()
+    log.writer(wait_s=0).close()
+
+
 def test_for_ever_is_a_time(log: Log) -> None:
     """Infinity means to wait as long as it takes; so does ``None`` where no time at all may be given."""
     with log.writer(wait_s=math.inf) as writer:
