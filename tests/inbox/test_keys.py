@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import oncelog
 from oncelog import Effect, IdConflict, Inbox, InvalidArgument
+from oncelog.inbox.decisions import fingerprint
 from oncelog.inbox.keys import known
 
 
@@ -72,6 +74,103 @@ def test_messages_of_others_are_known() -> None:
         known(7)
 
 
+@pytest.mark.parametrize("offset", [None, -1001, True, "17"])
+def test_a_kafka_record_without_a_place_is_no_message(offset: Any) -> None:
+    """A key made of an offset that is none would be one key for many messages, of which one would be handled."""
+    with pytest.raises(InvalidArgument, match="offset"):
+        known(SimpleNamespace(topic="orders", partition=3, offset=offset, value=b"v"))
+    with pytest.raises(InvalidArgument, match="position"):
+        known(SimpleNamespace(id=None, position=offset, value=b"v"))
+
+
+class Spelled:
+    """An object whose str() is its address."""
+
+
+class Shout(str):  # noqa: SLOT000  (a str that a user may have)
+    """A str that encodes as something else."""
+
+    def encode(self, *_: object) -> bytes:
+        """Return other bytes than its characters'."""
+        return b"shout"
+
+
+_NO_KEYS: list[Any] = [Spelled(), b"x", bytearray(b"x"), 7, 7.0, True, ("a",), None]
+
+
+@pytest.mark.parametrize("key", _NO_KEYS, ids=lambda key: type(key).__name__)
+def test_a_key_is_a_str_wherever_it_comes_in(inbox: Inbox, key: Any) -> None:
+    """``str()`` of an object is its address, of bytes their repr: such a key is another one each time, or a wrong one,
+    and the effect would happen again.
+    """
+
+    @inbox.effect(key="order")
+    def by_argument(order: object) -> None:
+        raise AssertionError
+
+    @inbox.effect(key=lambda order: order)
+    def by_function(order: object) -> None:
+        raise AssertionError
+
+    class Delivered:
+        inbox_key, topic, tenant, group, value = key, "orders", "", "mailer", b"v"
+
+    request = SimpleNamespace(method="POST", path="/", headers={"Idempotency-Key": key}, body=b"")
+    entry = SimpleNamespace(id=key or b"x", position=0, value=b"v")
+    calls: list[Callable[[], object]] = [
+        lambda: inbox.once(key=key),
+        lambda: inbox.once(Delivered()),
+        lambda: inbox.once(request),
+        lambda: inbox.once(entry),
+        lambda: inbox.look(key=key),
+        lambda: inbox.resolve(key=key, to="again"),
+        lambda: inbox.erase(key=key),
+        lambda: inbox.show(key),
+        lambda: by_argument(key),
+        lambda: by_function(key),
+    ]
+    if key is not None:
+        calls += [lambda: inbox.once("m", key=key), lambda: inbox.once("m", topic=key)]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match=r"key|topic"):
+            call()
+
+
+def test_of_a_subclass_of_str_only_the_characters_count(inbox: Inbox) -> None:
+    """Two keys that encode alike by a method of their own are two keys, and each is that of its characters."""
+    for key in (Shout("a"), Shout("b"), "a"):
+        with inbox.once(key=key, topic=Shout("orders")) as effect:
+            assert effect.done == (type(key) is str)
+
+
+def test_none_is_a_payload(inbox: Inbox) -> None:
+    """A key that came with the payload ``None`` and comes with another one is in conflict: it is not done."""
+
+    @inbox.effect(key="order", payload="total")
+    def charge(order: str, total: int | None) -> None:
+        pass
+
+    charge("o-1", None)
+    charge("o-1", None)
+    with pytest.raises(IdConflict):
+        charge("o-1", 5)
+    with inbox.once("o-2", payload=None):
+        pass
+    with pytest.raises(IdConflict), inbox.once("o-2", payload=0):
+        pass
+    with inbox.once("o-2") as effect:  # whoever does not say what the payload is, is not refused
+        assert effect.done
+
+
+def test_bytes_are_never_the_encoding_of_a_value() -> None:
+    """Bytes that look like what is hashed for a number have another fingerprint; other bytes keep the stored one."""
+    encoded = b"\x00msgpack" + msgspec.msgpack.encode(7)
+    assert fingerprint(encoded) != fingerprint(7)
+    assert fingerprint(b"plain") == hashlib.blake2b(b"plain", digest_size=32).digest()
+    assert fingerprint(7) == hashlib.blake2b(encoded, digest_size=32).digest()
+    assert fingerprint(None) is not None
+
+
 class Order(msgspec.Struct):
     """Something with an id."""
 
@@ -120,7 +219,7 @@ def test_async_functions_are_decorated_too(inbox: Inbox) -> None:
     """The coroutine runs once, and its result comes each time."""
     calls: list[int] = []
 
-    @inbox.effect(key="number")
+    @inbox.effect(key=str)
     async def double(number: int) -> int:
         calls.append(number)
         await asyncio.sleep(0)

@@ -68,21 +68,30 @@ def _digest(parts: tuple[str, ...]) -> bytes:
 
 
 _payload = msgspec.msgpack.Encoder(order="deterministic").encode
+_ENCODED = b"\x00msgpack"
+"""Stands before the encoding of a value in what is hashed."""
 
 
 def fingerprint(payload: object) -> bytes | None:
-    """Return what tells two payloads apart; ``None`` for no payload. ``InvalidArgument`` if it cannot be compared."""
-    if payload is None:
+    """Return the hash that tells two payloads apart; ``None`` for ``UNSET``, which is no payload: ``None`` is one.
+    ``InvalidArgument`` if the payload cannot be compared.
+    """
+    if payload is msgspec.UNSET:
         return None
     if isinstance(payload, bytes | bytearray | memoryview):
         data = bytes(payload)
-    else:
-        try:
-            data = b"\x00msgpack" + _payload(payload)
-        except Exception as error:
-            message = f"a payload of type {type(payload).__name__} cannot be compared ({error}): give plain values"
-            raise InvalidArgument(message) from error
-    return hashlib.blake2b(data, digest_size=32).digest()
+        # Bytes that begin as the encoding of a value does are hashed apart from values. All other bytes keep the hash
+        # under which earlier versions stored them.
+        return _hashed(data, b"oncelog-bytes" if data.startswith(_ENCODED) else b"")
+    try:
+        return _hashed(_ENCODED + _payload(payload))
+    except Exception as error:
+        message = f"a payload of type {type(payload).__name__} cannot be compared ({error}): give plain values"
+        raise InvalidArgument(message) from error
+
+
+def _hashed(data: bytes, person: bytes = b"") -> bytes:
+    return hashlib.blake2b(data, digest_size=32, person=person).digest()
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):

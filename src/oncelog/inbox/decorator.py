@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from oncelog.errors import InvalidArgument
 from oncelog.inbox import keys
 from oncelog.inbox.effect import Effect, Once
@@ -61,8 +63,8 @@ class Decoration(NamedTuple):
     ) -> Once:
         bound = bind(arguments, named)
         message = next(iter(bound.values()), None) if self.key is None else None
-        found = None if self.key is None else str(_picked(self.key, bound, arguments, named))
-        checked = None if self.payload is None else _picked(self.payload, bound, arguments, named)
+        found = None if self.key is None else keys.text("key", _picked(self.key, bound, arguments, named))
+        checked = msgspec.UNSET if self.payload is None else _picked(self.payload, bound, arguments, named)
         told = message is not None and not isinstance(message, str) and keys.known(message).topic is not None
         scope = self.topic if self.topic is not None or told or self.default_topic else function.__qualname__
         return self.once(message, key=found, topic=scope, payload=checked, returns=self.returns)

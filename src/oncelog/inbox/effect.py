@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -90,10 +91,22 @@ class Effect:
 
 
 class Once:
-    """What ``Inbox.once`` returns: enter it with ``with`` or ``async with``."""
+    """What ``Inbox.once`` returns: enter it with ``with`` or ``async with``, again only after leaving it.
+
+    Each entering is an attempt of its own, with a nonce of its own: a store answers a claim with a nonce that it has
+    stored as one whose first answer was lost.
+    """
 
     def __init__(
-        self, home: Home, claim: Claim, rules: Rules, *, keeper: Keeper | None, given: Any, count: Callable[[str], None]
+        self,
+        home: Home,
+        claim: Claim,
+        rules: Rules,
+        *,
+        keeper: Keeper | None,
+        given: Any,
+        nonce: Callable[[], str],
+        count: Callable[[str], None],
     ) -> None:
         self._home = home
         self._claim = claim
@@ -101,6 +114,8 @@ class Once:
         self._keeper = keeper
         self._given = given
         self._count = count
+        self._nonce = nonce
+        self._inside = threading.Lock()
         self._idempotent = bool(claim.identity.key)
         self._leased = claim.lease_us is not None
         self._stored_result: Any = None
@@ -129,7 +144,18 @@ class Once:
         return self._keeper is not None and self._idempotent and not self.effect.done
 
     def _entered(self) -> Steps[Effect]:
+        if not self._inside.acquire(blocking=False):
+            message = f"{self._claim.identity}: this once() is entered already: ask the inbox for another one"
+            raise InvalidArgument(message)
+        try:
+            return (yield from self._begun())
+        except BaseException:
+            self._inside.release()
+            raise
+
+    def _begun(self) -> Steps[Effect]:
         self._check_not_inside_itself()
+        self._claim = self._claim._replace(nonce=self._nonce())
         with explained(None):
             self.connection = yield from self._home.take(self._given)
         keeper, claim = self._keeper, self._claim
@@ -232,7 +258,10 @@ class Once:
                 else:
                     yield from self._finish()
         finally:
-            yield from self._home.give_back(self.connection, self._given)
+            try:
+                yield from self._home.give_back(self.connection, self._given)
+            finally:
+                self._inside.release()
 
     def _finish(self) -> Steps[None]:
         try:

@@ -133,15 +133,16 @@ class Inbox(Handle):
         tenant: str | None = None,
         topic: str | None = None,
         group: str | None = None,
-        payload: object = None,
+        payload: object = msgspec.UNSET,
         connection: Any = None,
         returns: Any = Any,
     ) -> Once:
         """Return an effect to be entered by ``with`` or ``async with``: at work, or ``done`` already.
 
         ``message``: a delivery, an entry of a log, a Kafka record, an HTTP request, or a key. What is given by name
-        counts before what the message tells. An empty key means no idempotence: the effect is at work each time.
-        ``connection``: another one than the inbox's own. ``returns``: the type of the result.
+        counts before what the message tells. A key is a str; an empty one means no idempotence: the effect is at work
+        each time. ``payload``: what must be the same each time; ``None`` is a payload like any other. ``connection``:
+        another one than the inbox's own. ``returns``: the type of the result.
 
         Entering raises ``IdConflict`` when the key came with another payload before, ``Unavailable`` while another is
         at it or the database is away, ``EffectFailed`` when it failed for good. An error inside takes back what was
@@ -152,17 +153,19 @@ class Inbox(Handle):
         self._check_usable()
         told = self._told(message, key)
         identity = keys.identify(told, tenant=tenant, topic=topic, group=group, default=self._default)
-        fingerprint = states.fingerprint(payload if payload is not None else told.payload)
-        claim = Claim(identity, self._nonce(), self._owner, fingerprint, self._lease_us, self._retention_us)
+        fingerprint = states.fingerprint(told.payload if payload is msgspec.UNSET else payload)
+        claim = Claim(identity, "", self._owner, fingerprint, self._lease_us, self._retention_us)
         rules = self._rules if returns is Any else self._rules._replace(returns=returns)
-        return Once(self._home, claim, rules, keeper=self._keeper, given=connection, count=self._count)
+        return Once(
+            self._home, claim, rules, keeper=self._keeper, given=connection, nonce=self._nonce, count=self._count
+        )
 
     def _told(self, message: object, key: str | None) -> keys.Known:
         if message is None and key is None:
             error = "an effect needs a message or a key"
             raise InvalidArgument(error)
         if message is None:
-            return keys.Known(str(key))
+            return keys.Known(keys.text("key", key))
         return keys.known(message) if key is None else keys.keyed(message, key)
 
     def _nonce(self) -> str:
@@ -216,7 +219,8 @@ class Inbox(Handle):
 
     def show(self, key: str) -> list[Known]:
         """Return the whole story of a key, in every tenant, topic and group that has it, the latest first."""
-        rows = self._asked(lambda connection: connection.find(key, _FOUND_MAX))
+        name = keys.text("key", key)
+        rows = self._asked(lambda connection: connection.find(name, _FOUND_MAX))
         return [_known(row) for row in rows]
 
     def look(self, message: object = None, **named: Any) -> Known | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from oncelog import limits
 from oncelog.errors import InvalidArgument
 from oncelog.inbox.decisions import Identity
@@ -14,13 +16,13 @@ _PLAIN = min(limits.INBOX_KEY_BYTES_MAX, limits.LABEL_BYTES_MAX)
 
 
 class Known(NamedTuple):
-    """What a message tells of itself; ``None`` where it does not."""
+    """What a message tells of itself; ``None`` where it does not, ``UNSET`` for no payload."""
 
     key: str
     topic: str | None = None
     tenant: str | None = None
     group: str | None = None
-    payload: object = None
+    payload: object = msgspec.UNSET
 
 
 def known(message: object) -> Known:
@@ -42,10 +44,11 @@ def known(message: object) -> Known:
         return _kafka(message)
     if hasattr(message, "position") and hasattr(message, "value"):
         entry: Any = message
-        return Known(entry.id or f"@{entry.position}", None, entry.tenant, None, entry.value)
+        key = entry.id or f"@{_number('position', entry.position)}"
+        return Known(key, None, getattr(entry, "tenant", None), None, entry.value)
     if hasattr(message, "headers") and hasattr(message, "method"):
         return _http(message)
-    error = f"a {type(message).__name__} has nothing to be known by: give its key"
+    error = f"message: a {type(message).__name__} has nothing to be known by: give its key, a str"
     raise InvalidArgument(error)
 
 
@@ -62,7 +65,16 @@ def _kafka(record: Any) -> Known:
         value = getattr(record, name)
         return value() if callable(value) else value
 
-    return Known(f"@{told('partition')}:{told('offset')}", told("topic"), None, None, told("value"))
+    place = f"@{_number('partition', told('partition'))}:{_number('offset', told('offset'))}"
+    return Known(place, told("topic"), None, None, told("value"))
+
+
+def _number(name: str, value: object) -> int:
+    """Return a place in a log. ``None``, or an invalid offset, would be one key for many messages."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        error = f"message: its {name} is {value!r}, must be a whole number, 0 or more: give a key"
+        raise InvalidArgument(error)
+    return value
 
 
 def _http(request: Any) -> Known:
@@ -73,8 +85,8 @@ def _http(request: Any) -> Known:
     url = getattr(request, "url", None)
     path = getattr(request, "path", None) or getattr(url, "path", "")
     body = getattr(request, "body", None)
-    payload = body if isinstance(body, bytes) else None
-    return Known(str(key).strip('"'), f"{request.method} {path}", None, None, payload)
+    payload = body if isinstance(body, bytes) else msgspec.UNSET
+    return Known(text("key", key).strip('"'), f"{request.method} {path}", None, None, payload)
 
 
 def identify(
@@ -82,13 +94,27 @@ def identify(
 ) -> Identity:
     """Return what an effect is known by: what is given, else what the message tells, else the inbox's own."""
     identity = Identity(
-        _first(tenant, message.tenant, default.tenant),
-        _first(topic, message.topic, default.topic),
-        _first(group, message.group, default.group),
-        message.key,
+        text("tenant", _first(tenant, message.tenant, default.tenant)),
+        text("topic", _first(topic, message.topic, default.topic)),
+        text("group", _first(group, message.group, default.group)),
+        text("key", message.key),
     )
     check(identity)
     return identity
+
+
+def text(name: str, value: object) -> str:
+    """Return a name as a plain str; ``InvalidArgument`` if it is none.
+
+    ``str()`` of another object may differ from one process to the next (an address), and of bytes is their ``repr``:
+    the effect would happen again. A subclass of str may have an ``encode`` of its own: only its characters count.
+    """
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    error = f"{name}: is {type(value).__name__}, must be a str"
+    raise InvalidArgument(error)
 
 
 def _first(*values: str | None) -> str:
@@ -101,12 +127,10 @@ def _first(*values: str | None) -> str:
 def check(identity: Identity) -> None:
     """Raise ``InvalidArgument`` for names that cannot be stored."""
     given: tuple[object, ...] = identity
-    for name, value in zip(Identity._fields, given, strict=True):
-        if type(value) is str and len(value) <= _PLAIN and value.isascii() and "\0" not in value:
+    for name, unchecked in zip(Identity._fields, given, strict=True):
+        value = text(name, unchecked)
+        if len(value) <= _PLAIN and value.isascii() and "\0" not in value:
             continue
-        if not isinstance(value, str):
-            error = f"{name}: is {type(value).__name__}, must be a str"
-            raise InvalidArgument(error)
         try:
             size_bytes = len(value.encode())
         except UnicodeEncodeError as cause:
