@@ -77,11 +77,11 @@ def stream(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def terminal(*arguments: str, url: str, typed: bytes = b"") -> Outcome:
-    """Run a command in a terminal of 100 columns, in which something is typed; return all that is seen as ``out``."""
+def terminal(*arguments: str, url: str, typed: bytes = b"", columns: int = 100) -> Outcome:
+    """Run a command in a terminal, in which something is typed; return all that is seen as ``out``."""
     pid, descriptor = pty.fork()
     if pid == 0:  # pragma: no cover (another process)
-        os.execve(COMMAND[0], [*COMMAND, *arguments], environment(url) | {"COLUMNS": "100"})
+        os.execve(COMMAND[0], [*COMMAND, *arguments], environment(url) | {"COLUMNS": str(columns)})
     os.write(descriptor, typed)
     seen = b"".join(iter(lambda: _read(descriptor), b""))
     _, status = os.waitpid(pid, 0)

@@ -193,7 +193,10 @@ def test_a_file_that_is_not_what_it_is_named_is_2(db: Database, call: Call, tmp_
 
 @pytest.mark.parametrize("form", ["jsonl", "arrow", "parquet"])
 def test_what_cat_writes_can_be_appended(db: Database, call: Call, tmp_path: Path, form: str) -> None:
-    """A log copied through a file is the same log: values, ids, headers, everything that was given."""
+    """A log copied through a file is the same log: values, ids, headers, everything that was given.
+
+    The file's name alone decides the form, on both ways.
+    """
     records = [
         Record(b"\xff", id="1", stream="s", type="t", headers={"a": b"\x80", "b": b"text"}, tenant="x"),
         Record("ü\n\0".encode(), headers={}),
@@ -204,12 +207,24 @@ def test_what_cat_writes_can_be_appended(db: Database, call: Call, tmp_path: Pat
     db.log("copy", create=True)
     file = str(tmp_path / f"orders.{form}")
     assert call("log", "cat", "orders", "--output", file).code == 0
-    assert call("log", "append", "copy", "--format", form, file).code == 0
+    assert call("log", "append", "copy", file).code == 0
     given = [
         Record(entry.value, entry.id, entry.stream, entry.type, entry.headers, None, None, entry.tenant)
         for entry in db.log("copy").read()
     ]
     assert given == records
+
+
+def test_documents_without_an_id_field_are_refused(db: Database, call: Call, tmp_path: Path) -> None:
+    """A file of JSON lines has ids somewhere: they are not stored as mere lines, and the message says what helps."""
+    db.log("orders", create=True)
+    file = write(tmp_path / "day.jsonl", {"id": "1", "paid": True})
+    done = call("log", "append", "orders", file)
+    assert done.code == 1
+    assert b"unknown field `paid`; --id-field takes any document" in done.err
+    assert values(db) == []
+    assert call("log", "append", "orders", "--format", "lines", file).code == 0
+    assert values(db) == [b'{"id":"1","paid":true}']
 
 
 def test_an_empty_input_is_no_error(db: Database, call: Call, tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from oncelog import Database, LogSettings, Record
 from tests.cli.conftest import Call
-from tests.cli.shell import shell
+from tests.cli.shell import environment, shell
 
 
 def damage(folder: Path) -> None:
@@ -158,6 +160,27 @@ def test_without_a_url_it_is_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     assert met.code == 2
     assert b"--url" in met.err
     assert b"ONCELOG_URL" in met.err
+
+
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = None
+from oncelog.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("line", ["ingest orders {}", "export orders {}/out", "audit orders --master local[1]"])
+def test_a_missing_extra_is_2(db: Database, url: str, tmp_path: Path, line: str) -> None:
+    """A command that needs a package which is not installed names the extra that brings the package."""
+    db.log("orders", create=True)
+    (tmp_path / "day.jsonl").write_text('{"id": "1"}')
+    command = [sys.executable, "-c", WITHOUT_SPARK, *line.format(tmp_path).split()]
+    done = subprocess.run(command, env=environment(url), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode() == (
+        'error: pyspark is not installed, and this command needs it: pip install "oncelog[spark]"\n'
+    )
 
 
 def test_a_bug_shows_where(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

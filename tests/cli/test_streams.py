@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from oncelog import Database, LogSettings, Record
@@ -147,6 +149,17 @@ def test_a_terminal_shows_more_and_is_not_harmed(db: Database, url: str) -> None
     assert first.startswith("0  20")
     assert first.endswith("Z  a       \\x1b[2Jgone")
     assert second.endswith("Z  longer  \\xff")
+
+
+@pytest.mark.parametrize("columns", [20, 60, 100])
+def test_numbers_are_never_cut(db: Database, url: str, columns: int) -> None:
+    """A table that is wider than the terminal is shown cell by cell, with whole headings and whole numbers."""
+    with db.log("a-log-with-a-rather-long-name", create=True).writer() as writer:
+        writer.append_arrow(pa.table({"value": pa.array([b""] * 12_345)}))
+    seen = terminal("log", "list", url=url, columns=columns)
+    assert seen.code == 0
+    words = re.sub(r"\x1b\[[0-9;]*m", " ", seen.out.decode()).split()
+    assert {"12,345", "12,344", "records", "segments"} <= set(words)
 
 
 def test_columns_are_not_for_a_terminal(db: Database, url: str) -> None:

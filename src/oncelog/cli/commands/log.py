@@ -180,7 +180,7 @@ def info(name: Name, url: Url, *, json: Json = False) -> None:
 
 @_command(
     "append orders day.txt",
-    "append orders --format jsonl < records.jsonl",
+    "append orders records.jsonl",
     "append orders --id-field order.id day-1.jsonl day-2.jsonl",
     "append orders --value-field payload --id-field key day.parquet",
 )

@@ -152,8 +152,7 @@ def records_of(path: Path, format: InputFormat | None) -> list[Record]:
     """Return all records of a file, or raise ``InvalidArgument`` for the first that is none."""
     fields = Fields(None, None)
     found: list[Record] = []
-    named: InputFormat = "jsonl" if path.suffix in {".jsonl", ".ndjson"} else format_of(path, fields)
-    for batch in batches(path, format or named, fields):
+    for batch in batches(path, format or format_of(path, fields), fields):
         for refusal in batch.refusals:
             message = f"line {refusal.place}: {refusal.reason}"
             raise InvalidArgument(message)

@@ -27,6 +27,13 @@ STDIN = Path("-")
 
 _ARROW_FILE_MAGIC = b"ARROW1"
 _PIPE_BYTES = 1 << 20
+_FORMATS: dict[str, InputFormat] = {
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
 _ASSIGNED = ("position", "segment", "entry", "timestamp")
 """What ``cat`` writes and a log assigns anew."""
 
@@ -60,12 +67,8 @@ class Fields:
 
 
 def format_of(path: Path, fields: Fields) -> InputFormat:
-    """Return the format of a file for which none was named."""
-    if path.suffix == ".parquet":
-        return "parquet"
-    if path.suffix in (".arrow", ".arrows"):
-        return "arrow"
-    return "jsonl" if fields else "lines"
+    """Return the format of a file for which none was named: its name decides."""
+    return _FORMATS.get(path.suffix, "jsonl" if fields else "lines")
 
 
 def batches(path: Path, format: InputFormat, fields: Fields) -> Iterator[Batch]:
@@ -165,6 +168,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timestamp: str | None = None
 
 
+_DOCUMENTS = "--id-field takes any document and keeps it whole, --format lines takes lines as they are"
 _LINE = msgspec.json.Decoder(_Line)
 _DOCUMENT = msgspec.json.Decoder()
 _JSON_COLUMNS = ("value", "id", "stream", "type", "headers", "producer", "sequence", "tenant")
@@ -173,9 +177,13 @@ _TYPES: dict[str, pa.DataType] = {field.name: field.type for field in FIELDS.val
 
 def _record(line: bytes) -> dict[str, Any]:
     """Return the fields of a record that is spelled out."""
-    found = _LINE.decode(line)
+    try:
+        found = _LINE.decode(line)
+    except msgspec.ValidationError as error:
+        message = f"is not a record as cat writes it: {error}; {_DOCUMENTS}"
+        raise InvalidArgument(message) from None
     if (found.value is None) == (found.value_base64 is None):
-        message = "needs a value, or a value_base64; --id-field makes whole lines the values"
+        message = f"needs a value, or a value_base64; {_DOCUMENTS}"
         raise InvalidArgument(message)
     headers = found.headers and [
         (name, part.encode() if isinstance(part, str) else part.base64) for name, part in found.headers.items()

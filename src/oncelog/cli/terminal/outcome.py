@@ -41,9 +41,28 @@ _CODES: dict[tuple[type[Exception], ...], ExitCode] = {
     (OncelogError, typer.TyperException): ExitCode.USAGE,
     (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError): ExitCode.USAGE,
     (OSError,): ExitCode.TRY_AGAIN,
+    (ModuleNotFoundError,): ExitCode.USAGE,
 }
 EXPECTED = tuple(kind for kinds in _CODES for kind in kinds)
 """What ends a command with a line on stderr. Anything else is a bug, and shows where."""
+
+_EXTRAS = {
+    "deltalake": "tables",
+    "google": "client",
+    "grpc": "client",
+    "jinja2": "server",
+    "obstore": "object",
+    "pandas": "spark",
+    "prometheus_client": "server",
+    "psycopg": "postgres",
+    "py4j": "spark",
+    "pyiceberg": "tables",
+    "pyspark": "spark",
+    "redis": "redis",
+    "starlette": "server",
+    "uvicorn": "server",
+}
+"""Which extra of Oncelog brings a package."""
 
 
 def fail(error: Exception, *, as_json: bool) -> ExitCode:
@@ -75,6 +94,11 @@ def _message(error: Exception) -> str:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         return _one_line(error.format_message()) + hint
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise error
+        return f'{package} is not installed, and this command needs it: pip install "oncelog[{_EXTRAS[package]}]"'
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return _one_line(str(error))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,6 +19,9 @@ from oncelog.cli.terminal.quantities import show_bytes, show_count
 
 _PIPE_WIDTH = 1000
 """Nothing is wrapped or cut in a pipe."""
+
+_FOLDED_WIDTH = 20
+_GAP = 2
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -60,16 +64,35 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
 
-    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to.
+    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to. A table that is wider
+    than the terminal is printed row by row, a line for each cell: no number is ever cut.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
+    terminal = console()
+    if _width(columns, cells) > terminal.width:
+        print_facts(("", list(zip((heading for heading, _ in columns), row, strict=True))) for row in cells)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, stands in columns:
         table.add_column(
             heading, justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
         )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else _cell(cell) for cell in row))
-    console().print(table)
+    for row in cells:
+        table.add_row(*row)
+    terminal.print(table)
+
+
+def _width(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[Text]]) -> int:
+    """Return the width that a table needs; a column of long text needs little, because such text is folded."""
+    widths = [
+        max(cell_len(heading), *(row[number].cell_len for row in cells), 0)
+        for number, (heading, _) in enumerate(columns)
+    ]
+    folded = [
+        min(width, _FOLDED_WIDTH) if stands == "fold" else width
+        for width, (_, stands) in zip(widths, columns, strict=True)
+    ]
+    return sum(folded) + _GAP * (len(columns) - 1)
 
 
 def _cell(text: str) -> Text:
@@ -78,7 +101,7 @@ def _cell(text: str) -> Text:
 
 def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]) -> None:
     """Print named facts in sections, all values below each other."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for number, (title, facts) in enumerate(sections):
