@@ -1,9 +1,16 @@
-"""Numbers that callers give: a time to wait, a count, a position. Everything else is ``InvalidArgument``."""
+"""What callers give is checked here, at the rim: a bad argument is ``InvalidArgument`` and the message names it.
+
+``checked`` holds the arguments of a public function against its annotations. The other functions check one argument
+each, where a function is too hot for a wrapper, or the rule is narrower than the type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import SupportsIndex
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -12,6 +19,44 @@ from oncelog.types import Record
 
 SECONDS_MAX = 1e9
 """For ever, in practice; more than this is as much."""
+
+COUNT_MAX = (1 << 63) - 1
+"""What a position, or a count of records, fits in."""
+
+_SHOWN_MAX = 80
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Check = Callable[[str, Any], Any]
+"""Takes the name and the value of an argument; returns the value in its plain type, or raises ``InvalidArgument``."""
+
+
+def _refuse(name: str, value: object, wanted: str) -> InvalidArgument:
+    return InvalidArgument(f"{name} is {_shown(value)}, must be {wanted}")
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message; an object whose ``repr`` fails is shown by its type."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (the code of a caller's object)
+        return f"an object of {type(value).__name__}"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def number(name: str, value: object) -> float:
+    """Return a number as a float; infinity is one, NaN and a bool are not.
+
+    >>> number("seconds", 5)
+    5.0
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or value != value:  # noqa: PLR0124 (NaN)
+        raise _refuse(name, value, "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _refuse(name, value, "a number that a float can hold") from None
 
 
 def seconds(name: str, value: object) -> float:
@@ -22,10 +67,24 @@ def seconds(name: str, value: object) -> float:
     """
     if type(value) is float and 0 <= value <= SECONDS_MAX:
         return value
-    if not isinstance(value, int | float | np.integer | np.floating) or not value >= 0:
-        message = f"{name} is {value!r}, must be a number of seconds, 0 or more"
-        raise InvalidArgument(message)
-    return min(float(value), SECONDS_MAX)
+    try:
+        found = number(name, value)
+    except InvalidArgument:
+        found = -1.0
+    if found < 0:
+        raise _refuse(name, value, "a number of seconds, 0 or more")
+    return min(found, SECONDS_MAX)
+
+
+def whole(name: str, value: object) -> int:
+    """Return a whole number.
+
+    >>> whole("start", -5)
+    -5
+    """
+    if isinstance(value, bool | np.bool_ | np.ndarray | type) or not hasattr(value, "__index__"):
+        raise _refuse(name, value, "a whole number")
+    return int(value.__index__())
 
 
 def count(name: str, value: object) -> int:
@@ -34,10 +93,119 @@ def count(name: str, value: object) -> int:
     >>> count("limit", 5)
     5
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or value.__index__() < 0:
-        message = f"{name} is {value!r}, must be a whole number, 0 or more"
-        raise InvalidArgument(message)
-    return value.__index__()
+    try:
+        found = whole(name, value)
+    except InvalidArgument:
+        found = -1
+    if not 0 <= found <= COUNT_MAX:
+        raise _refuse(name, value, "a whole number, 0 or more")
+    return found
+
+
+def text(name: str, value: object) -> str:
+    """Return a text that UTF-8 can encode, as a plain ``str``.
+
+    >>> text("name", "orders")
+    'orders'
+    """
+    if not isinstance(value, str):
+        raise _refuse(name, value, "a str")
+    plain = str.__str__(value)
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            raise _refuse(name, value, "text that UTF-8 can encode") from None
+    return plain
+
+
+def flag(name: str, value: object) -> bool:
+    """Return ``True`` or ``False``.
+
+    >>> flag("create", True)
+    True
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise _refuse(name, value, "True or False")
+    return bool(value)
+
+
+def function(name: str, value: object) -> object:
+    """Return what can be called."""
+    if not callable(value):
+        raise _refuse(name, value, "a function")
+    return value
+
+
+def checked(method: Callable[P, R]) -> Callable[P, R]:
+    """Check the arguments of a public function against its annotations, before its body runs.
+
+    Checked are ``str``, ``int``, ``float``, ``bool``, ``Literal``, classes and callables, each with ``None`` where the
+    annotation allows ``None``. Everything else (a union of kinds, an iterable) is for the body to check.
+    """
+    signature = inspect.signature(method)
+
+    @functools.cache
+    def checks() -> dict[str, Check]:
+        hints = get_type_hints(method)
+        found = {name: _check_of(hints[name]) for name in signature.parameters if name in hints}
+        return {name: check for name, check in found.items() if check is not None}
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            message = f"{method.__name__}(): {error}"
+            raise InvalidArgument(message) from None
+        for name, check in checks().items():
+            if name in given.arguments:
+                given.arguments[name] = check(name, given.arguments[name])
+        return method(*given.args, **given.kwargs)
+
+    return wrapped
+
+
+def _check_of(hint: object) -> Check | None:
+    """Return the check for an annotation; ``None`` for one that only the body can check."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return _one_of(parts)
+    if origin in (Union, types.UnionType):
+        rest = [part for part in parts if part is not type(None)]
+        check = _check_of(rest[0]) if len(rest) == 1 else None
+        return None if check is None or len(rest) == len(parts) else _or_none(check)
+    if origin is Callable:
+        return function
+    return _instance_of(hint) if isinstance(hint, type) and hint is not object and origin is None else None
+
+
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _one_of(choices: tuple[object, ...]) -> Check:
+    def check(name: str, value: object) -> object:
+        for choice in choices:
+            if type(value) is type(choice) and value == choice:
+                return value
+        raise _refuse(name, value, " or ".join(map(repr, choices)))
+
+    return check
+
+
+def _instance_of(kind: type) -> Check:
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise _refuse(name, value, f"of {kind.__name__}")
+        return value
+
+    return check
+
+
+_PLAIN: dict[object, Check] = {str: text, int: whole, float: number, bool: flag}
 
 
 def listed(records: object) -> list[Record]:
