@@ -15,6 +15,8 @@ from types import FrameType
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.fixtures"]
+
 # What is counted must not depend on how many tests came before: numba has tests of its own.
 os.environ.setdefault("ONCELOG_FAST", "0")
 

@@ -1,41 +1,13 @@
-"""Places for inboxes: SQLite in a file, PostgreSQL and Redis as servers that the tests of one process share."""
+"""Places for inboxes: SQLite in a file, PostgreSQL and Redis as servers."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.inbox.places import DRIVERS, AnyPlace, Place, RedisPlace, redis_server
-from tests.queue.servers import postgresql
-
-_schemas = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Return the URL of a PostgreSQL server."""
-    with postgresql() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def redis_socket() -> Iterator[Path]:
-    """Return the socket of a Redis server."""
-    with redis_server() as socket:
-        yield socket
-
-
-@pytest.fixture
-def postgres_url(server: str) -> str:
-    """Return the URL of a schema that nobody else uses."""
-    schema = f"test_{next(_schemas)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return f"{server}&options=-csearch_path%3D{schema}"
+from tests.inbox.places import DRIVERS, AnyPlace, Place, RedisPlace
 
 
 def make(driver: str, request: pytest.FixtureRequest, folder: Path) -> AnyPlace:

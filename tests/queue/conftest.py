@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 from oncelog.connect import Database
 from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
-from tests.queue.servers import postgresql
 
 Opener = Callable[[], Database]
 
@@ -61,23 +59,10 @@ class World:
             self.clock.close()
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """Return the URL of a PostgreSQL server that the tests of one process share."""
-    with postgresql() as url:
-        yield url
-
-
-_schemas = itertools.count()
-
-
 @pytest.fixture
-def postgres_state(server: str) -> str:
+def postgres_state(postgres_server: str, postgres_schema: str) -> str:
     """Return the URL of a schema that nobody else uses; what is in it comes before PostgreSQL's own functions."""
-    schema = f"test_{next(_schemas)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}".encode())
-    return f"{server}&options=-csearch_path%3D{schema},pg_catalog"
+    return f"{postgres_server}&options=-csearch_path%3D{postgres_schema},pg_catalog"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -20,10 +20,11 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.pollingDelay": "10ms",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 } | ({"spark.jars": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {})
-"""What makes a session start and end quickly; and the driver that other tests need, who are given the same JVM."""
+"""A session that starts and ends quickly, with PostgreSQL's driver for Java (Debian: libpostgresql-jdbc-java)."""
 
 
 class Shop:

@@ -1,0 +1,104 @@
+"""The servers that the tests of several rooms share. Each is real, and starts when the first test asks for it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.seaweedfs import SeaweedFS
+    from oncelog.storage.bucket.bucket import Bucket
+
+_schemas = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """Yield a real S3 server. Tests share it; each test has a prefix of its own."""
+    from benchmarks.seaweedfs import SeaweedFS
+
+    server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def bucket_url(seaweedfs: SeaweedFS, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of an empty prefix on the S3 server. Credentials are in the environment."""
+    from benchmarks.seaweedfs import BUCKET
+
+    for name, value in seaweedfs.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{abs(hash(request.node.nodeid)):x}"
+
+
+@pytest.fixture
+def bucket(bucket_url: str) -> Bucket:
+    """Return a bucket on the S3 server."""
+    from oncelog.storage.bucket.bucket import Bucket
+
+    return Bucket.connect(bucket_url, {})
+
+
+@pytest.fixture
+def memory_bucket() -> Bucket:
+    """Return a bucket in memory, as obstore itself has it."""
+    from obstore.store import MemoryStore
+
+    from oncelog.storage.bucket.bucket import Bucket
+
+    return Bucket(MemoryStore(), "s3://memory")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Yield the URL of a real PostgreSQL server."""
+    from tests.servers import postgresql
+
+    with postgresql() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_schema(postgres_server: str) -> str:
+    """Return the name of a new, empty schema on the PostgreSQL server."""
+    import psycopg
+
+    schema = f"test_{next(_schemas)}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}".encode())
+    return schema
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str, postgres_schema: str) -> str:
+    """Return the URL of a new, empty schema on the PostgreSQL server."""
+    return f"{postgres_server}&options=-csearch_path%3D{postgres_schema}"
+
+
+@pytest.fixture(scope="session")
+def redis_socket() -> Iterator[Path]:
+    """Yield the socket of a real Redis server."""
+    from tests.inbox.places import redis_server
+
+    with redis_server() as socket:
+        yield socket
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Yield a Spark session on two cores whose tasks are tried three times."""
+    from oncelog.spark.session import session
+    from tests.spark.jobs import CONF
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    started = session.start("tests", "local[2,3]", CONF, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
+    yield started
+    started.stop()

@@ -1,0 +1,284 @@
+"""A pipeline takes each record through once, whatever is sent again, and whenever it is cut short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as ds
+import pytest
+
+from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.spark.pipeline import check, check_with_spark, history, jobs
+from oncelog.spark.pipeline.history import History
+from oncelog.spark.pipeline.pipeline import Pipeline
+from oncelog.spark.report import report
+from tests.spark.pipeline.shop import Shop, orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OVERWRITING = "spark.sql.sources.partitionOverwriteMode"
+
+pytestmark = pytest.mark.xdist_group("pipeline")
+
+
+def test_each_record_goes_through_once(shop: Shop, spark: SparkSession) -> None:
+    """Retries within a file and across files and runs are recognised; what is new goes through; the figures say so."""
+    shop.send(*orders(0, 5), ("o1", 10))
+    shop.send(*orders(3, 8))
+    first = shop.run(spark)
+    assert (first.attempts, first.stored, first.duplicates, first.conflicts, first.exported) == (11, 8, 3, 0, 8)
+    again = shop.run(spark)
+    assert (again.rows, again.stored, again.exported) == (0, 8, 8)
+    shop.send(*orders(6, 10))
+    more = shop.run(spark)
+    assert (more.rows, more.attempts, more.stored, more.duplicates, more.exported) == (4, 15, 10, 5, 10)
+    assert shop.ids() == sorted(f"o{number}" for number in range(10))
+    assert sorted(row["order_id"] for row in shop.sent_on()) == shop.ids()
+    assert [row["position"] for row in shop.sent_on()] == list(range(10))
+    assert all(row["amount"] == int(row["order_id"][1:]) * 10 for row in shop.sent_on())
+
+
+def test_conflict_is_put_aside_and_the_rest_goes_on(shop: Shop, spark: SparkSession) -> None:
+    """One id for two orders stops nothing: the first stands, the other can be looked at."""
+    shop.send(*orders(0, 3))
+    shop.send(("o1", 999), ("o3", 30))
+    outcome = shop.run(spark)
+    assert (outcome.stored, outcome.duplicates, outcome.conflicts) == (4, 0, 1)
+    assert dict(shop.stored())["o1"] == {"order_id": "o1", "amount": 10}
+    assert shop.stored("conflicts.orders") == [("o1", {"order_id": "o1", "amount": 999})]
+
+
+def test_conflict_may_stop_the_pipeline(shop: Shop, spark: SparkSession) -> None:
+    """With ``on_conflict = "error"`` the batch is refused whole, and who runs it reads why in one line."""
+    shop.change(('name = "orders"\n[sink]', 'name = "orders"\non_conflict = "error"\n[sink]'))
+    shop.send(*orders(0, 3))
+    shop.send(("o1", 999), ("o3", 30))
+    with pytest.raises(InvalidArgument, match="taken by other content") as caught:
+        shop.run(spark)
+    assert "\n" not in str(caught.value)
+    assert shop.ids() == ["o0", "o1", "o2"]
+
+
+def test_source_that_breaks_is_told_in_one_line(shop: Shop, spark: SparkSession) -> None:
+    """What Spark says in a page of stack traces is one error of Oncelog's, which says where the rest is."""
+    shop.send(*orders(0, 3))
+    shop.change(("SELECT order_id, amount", "SELECT raise_error('broken') AS order_id, amount"))
+    with pytest.raises(OncelogError, match="broken"):
+        shop.run(spark)
+
+
+def test_batches_done_but_not_noted_are_done_again_without_effect(shop: Shop, spark: SparkSession) -> None:
+    """Killed between the end of a batch and Spark's note of it, in both legs: the same result of each."""
+    shop.send(*orders(0, 4))
+    shop.send(*orders(4, 7), ("o0", 1))
+    shop.run(spark)
+    before, out = shop.stored(), shop.sent_on()
+    aside = shop.stored("conflicts.orders")
+    assert len(aside) == 1
+    shop.forget("into-log")
+    shop.forget("out-of-log")
+    shop.run(spark)
+    assert shop.stored() == before
+    assert shop.sent_on() == out
+    assert shop.stored("conflicts.orders") == aside
+
+
+def test_lost_checkpoint_costs_time_not_records(shop: Shop, spark: SparkSession) -> None:
+    """With all of Spark's notes gone, everything is read again, and recognised by its ids."""
+    shop.send(*orders(0, 4))
+    shop.send(*orders(2, 6))
+    shop.run(spark)
+    before = shop.stored()
+    shop.lose(".oncelog", "out")
+    outcome = shop.run(spark)
+    assert shop.stored() == before
+    assert (outcome.rows, outcome.stored, outcome.duplicates) == (8, 0, 8)
+    assert [row["position"] for row in shop.sent_on()] == list(range(6))
+
+
+def test_delta_knows_a_batch_again_and_not_one_of_a_lost_checkpoint(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Done again, a batch is the same transaction; of a query that begins again, one that Delta must not skip."""
+    seen: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        Pipeline, "_write_folder", lambda self, rows, batch: seen.append(self._transaction(rows, batch))
+    )
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.run(spark)
+    shop.lose(".oncelog")
+    shop.run(spark)
+    assert [one["txnVersion"] for one in seen] == ["0", "0", "0"]
+    assert seen[0] == seen[1] != seen[2]
+    assert "None" not in seen[0]["txnAppId"]
+
+
+def test_identity_by_expression(shop: Shop, spark: SparkSession) -> None:
+    """An id may be computed from several columns."""
+    shop.change(('column = "order_id"', "expression = \"concat(order_id, '/', amount)\""))
+    shop.send(("a", 1), ("a", 2), ("a", 1))
+    assert shop.run(spark).stored == 2
+    assert shop.ids() == ["a/1", "a/2"]
+
+
+def test_identity_by_content(shop: Shop, spark: SparkSession) -> None:
+    """Equal rows are one, also without any id, also in a later batch."""
+    shop.change(('column = "order_id"', "content = true"))
+    shop.send(("a", 1), ("a", 2), ("a", 1))
+    shop.send(("a", 2), ("b", 1))
+    assert shop.run(spark).stored == 3
+    assert sorted(str(value) for _, value in shop.stored()) == [
+        "{'order_id': 'a', 'amount': 1}",
+        "{'order_id': 'a', 'amount': 2}",
+        "{'order_id': 'b', 'amount': 1}",
+    ]
+
+
+def test_batch_replaces_itself_whatever_folders_its_rows_go_to(shop: Shop, spark: SparkSession) -> None:
+    """Done again after midnight, a batch by the day of writing leaves nothing behind, however Spark is set."""
+    shop.change(('path = "out"', 'path = "out"\nsql = "SELECT position, uuid() AS d FROM log"\npartition_by = ["d"]'))
+    shop.send(*orders(0, 4))
+    spark.conf.set(OVERWRITING, "dynamic")
+    try:
+        shop.run(spark)
+        shop.forget("out-of-log")
+        shop.run(spark)
+    finally:
+        spark.conf.unset(OVERWRITING)
+    assert [row["position"] for row in shop.sent_on()] == list(range(4))
+
+
+def test_sink_may_be_another_log(shop: Shop, spark: SparkSession) -> None:
+    """From log to log, records keep their ids; a batch that is copied again is recognised."""
+    shop.change(
+        (
+            'format = "parquet"\npath = "out"',
+            'format = "oncelog"\noptions = { url = "data", log = "copy", create = true }',
+        )
+    )
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    assert shop.ids("copy") == shop.ids()
+    shop.forget("out-of-log")
+    shop.send(*orders(2, 6))
+    shop.run(spark)
+    assert shop.ids("copy") == shop.ids() == sorted(f"o{number}" for number in range(6))
+
+
+def test_sink_takes_what_sql_makes_of_the_log(shop: Shop, spark: SparkSession) -> None:
+    """What goes on may be other columns, in folders by one of them."""
+    shop.change(('path = "out"', 'path = "out"\nsql = "SELECT position, record.amount * 2 AS twice, id FROM log"'))
+    shop.change(('path = "out"', 'path = "out"\npartition_by = ["id"]'))
+    shop.send(*orders(0, 3))
+    shop.run(spark)
+    assert [row["twice"] for row in shop.sent_on()] == [0, 20, 40]
+    assert (shop.folder / "out" / "batch=0000000000" / "id=o1").is_dir()
+
+
+def test_schema_that_was_taken_from_files_stays(shop: Shop, spark: SparkSession) -> None:
+    """Were it taken anew from later files, an amount could become text, and every retry a conflict."""
+    shop.change(('schema = "order_id STRING, amount LONG, attempt LONG"\n', ""))
+    shop.send(*orders(0, 3))
+    shop.run(spark)
+    (shop.folder / "incoming" / "later.json").write_text('{"order_id": "x", "amount": 1.5, "attempt": 1}\n')
+    shop.send(*orders(1, 3))
+    outcome = shop.run(spark)
+    assert (outcome.duplicates, outcome.conflicts) == (2, 0)
+
+
+def test_history_tells_what_became_of_each_batch(shop: Shop, spark: SparkSession) -> None:
+    """The report of a pipeline that was killed and went on counts each batch once."""
+    shop.send(*orders(0, 4))
+    shop.send(*orders(2, 6))
+    outcome = shop.run(spark)
+    kept = shop.folder / ".oncelog" / "orders" / "history.jsonl"
+    events = list(History(kept))
+    cut = [event for event in events if not isinstance(event, history.Ended)]
+    assert history.kills([*cut, history.Started(at_us=1, stored=6, conflicts=0)]) == [cut[-1].at_us]
+    assert history.kills(events) == []
+    assert [(one.stored, one.duplicates) for one in history.settled(events)] == [(4, 0), (2, 2)]
+    with kept.open("ab") as file:
+        file.write(b'{"type":"batch","leg"')  # a kill in the middle of a line
+    assert list(History(kept)) == events
+    page = report.of_run(outcome, events)
+    assert "What came in" in page
+    assert "stored: 4" in page
+    assert history.recent([*cut, *events]) == [*cut, *events]  # a run that was cut short, and the one that went on
+    assert history.recent([*events, *cut]) == cut
+
+
+WRONG = [
+    ("amount LONG,", "amount LNG,", "source.schema", 5, ""),
+    ("SELECT order_id, amount", "SELECT order_id, amont", "transform.sql", 8, "amount"),
+    (
+        'sql = "SELECT order_id, amount FROM source"',
+        'sql = "SELECT order_id amount, FROM source"',
+        "transform.sql",
+        8,
+        "",
+    ),
+    ('column = "order_id"', 'column = "oder_id"', "identity.column", 10, "order_id"),
+    ('column = "order_id"', 'expression = "concat(order_id, amont)"', "identity.expression", 10, "amount"),
+    ('url = "data"', 'url = "data"\nvalue = "vaule"', "log.value", 13, "order_id, amount"),
+    ('url = "data"', 'url = "data"\ncolumns = { type = "kind" }', "log.columns.type", 13, "order_id, amount"),
+    ('path = "out"', 'path = "out"\nsql = "SELECT record.amout FROM log"', "sink.sql", 17, ""),
+    ('path = "out"', 'path = "out"\npartition_by = ["amont"]', "sink.partition_by", 17, "amount"),
+    ("SELECT order_id, amount", "SELECT order_id, amount AS position", "sink", 14, "log_position"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "key", "line", "hint"), WRONG, ids=[f"{w[2]}:{w[1][:40]}" for w in WRONG])
+def test_spark_finds_the_rest_of_the_mistakes(  # noqa: PLR0917
+    shop: Shop, spark: SparkSession, good: str, bad: str, key: str, line: int, hint: str
+) -> None:
+    """Columns that are not there, and SQL that is wrong, are found on their line before anything runs."""
+    shop.change((good, bad))
+    given, mistakes = check.check(shop.spec)
+    assert given is not None
+    assert mistakes == [] or given.source.path is not None
+    _, found = check_with_spark.check(shop.spec, given, spark)
+    assert [(one.key, one.line) for one in found] == [(key, line)]
+    assert hint in (found[0].suggestion or "")
+
+
+def test_right_spec_has_no_mistakes_for_spark(shop: Shop, spark: SparkSession) -> None:
+    """And tells the columns of the records."""
+    given, _ = check.check(shop.spec)
+    assert given is not None
+    assert check_with_spark.check(shop.spec, given, spark) == ("struct<order_id:string,amount:bigint>", [])
+
+
+# Jobs of one line.
+
+
+def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
+    """Files in, once, however often; the log out, as often as wanted, into a folder that is free."""
+    shop.send(*orders(0, 5), ("o1", 10))
+    url, out = (shop.folder / "data").as_uri(), shop.folder / "exported"
+    incoming = jobs.Files(str(shop.folder / "incoming"))
+    first = jobs.ingest(incoming, url, "orders", id="order_id", create=True, spark=spark)
+    assert (first.rows, first.stored, first.conflicts) == (6, 5, 1)  # another attempt is other content
+    shop.send(*orders(3, 8))
+    again = jobs.ingest(incoming, url, "orders", id="order_id", spark=spark)
+    assert (again.rows, again.stored) == (11, 3)
+    (out / "_temporary").mkdir(parents=True)  # as an export leaves it that was killed
+    files = jobs.Files(str(out), "parquet")
+    assert jobs.export(url, "orders", files, schema="order_id STRING, amount LONG", spark=spark) == 8
+    rows = ds.dataset(str(out), format="parquet").to_table().to_pylist()
+    assert sorted((row["position"], row["order_id"]) for row in rows) == sorted(
+        (number, id) for number, (id, _) in enumerate(shop.stored())
+    )
+    with pytest.raises(InvalidArgument, match="is there already"):
+        jobs.export(url, "orders", files, spark=spark)
+    assert jobs.export(url, "orders", jobs.Files(str(out), "json"), overwrite=True, spark=spark) == 8
+
+
+def test_ingest_without_ids_goes_by_content(shop: Shop, spark: SparkSession) -> None:
+    """Equal rows are one; the log is made for that."""
+    (shop.folder / "day.csv").write_text("a,b\n1,2\n1,2\n3,4\n")
+    url = (shop.folder / "data").as_uri()
+    done = jobs.ingest(jobs.Files(str(shop.folder / "day.csv")), url, "plain", id=None, create=True, spark=spark)
+    assert (done.rows, done.stored) == (3, 2)
