@@ -87,9 +87,11 @@ class Database(Handle):
         found = []
         for key in self._storage.homes():
             home = self._storage.home(key)
-            if home.exists(version_key(1)):
+            manifests = Manifests(home, self._clock)
+            is_there = home.exists(version_key(1))
+            if is_there or manifests.is_lost(copying=True):
                 name = names.of_key(key)
-                known = Manifests(home, self._clock).newest() if name is None else None
+                known = manifests.newest() if name is None and is_there else None
                 found.append(known.manifest.name if known is not None else name or key)
         return sorted(found)
 
@@ -104,8 +106,10 @@ class Database(Handle):
         self._check_usable()
         to._check_usable()
         source = self._storage.home(names.home_key(names.check(name)))
-        known = Manifests(source, self._clock).newest()
+        manifests = Manifests(source, self._clock)
+        known = manifests.newest()
         if known is None:
+            manifests.check_not_lost()
             message = f"there is no log {name!r} to copy"
             raise NotFound(message)
         wanted = names.check(name if rename is None else rename)

@@ -107,6 +107,57 @@ def test_folder_that_is_not_a_log(tmp_path: Path, db: Database) -> None:
     assert (folder / "holiday.jpg").read_bytes() == b"mine"
 
 
+def _put_away(home: Path, aside: Path, *names: str) -> None:
+    for name in names:
+        (aside / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).rename(aside / name)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    "lost",
+    [("manifest",), ("manifest", "bodies"), (f"manifest/{1:020d}",), (f"manifest/{1:020d}", f"manifest/{2:020d}")],
+)
+def test_records_without_a_manifest_are_not_taken_for_an_empty_log(
+    tmp_path: Path, home: Path, lost: tuple[str, ...], *, sealed: bool
+) -> None:
+    """A new log over the old segments could not be appended to, and its upkeep would delete the old log's files."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        if sealed:
+            db.log("orders").seal()
+    _put_away(home, tmp_path / "aside", *lost)
+    with oncelog.connect(tmp_path.as_uri()) as db, oncelog.connect("memory://") as other:
+        other.log("orders", create=True)
+        for use in (
+            lambda: db.log("orders"),
+            lambda: db.log("orders", create=True),
+            lambda: db.log("conflicts.orders"),
+            lambda: db.streams("orders", create=True),
+            lambda: db.copy("orders", other),
+            lambda: db.delete("orders"),
+        ):
+            refused(use, "manifest", "restore it from a copy", error=CorruptionError)
+        assert db.logs() == ([] if sealed and "bodies" in lost else ["orders"])
+        if not (sealed and "bodies" in lost):
+            refused(lambda: other.copy("orders", db), "manifest", "restore it from a copy", error=CorruptionError)
+    _put_away(tmp_path / "aside", home, *lost)
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        assert_unharmed(db)
+
+
+def test_a_creation_that_was_cut_short_is_no_lost_log(tmp_path: Path, home: Path, db: Database) -> None:
+    """The first version's body is stored before the version: killed between them, the log is created again."""
+    shutil.rmtree(home)
+    with oncelog.connect((tmp_path / "other").as_uri()) as other:
+        other.log("orders", create=True)
+    shutil.copytree(tmp_path / "other" / "logs" / "orders" / "bodies", home / "bodies")
+    assert db.logs() == []
+    refused(lambda: db.log("orders"), "create=True", error=NotFound)
+    with db.log("orders", create=True).writer() as writer:
+        writer.append(b"before", id="before")
+    assert_unharmed(db)
+
+
 def test_strangers_among_the_logs(home: Path, db: Database) -> None:
     """Folders and files that no log could have are passed over, not stumbled over."""
     for stranger in ("lost+found", "my photos", ".Trash-0", "été", "empty"):

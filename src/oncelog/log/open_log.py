@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.format.manifest import Manifest
 from oncelog.log.ingest.conflicts import ConflictManifests
 from oncelog.log.log import Log
@@ -12,7 +12,7 @@ from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.names import CONFLICTS
 from oncelog.settings import LogSettings
-from oncelog.storage.base import LogHome
+from oncelog.storage.base import REMOVING, LogHome
 
 
 def open_log(
@@ -30,7 +30,10 @@ def open_log(
     manifests = Manifests(home, clock)
     wanted = settings_module.check(settings) if settings is not None else None
     known = manifests.newest()
+    if known is None:
+        manifests.check_not_lost()
     if known is None and create:
+        _refuse_while_removed(name, home)
         home.probe()
         known = (
             manifests.create(
@@ -52,10 +55,18 @@ def open_log(
     return Log(name, home, manifests, known, clock, policies=policies)
 
 
+def _refuse_while_removed(name: str, home: LogHome) -> None:
+    if home.exists(REMOVING):
+        message = f"log {name!r} is being deleted; if nobody is at it any more, delete it again, then create it"
+        raise Unavailable(message)
+
+
 def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> Log:
     """Open the rows that were put aside by who ingested into the log whose home this is, as a log to be read."""
     manifests = ConflictManifests(home, clock)
     known = manifests.newest()
+    if known is None:
+        manifests.check_not_lost()
     if create or known is None:
         of = name.removeprefix(CONFLICTS)
         message = f"{name!r} holds what conflicts with log {of!r}, " + (

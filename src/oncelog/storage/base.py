@@ -159,6 +159,10 @@ class LogHome(Protocol):
         """Return how many entries of an open segment can be read now; 0 when there is no such segment."""
         ...
 
+    def has_segments(self) -> bool:
+        """Tell whether blocks of any segment are here, whatever the log's manifest says."""
+        ...
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks; one that is not there is no error. Buffers already read stay valid."""
         ...

@@ -174,6 +174,11 @@ class MemoryHome:
             state = self._segments.get(segment)
             return state.entries[-1] if state is not None and state.entries else 0
 
+    def has_segments(self) -> bool:
+        """Tell whether a segment was started and not removed."""
+        with self._lock:
+            return any(state.blocks for state in self._segments.values())
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. That it was fenced is remembered."""
         with self._lock:

@@ -162,6 +162,10 @@ class FaultyHome:
         """Return how many entries of an open segment can be read now."""
         return self._storage.call("visible", self._key, lambda: self._inner.visible(segment))
 
+    def has_segments(self) -> bool:
+        """Look for segments."""
+        return self._storage.call("has_segments", "", self._inner.has_segments)
+
     def remove_segment(self, segment: int) -> None:
         """Remove a segment."""
         self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))

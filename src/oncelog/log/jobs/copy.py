@@ -64,6 +64,7 @@ class Copy:
         before = there.newest()
         self._check(before, known.manifest, name)
         if before is None:
+            there.check_not_lost(copying=True)
             self._target.probe()
         self._look_for_made(there, before)
         _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))

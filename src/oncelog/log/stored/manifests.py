@@ -25,11 +25,13 @@ from oncelog.format.manifest import (
     encode_page,
     encode_version,
 )
-from oncelog.storage.base import LogHome
+from oncelog.storage.base import REMOVING, LogHome
 
 BODIES_KEPT = 16
 """A reader that found a version has that many more of them to fetch its body in, else it looks for a newer one."""
 
+_OF_LOGS = ("manifest/", "bodies/", "pages/", "segments/")
+_OF_COPIES = ("sealed/", "dedup_snapshot/")
 
 _T = TypeVar("_T")
 
@@ -189,6 +191,31 @@ class Manifests:
             return self.version(known.version).nonce == known.nonce
         except NotFound:
             return False
+
+    def check_not_lost(self, *, copying: bool = False) -> None:
+        """Raise ``CorruptionError`` when the manifest of a log that was here is lost. See ``is_lost``."""
+        if self.is_lost(copying=copying):
+            message = (
+                f"{self._home.location('manifest')} is missing, and records of a log are beside it: restore it from a "
+                "copy; to begin a new log here, move what is there away first"
+            )
+            raise CorruptionError(message)
+
+    def is_lost(self, *, copying: bool = False) -> bool:
+        """Tell whether a log was here and its manifest is gone: a new log must not begin over its records.
+
+        With ``copying``, files that an unfinished copy to this place has stored are no evidence of a log.
+        """
+        if not self._has_remains(copying=copying) or self._home.exists(REMOVING):
+            return False
+        return not self._newest_number(0) and self._has_remains(copying=copying)  # else created or deleted meanwhile
+
+    def _has_remains(self, *, copying: bool) -> bool:
+        """Tell whether anything is stored that only a log with a manifest, or a copy, stores."""
+        prefixes = _OF_LOGS if copying else (*_OF_LOGS, *_OF_COPIES)
+        first = f"bodies/{1:020d}-"  # may be of a log whose creation was cut short
+        keys = self._home.list("")
+        return any(key.startswith(prefixes) and not key.startswith(first) for key in keys) or self._home.has_segments()
 
     def is_there(self, known: Known) -> bool:
         """Tell whether the log that a manifest was read of is still there: versions go only with it."""

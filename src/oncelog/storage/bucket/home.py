@@ -285,6 +285,10 @@ class ObjectHome:
         self._seen[segment] = max(found, self._seen.get(segment, found))
         return found
 
+    def has_segments(self) -> bool:
+        """Tell whether there is a block or a fence."""
+        return bool(self._listed("segments/"))
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. Fences stay: a writer that slept must not find a freed number."""
         for key, size_bytes in self._listed(_segment_prefix(segment)):

@@ -30,7 +30,7 @@ from oncelog.storage.keys import check_home_key, is_home_key
 from oncelog.storage.local import lock
 from oncelog.storage.local.disk import Disk, RealDisk, close_quietly, explain
 from oncelog.storage.local.lock import LocalClaim
-from oncelog.storage.local.objects import LOCK, PUBLISHED, TORN, Folders, Objects
+from oncelog.storage.local.objects import BLOCKS_SUFFIX, LOCK, PUBLISHED, SEGMENTS, TORN, Folders, Objects
 from oncelog.storage.local.published import Publisher, read_published
 from oncelog.storage.local.recovery import recover, whole_blocks
 from oncelog.storage.local.segment_reader import SegmentReader, segment_path
@@ -222,6 +222,16 @@ class LocalHome:
     def visible(self, segment: int) -> int:
         """Return how many entries of an open segment can be read now."""
         return self._reader.visible(segment)
+
+    def has_segments(self) -> bool:
+        """Tell whether there is a segment's file."""
+        folder = self._path / SEGMENTS
+        try:
+            return any(name.endswith(BLOCKS_SUFFIX) for name, _ in self._disk.list_directory(folder))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise explain(error, folder) from error
 
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's file, if it is there. What recovery cut off it stays, for people to look at."""
