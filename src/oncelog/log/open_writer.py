@@ -47,7 +47,7 @@ def open_writer(
             watch=watch,
             seen=seen,
             hasher=record_identities.hasher_of(known.manifest),
-            uptime=Uptime(clock, uptime_us),
+            uptime=Uptime(clock, uptime_us, looks=not home.exclusive),
             settings=settings,
             clock=clock,
             watermark=watermark,

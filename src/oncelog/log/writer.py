@@ -108,7 +108,7 @@ class Writer(Producing):
             absorb=self._absorb,
         )
         self._watch = watch
-        watch.serve(self._let_go, lambda: self._committer.error is not None)
+        watch.serve(self._let_go, lambda: self._committer.error is not None, self._storage_seen)
         sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
         self._produce(sequences, policy)
         self._decider = Decider(
@@ -532,6 +532,11 @@ class Writer(Producing):
             self._end(deadline_us, Closed("this writer is closed"))
         finally:
             self._closed = True
+
+    def _storage_seen(self) -> None:
+        """Note that storage has answered: without that the ids of an idle writer do not age."""
+        with self._committer.changed:
+            self._uptime.seen(self._clock.elapsed_us())
 
     def _let_go(self) -> None:
         """Leave the log to a writer that asked for it; from here on this one is fenced."""

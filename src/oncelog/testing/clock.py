@@ -28,6 +28,7 @@ class SimulatedClock:
         self._lock = threading.Lock()
         self._wall_offset_us = now_us
         self._elapsed_us = 0
+        self._paused_us = 0
         self._random = random.Random(seed)
         self._waiters: list[tuple[threading.Condition, int]] = []
 
@@ -56,6 +57,22 @@ class SimulatedClock:
         with self._lock:
             target_us = self._elapsed_us + round(seconds * 1_000_000)
         self._advance_to(target_us)
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass for everybody but this process, as SIGSTOP or a frozen machine does."""
+        with self._lock:
+            self._paused_us += round(seconds * 1_000_000)
+            self._elapsed_us += round(seconds * 1_000_000)
+        self.advance(0)
+
+    @property
+    def pulse(self) -> tuple[int, int]:
+        """The moment that is now: a simulated process lives whenever it is not paused."""
+        with self._lock:
+            return self._elapsed_us, self._paused_us
+
+    def keep_pulse(self, owner: object) -> None:
+        """Do nothing: the pulse is always known."""
 
     def waiting(self) -> int:
         """Return how many threads wait for time to pass: a test can wait until its threads have got there."""

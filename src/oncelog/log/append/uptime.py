@@ -1,25 +1,32 @@
-"""Up-time: how long the log has had a writer whose storage answered. The age of ids is counted in it."""
+"""Up-time: how long the log has had a living writer whose storage answered. The age of ids is counted in it."""
 
 from __future__ import annotations
 
-from oncelog.clock import Clock
+from oncelog.clock import CREDIT_US, Clock
 
 PATIENCE_US = 1_000_000
-"""A storage that has not answered for so long counts as away, until it does."""
+"""A storage that has not answered a request for so long counts as away, until it answers."""
 
 
 class Uptime:
-    """Goes on from where the log's last writer left off, and stands still while storage is away.
+    """Continues from where the log's last writer left off, and stands still while writer or storage is away.
 
-    So neither an outage nor a clock that jumps ages the window: retries arrive exactly when an outage ends. Guarded by
-    the committer's lock.
+    So neither an outage, nor a pause of the process, nor a clock that jumps ages the window: retries arrive exactly
+    when an outage ends. Each sign of life is good for ``CREDIT_US`` at most. Signs of the process are the beats of the
+    clock's pulse. With ``looks``, storage must give signs too: every answer to a request is one (``answered``,
+    ``seen``), and somebody asks it every second, so that an idle writer also notices an outage.
+
+    Guarded by the committer's lock. Moments inside are *lived* time: elapsed time without the pauses.
     """
 
-    def __init__(self, clock: Clock, start_us: int) -> None:
+    def __init__(self, clock: Clock, start_us: int, *, looks: bool = False) -> None:
+        clock.keep_pulse(self)
         self._clock = clock
-        self._offset_us = start_us - clock.elapsed_us()
+        lived_us = self._lived_us(clock.elapsed_us())
+        self._offset_us = start_us - lived_us
         self._stopped_us: int | None = None
-        self._asked_us: dict[int, int] = {}  # the requests that are not answered, oldest first, and their moments
+        self._asked_us: dict[int, tuple[int, int]] = {}  # unanswered requests, oldest first: elapsed, lived
+        self._sign_us = lived_us if looks else None  # when storage answered last
         self._requests = 0
         self._stamped_us = start_us
 
@@ -31,10 +38,20 @@ class Uptime:
         """Return the up-time of the log at this moment, which is now."""
         if self._stopped_us is not None:
             return self._stopped_us
+        beat_us, paused_us = self._clock.pulse
+        if elapsed_us - beat_us > CREDIT_US:
+            elapsed_us = beat_us + CREDIT_US
+        lived_us = elapsed_us - paused_us
         if self._asked_us:
-            oldest_us = next(iter(self._asked_us.values()))
-            return min(elapsed_us, oldest_us + PATIENCE_US) + self._offset_us
-        return elapsed_us + self._offset_us
+            lived_us = min(lived_us, next(iter(self._asked_us.values()))[1] + PATIENCE_US)
+        if self._sign_us is not None:
+            lived_us = min(lived_us, self._sign_us + CREDIT_US)
+        return lived_us + self._offset_us
+
+    def _lived_us(self, elapsed_us: int) -> int:
+        """Return how much of the elapsed time this process lived. ``at`` spells the same out: every append calls it."""
+        beat_us, paused_us = self._clock.pulse
+        return (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
 
     def stamp_us(self) -> int:
         """Return the up-time for a block: never less than the one before had, whatever fails meanwhile."""
@@ -44,7 +61,7 @@ class Uptime:
     def ask(self, elapsed_us: int) -> int:
         """Note that storage is asked for something, now; return the number of the request."""
         self._requests += 1
-        self._asked_us[self._requests] = elapsed_us
+        self._asked_us[self._requests] = elapsed_us, self._lived_us(elapsed_us)
         return self._requests
 
     def failed(self, request: int) -> None:
@@ -52,21 +69,36 @@ class Uptime:
 
         Where a block was begun since, while others were in flight, from the moment of that.
         """
-        asked_us = self._asked_us.pop(request, self._clock.elapsed_us())
+        now_us = self._clock.elapsed_us()
+        standing_us = self.at(now_us)
+        _, asked_us = self._asked_us.pop(request, (now_us, self._lived_us(now_us)))
         if self._stopped_us is None:
-            self._stopped_us = max(asked_us + self._offset_us, self._stamped_us)
+            self._stopped_us = max(min(asked_us + self._offset_us, standing_us), self._stamped_us)
 
-    def answered(self, request: int, now_us: int, *, stored: bool = True) -> None:
-        """Go on from where it stood: storage has answered. If it has ``stored`` nothing, an outage goes on too."""
-        asked_us = self._asked_us[request]
-        if now_us - asked_us <= PATIENCE_US and len(self._asked_us) == 1 and self._stopped_us is None:
-            self._asked_us.clear()
+    def answered(self, request: int, elapsed_us: int, *, stored: bool = True) -> None:
+        """Continue from where it stood: storage has answered. If it has ``stored`` nothing, an outage continues too."""
+        prompt = elapsed_us - self._asked_us[request][0] <= PATIENCE_US
+        if prompt and len(self._asked_us) == 1 and self._stopped_us is None and self._sign_us is None:
+            del self._asked_us[request]
             return  # nothing stood still
-        stood_us = self.at(now_us)
+        standing_us = self.at(elapsed_us)
         del self._asked_us[request]
-        # Those that still hang go on hanging: none of the time from here on counts before they are answered too.
-        if self._asked_us:
-            self._asked_us = {other: max(moment, now_us - PATIENCE_US) for other, moment in self._asked_us.items()}
         if stored:
             self._stopped_us = None
-        self._offset_us = stood_us - now_us if self._stopped_us is None else self._offset_us
+        self._resume(elapsed_us, standing_us)
+
+    def seen(self, elapsed_us: int) -> None:
+        """Note that storage has answered somebody who only looked, now. What it has not stored stays an outage."""
+        self._resume(elapsed_us, self.at(elapsed_us))
+
+    def _resume(self, elapsed_us: int, standing_us: int) -> None:
+        """Count from here on, unless an outage continues: storage has given a sign of life."""
+        lived_us = self._lived_us(elapsed_us)
+        if self._sign_us is not None:
+            self._sign_us = lived_us
+        if self._stopped_us is not None:
+            return
+        # Requests that still hang keep hanging: no time from here on counts before they are answered too.
+        since_us = lived_us - PATIENCE_US
+        self._asked_us = {other: (at, max(asked, since_us)) for other, (at, asked) in self._asked_us.items()}
+        self._offset_us = standing_us - lived_us

@@ -97,6 +97,7 @@ class Watch:
         self._epoch = epoch
         self._let_go: Callable[[], None] | None = None
         self._has_ended: Callable[[], bool] = lambda: False
+        self._seen: Callable[[], None] = lambda: None
         self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
         self._changed = threading.Condition()
         self._stopping = False
@@ -106,10 +107,13 @@ class Watch:
             with contextlib.suppress(RuntimeError):  # without a thread nobody is answered, and the fence decides
                 self._thread.start()
 
-    def serve(self, let_go: Callable[[], None], has_ended: Callable[[], bool]) -> None:
-        """From now on let go when asked to, as long as the log is this writer's (``has_ended`` tells when not)."""
+    def serve(self, let_go: Callable[[], None], has_ended: Callable[[], bool], seen: Callable[[], None]) -> None:
+        """From now on let go when asked to, as long as the log is this writer's (``has_ended`` tells when not).
+
+        ``seen`` is called whenever storage has answered: an idle writer learns of an outage from nobody else.
+        """
         with self._changed:
-            self._let_go, self._has_ended = let_go, has_ended
+            self._let_go, self._has_ended, self._seen = let_go, has_ended, seen
 
     def _watch(self) -> None:
         self._clear(self._epoch - 1)  # of a holder that was killed, and could not
@@ -128,7 +132,9 @@ class Watch:
 
     def _asked(self) -> bool:
         """Tell whether the log is to be let go now."""
-        if not self._home.exists(request_key(self._epoch)):
+        is_wanted = self._home.exists(request_key(self._epoch))
+        self._seen()
+        if not is_wanted:
             return False
         left_s = (self._until_us - self._clock.elapsed_us()) / 1e6
         if left_s <= 0 and self._let_go is not None:
