@@ -17,6 +17,13 @@ from oncelog.format import columns
 from oncelog.types import Record
 
 
+class Owner:
+    """Somebody who opens producers."""
+
+
+OWNER = Owner()
+
+
 def push(producers: Producers, *sequences: int, name: str = "p", position: int = 0, stored: int = 1 << 62) -> None:
     """Push new sequences, at consecutive positions."""
     for row, sequence in enumerate(sequences):
@@ -53,7 +60,7 @@ def test_sequences_are_given_or_counted_never_both() -> None:
 def test_counting_ends_where_numbers_do() -> None:
     """The highest sequence is followed by none, not by the lowest."""
     producers = Producers()
-    producers.open("p", module.SEQUENCE_MAX)
+    producers.open("p", OWNER, module.SEQUENCE_MAX)
     push(producers, producers.count("p", None))
     with pytest.raises(InvalidArgument, match="under another name"):
         producers.count("p", None)
@@ -62,26 +69,52 @@ def test_counting_ends_where_numbers_do() -> None:
 def test_a_session_that_is_opened_anew_takes_over_what_is_on_its_way() -> None:
     """What is persisted lies below the new H, gaps and all; what is pending is still joined."""
     producers = Producers()
-    producers.open("p")
+    producers.open("p", OWNER)
     push(producers, 0, 1, 5, 6)
     producers.persist({"p": Pushed(5, 2)}, 10)
-    producers.close("p")
-    producers.open("p")
+    producers.close("p", OWNER)
+    producers.open("p", OWNER)
     assert producers.find("p", 3) == UNKNOWN
     assert producers.find("p", 5) == 2
     assert producers.find("p", 6) == 3
     assert producers.count("p", None) == 7
 
 
-def test_a_session_is_shared_by_those_who_have_it_open() -> None:
-    """A second handle must not turn the first one's gap into a duplicate."""
+def test_a_session_has_one_owner() -> None:
+    """Who opens a name has it, until it is closed by its owner, taken by another, or its owner is gone."""
     producers = Producers()
-    producers.open("p")
+    first, second = Owner(), Owner()
+    producers.open("p", first)
+    assert producers.owner("p") is first
+    producers.open("p", second)
+    producers.close("p", first)  # it is not this one's any more
+    assert producers.owner("p") is second
+    producers.close("p", second)
+    assert producers.owner("p") is None
+    producers.open("p", first)
+    del first
+    assert producers.owner("p") is None
+
+
+@pytest.mark.parametrize("limits", [{"inactive_us": 5, "max_producers": 9}, {"inactive_us": 99, "max_producers": 1}])
+def test_an_open_producer_is_never_forgotten(limits: dict[str, int]) -> None:
+    """Neither inactivity nor the cap takes it: its session knows the sequence, and would store a retry again."""
+    producers = Producers()
+    producers.open("p", OWNER)
     push(producers, 7)
-    producers.persist({"p": Pushed(7, 0)}, 10)
-    producers.open("p")
-    with pytest.raises(InvalidArgument, match="never pushed"):
-        producers.find("p", 6)
+    producers.persist({"p": Pushed(7, 0)}, 1)
+    for position, name in enumerate(["q", "r"], start=1):
+        producers.push(name, 1, 1, position, position)
+        producers.persist({name: Pushed(1, position)}, 10)
+        producers.evict(10, **limits, stored_position=position + 1)
+    assert producers.find("p", 7) == 0
+    mark = producers.mark("p")
+    assert mark is not None
+    assert mark.active_us == 10  # what is stored of it counts it as active, too
+    producers.close("p", OWNER)
+    producers.persist({"s": Pushed(1, 3)}, 200)
+    producers.evict(200, **limits, stored_position=4)
+    assert producers.mark("p") is None
 
 
 def test_the_memory_of_a_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

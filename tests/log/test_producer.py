@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from oncelog import limits
 from oncelog.connect import Database
-from oncelog.errors import AppendErrors, Closed, InvalidArgument, PartialOverlap, Unavailable, WriterFenced
+from oncelog.errors import AppendErrors, Closed, InvalidArgument, LogBusy, PartialOverlap, Unavailable, WriterFenced
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.stored import snapshots
@@ -168,6 +169,98 @@ def test_producer_limit_and_inactivity_never_take_the_place_of_the_active() -> N
         assert w.counts().producers_expired == 1
     with log.writer() as w:
         assert w.last_sequence_of("active") == 5
+
+
+@pytest.mark.parametrize("policy", [ProducerPolicy(max_producers=1), ProducerPolicy(inactive_s=5)])
+def test_an_open_producer_is_not_forgotten(policy: ProducerPolicy) -> None:
+    """Its retry, however late, is a duplicate, although others came in between: also for the next writer."""
+    clock = SimulatedClock()
+    log = Database(MemoryStorage(clock=clock), clock).log("orders", LogSettings(producers=policy), create=True)
+    with log.writer(producer="own") as w:
+        named = w.as_producer("named")
+        w.append(b"x", sequence=3)
+        named.append(b"x", sequence=7)
+        for number in range(3):
+            clock.advance(10)
+            w.append(b"x", producer=f"passing-{number}", sequence=0)
+        assert w.append(b"x", sequence=3).duplicate
+        assert named.append(b"x", sequence=7).duplicate
+        w.snapshot()
+        named.close()
+    with log.writer(producer="own") as w:
+        assert w.append(b"x", sequence=3).duplicate
+    assert sequences(log, "own") == [3]
+    assert sequences(log, "named") == [7]
+
+
+def test_truncation_keeps_what_an_open_producer_got_to() -> None:
+    """It was silent for longer than its policy allows, and is open: the base remembers it for the next writer."""
+    clock = SimulatedClock()
+    settings = LogSettings(
+        producers=ProducerPolicy(inactive_s=5), window=Window(duration_s=1), segment_bytes=limits.SEGMENT_BYTES_MIN
+    )
+    log = Database(MemoryStorage(clock=clock), clock).log("orders", settings, create=True)
+    with log.writer() as w:
+        producer = w.as_producer("own")
+        producer.append(b"x" * limits.SEGMENT_BYTES_MIN, sequence=3)
+        for number in range(3):
+            clock.advance(10)
+            w.append(b"x" * limits.SEGMENT_BYTES_MIN, id=str(number))
+        assert log.truncate(before=2).first_position > 0
+        assert producer.append(b"x", sequence=3).duplicate
+    for key in log._home.list(snapshots.prefix(log.info().log_id)):
+        log._home.delete(key)
+    with log.writer(producer="own") as w:
+        assert w.last_sequence == 3
+
+
+def test_a_name_belongs_to_one_open_handle(log: Log) -> None:
+    """Two that count from the same sequence would lose the second's records as duplicates of the first's."""
+    with log.writer(producer="own") as w:
+        first = w.as_producer("p")
+        for name in ("p", "own"):
+            with pytest.raises(LogBusy, match="is open on this writer"):
+                w.as_producer(name)
+        with pytest.raises(LogBusy):
+            w.append(b"second", producer="p", sequence=0)
+        with pytest.raises(LogBusy):
+            w.append_arrow(pa.table({"value": [b"second"], "producer": ["p"], "sequence": [0]}))
+        with pytest.raises(LogBusy):
+            w.submit(b"second", producer="p", sequence=0)
+        with pytest.raises(LogBusy):
+            w.append_batch([Record(b"second", producer="p", sequence=0)])
+        first.append(b"first", sequence=0)
+        first.close()
+        second = w.as_producer("p")
+        assert second.append(b"second", sequence=1).position == 1
+        del second  # dropped, not closed: nobody is left who could use the name
+        assert w.as_producer("p").last_sequence == 1
+    assert sequences(log) == [0, 1]
+
+
+def test_a_name_that_is_taken_by_force_fences_its_first_handle(log: Log) -> None:
+    """What the first had submitted is stored, what it sends later is refused as not written; the second goes on."""
+    with log.writer() as w:
+        first = w.as_producer("p")
+        sent = first.submit(b"first", sequence=0)
+        second = w.as_producer("p", takeover="force")
+        for refused in (
+            lambda: first.append(b"late", sequence=1),
+            lambda: first.submit(b"late", sequence=1),
+            lambda: first.append_many([Record(b"late", sequence=1)]),
+            lambda: first.append_batch([Record(b"late", sequence=1)]),
+            lambda: first.append_arrow(pa.table({"value": [b"late"], "sequence": [1]})),
+        ):
+            with pytest.raises(WriterFenced, match="was taken") as fenced:
+                refused()
+            assert fenced.value.outcome == "not written"
+        assert sent.result(LONG_S).position == 0
+        assert second.append(b"first", sequence=0).duplicate
+        assert not second.append(b"second", sequence=1).duplicate
+        first.close()  # it closes itself alone
+        with pytest.raises(LogBusy):
+            w.as_producer("p")
+    assert [entry.value for entry in log.read()] == [b"first", b"second"]
 
 
 def test_deduplication_off_then_on_is_rebuilt_not_assumed(log: Log) -> None:

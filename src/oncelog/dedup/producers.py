@@ -10,6 +10,7 @@ order otherwise: two threads that push 7, then 6, must not lose the 6.
 from __future__ import annotations
 
 import bisect
+import weakref
 from array import array
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -48,19 +49,25 @@ class _Session:
 
     Runs are consecutive sequences at consecutive positions, in three arrays of one length, in order; a run whose
     positions were forgotten has ``UNKNOWN``. ``floor`` is H. Sequences above it and up to ``blurred`` are so long ago
-    that it is no longer known which of them were pushed.
+    that it is no longer known which of them were pushed. ``owner`` refers weakly to the one who has the session open: a
+    handle that was dropped holds no name.
     """
 
-    __slots__ = ("blurred", "counted", "firsts", "floor", "handles", "lasts", "next_sequence", "positions")
+    __slots__ = ("blurred", "counted", "firsts", "floor", "lasts", "next_sequence", "owner", "positions")
 
     def __init__(self, floor: int | None) -> None:
         self.floor = self.blurred = floor
         self.counted: bool | None = None
         self.next_sequence = 0 if floor is None else floor + 1
-        self.handles = 0
+        self.owner: weakref.ref[object] | None = None
         self.firsts = array("q")
         self.lasts = array("q")
         self.positions = array("q")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has the session open."""
+        return self.owner is not None and self.owner() is not None
 
     @property
     def last(self) -> int | None:
@@ -136,6 +143,7 @@ class Producers:
         self._marks: OrderedDict[str, ProducerMark] = OrderedDict(ordered)
         self._sessions: dict[str, _Session] = {}
         self.expired = self.evicted = 0
+        self._crowd: tuple[int, int] | None = None  # how many were left, of which cap, when those that are open stayed
 
     def __len__(self) -> int:
         """Return how many producers have something that is durable."""
@@ -151,17 +159,20 @@ class Producers:
 
     # Sessions.
 
-    def open(self, name: str, initial_sequence: int | None = None) -> None:
-        """Begin a session, or share the one that somebody else has open.
+    def open(self, name: str, owner: object, initial_sequence: int | None = None) -> None:
+        """Begin a session of an owner, which takes over what is still on its way; an owner before it has none any more.
 
-        A new one takes over what is still on its way. ``initial_sequence`` is the first that will be counted.
+        ``initial_sequence`` is the first that will be counted.
         """
-        session = self._sessions.get(name)
-        if session is None or session.handles == 0:
-            session = self._sessions[name] = self._begun(name, session)
-        session.handles += 1
+        session = self._sessions[name] = self._begun(name, self._sessions.get(name))
+        session.owner = weakref.ref(owner)
         if initial_sequence is not None:
             session.next_sequence = initial_sequence
+
+    def owner(self, name: str) -> object | None:
+        """Return the one who has a producer open; ``None`` if nobody has."""
+        session = self._sessions.get(name)
+        return None if session is None or session.owner is None else session.owner()
 
     def _begun(self, name: str, before: _Session | None) -> _Session:
         mark = self._marks.get(name)
@@ -173,17 +184,17 @@ class Producers:
             session.next_sequence = before.last + 1
         return session
 
-    def close(self, name: str) -> None:
-        """Note that one of those who share a session has gone."""
+    def close(self, name: str, owner: object) -> None:
+        """End a session, if it is still its owner's."""
         session = self._sessions.get(name)
-        if session is not None:
-            session.handles = max(0, session.handles - 1)
+        if session is not None and self.owner(name) is owner:
+            session.owner = None
 
     def restart(self) -> None:
         """Begin every session anew: nothing is on its way."""
         for name, before in self._sessions.items():
             session = self._sessions[name] = self._begun(name, None)
-            session.handles, session.counted = before.handles, before.counted
+            session.owner, session.counted = before.owner, before.counted
             session.next_sequence = max(session.next_sequence, before.next_sequence)
 
     def _session(self, name: str) -> _Session:
@@ -297,34 +308,45 @@ class Producers:
     def evict(self, uptime_us: int, *, inactive_us: int, max_producers: int, stored_position: int) -> None:
         """Forget the producers that were inactive for too long, and the least recently active beyond the cap.
 
-        One with something on its way stays.
+        One that is open is active: its session knows its sequences, and its retry would be stored again. One with
+        something on its way stays too.
         """
         if not self._marks:
             return
         excess = len(self._marks) - max_producers
+        crowded = excess > 0 and self._crowd != (len(self._marks), max_producers)
         oldest = next(iter(self._marks.values()))
-        if excess <= 0 and oldest.active_us + inactive_us > uptime_us:
+        if not crowded and oldest.active_us + inactive_us > uptime_us:
             return
         victims: list[tuple[str, bool]] = []
+        spared: list[str] = []
         for name, mark in self._marks.items():
             expired = mark.active_us + inactive_us <= uptime_us
             if not expired and excess <= len(victims):
                 break
             session = self._sessions.get(name)
-            if session is None or session.last_position < stored_position:
+            if session is not None and session.is_open:
+                spared.append(name)
+            elif session is None or session.last_position < stored_position:
                 victims.append((name, expired))
+        self._drop(victims)
+        for name in spared:
+            self.touch(name, uptime_us)
+        self._crowd = (len(self._marks), max_producers) if spared else None
+
+    def _drop(self, victims: list[tuple[str, bool]]) -> None:
         for name, expired in victims:
             self.forget(name)
             self.expired += expired
             self.evicted += not expired
 
     def forget(self, name: str) -> None:
-        """Forget a producer: its next sequence is its first. Those who share its session go on in a new one."""
+        """Forget a producer: its next sequence is its first. Its owner goes on in a new session."""
         self._marks.pop(name, None)
         before = self._sessions.pop(name, None)
-        if before is not None and before.handles:
+        if before is not None and before.is_open:
             session = self._sessions[name] = _Session(None)
-            session.handles, session.counted = before.handles, before.counted
+            session.owner, session.counted = before.owner, before.counted
             session.next_sequence = before.next_sequence
 
     def fold(self, payload: pa.RecordBatch, first_position: int, uptimes_us: NDArray[np.int64]) -> None:

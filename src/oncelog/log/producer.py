@@ -24,7 +24,8 @@ class Producer(Handle):
     """One producer of a log, on its one writer. Made by ``Writer.as_producer``; safe to share between threads.
 
     Either every record carries its sequence, which must increase (gaps are allowed), or none does and they are
-    counted. Closing the producer leaves the writer as it is.
+    counted. The name is this handle's until the handle is closed or dropped, or another handle takes the name by force:
+    then this one raises ``WriterFenced``. Closing the producer leaves the writer as it is.
     """
 
     _what = "producer"
@@ -60,16 +61,17 @@ class Producer(Handle):
         Raises as ``Writer.append`` does, and ``InvalidArgument`` for a sequence that is out of order.
         """
         self._check_usable()
-        return self._writer.append(
-            value,
-            sequence=sequence,
-            stream=stream,
-            type=type,
-            headers=headers,
-            tenant=tenant,
-            producer=self.name,
-            timeout_s=timeout_s,
-        )
+        with self._writer.acting(self):
+            return self._writer.append(
+                value,
+                sequence=sequence,
+                stream=stream,
+                type=type,
+                headers=headers,
+                tenant=tenant,
+                producer=self.name,
+                timeout_s=timeout_s,
+            )
 
     def submit(
         self,
@@ -84,29 +86,35 @@ class Producer(Handle):
     ) -> Future[Ack]:
         """Append one record without waiting for it, as ``Writer.submit`` does."""
         self._check_usable()
-        return self._writer.submit(
-            value,
-            sequence=sequence,
-            stream=stream,
-            type=type,
-            headers=headers,
-            tenant=tenant,
-            producer=self.name,
-            timeout_s=timeout_s,
-        )
+        with self._writer.acting(self):
+            return self._writer.submit(
+                value,
+                sequence=sequence,
+                stream=stream,
+                type=type,
+                headers=headers,
+                tenant=tenant,
+                producer=self.name,
+                timeout_s=timeout_s,
+            )
 
     def append_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
         """Append records, each decided on its own, as ``Writer.append_many`` does."""
-        return self._writer.append_many(self._mine(records), timeout_s=timeout_s)
+        mine = self._mine(records)
+        with self._writer.acting(self):
+            return self._writer.append_many(mine, timeout_s=timeout_s)
 
     def append_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
         """Append records all or none: all new, or all known. A mixture is ``PartialOverlap``."""
-        return self._writer.append_batch(self._mine(records), timeout_s=timeout_s)
+        mine = self._mine(records)
+        with self._writer.acting(self):
+            return self._writer.append_batch(mine, timeout_s=timeout_s)
 
     def append_arrow(self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
         """Append the rows of a table, with a column ``sequence`` or counted, as ``Writer.append_arrow`` does."""
         self._check_usable()
-        return self._writer.append_arrow(table, producer=self.name, timeout_s=timeout_s)
+        with self._writer.acting(self):
+            return self._writer.append_arrow(table, producer=self.name, timeout_s=timeout_s)
 
     def _mine(self, records: Sequence[Record]) -> list[Record]:
         self._check_usable()
@@ -128,4 +136,4 @@ class Producer(Handle):
         if not self._closed:
             self._closed = True
             if self._of_this_process:
-                self._writer.leave_producer(self.name)
+                self._writer.leave_producer(self)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal, cast
 
 import pyarrow as pa
 
+from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, LogBusy, WriterFenced
 from oncelog.format import intake
 from oncelog.handle import Handle
 from oncelog.log.append import decisions
@@ -36,6 +39,7 @@ class Producing(Handle, ABC):
         self._policy = policy
         self._own: Producer | None = None
         self._own_name: str | None = None
+        self._acting = threading.local()
 
     @abstractmethod
     def _absorb(self) -> None: ...
@@ -43,10 +47,19 @@ class Producing(Handle, ABC):
     @abstractmethod
     def _deadline(self, timeout_s: float | None) -> int | None: ...
 
-    def as_producer(self, name: str | None = None, *, initial_sequence: int | None = None) -> Producer:
+    @arguments.checked
+    def as_producer(
+        self,
+        name: str | None = None,
+        *,
+        initial_sequence: int | None = None,
+        takeover: Literal["polite", "force"] = "polite",
+    ) -> Producer:
         """Return a producer on this writer; any number of them may share it. Without a name it is given a unique one.
 
-        Its session begins now, behind what is durable, unless the same name is open here: then they share one.
+        Its session begins now, behind what is durable. A name belongs to one open handle: two that count from the same
+        sequence would take each other's records for duplicates. So while the name is open here, a second handle is
+        refused with ``LogBusy``; with ``takeover="force"`` it takes the name, and the first is ``WriterFenced``.
         ``initial_sequence`` is the first sequence that is counted; without it that is the one behind the last, or 0.
         """
         self._check_usable()
@@ -55,15 +68,47 @@ class Producing(Handle, ABC):
             raise InvalidArgument(message)
         assigned = f"producer-{self._clock.token(16).hex()}" if name is None else name
         intake.check_record(Record(b"", producer=assigned, sequence=initial_sequence))
+        producer = Producer(cast("Writer", self), assigned)
         with self._committer.changed:
-            self._absorb()
-            self._sequences.producers.open(assigned, initial_sequence)
-        return Producer(cast("Writer", self), assigned)
+            self._absorb()  # what the handle before submitted is its own
+            if takeover == "polite" and self._sequences.producers.owner(assigned) is not None:
+                raise _busy(assigned)
+            self._sequences.producers.open(assigned, producer, initial_sequence)
+        return producer
 
-    def leave_producer(self, name: str) -> None:
+    def leave_producer(self, producer: Producer) -> None:
         """End the session of a producer that was closed."""
         with self._committer.changed:
-            self._sequences.producers.close(name)
+            self._sequences.producers.close(producer.name, producer)
+
+    @contextlib.contextmanager
+    def acting(self, producer: Producer) -> Iterator[None]:
+        """Let this thread act for a producer meanwhile."""
+        self._acting.producer = producer
+        try:
+            yield
+        finally:
+            self._acting.producer = None
+
+    def _check_owner(self, name: str) -> None:
+        """Raise unless a record of a producer may come from this thread: nobody else has its name open.
+
+        The committer's lock is held from here until the record is noted, so that no other handle comes in between.
+        """
+        owner = self._sequences.producers.owner(name)
+        acting = getattr(self._acting, "producer", None)
+        if acting is not None and acting.name == name and owner is not acting:
+            message = f"producer {name!r} was taken by another handle, or forgotten: stop, reopen it if you must"
+            raise WriterFenced(message, outcome="not written")
+        if owner is not None and owner is not acting and owner is not self._own:
+            raise _busy(name)
+
+    def _check_owners(self, payload: pa.RecordBatch) -> None:
+        """Raise unless all rows that carry a producer may come from this thread."""
+        at = payload.schema.get_field_index("producer")
+        if at >= 0:
+            for name in payload.column(at).unique().drop_null().to_pylist():
+                self._check_owner(name)
 
     def own(self, name: str | None, initial_sequence: int | None = None) -> None:
         """Make all that is appended here, and says no other producer, that of one producer."""
@@ -136,3 +181,11 @@ class Producing(Handle, ABC):
             return payload
         decisions.check_named_once(payload)
         return payload
+
+
+def _busy(name: str) -> LogBusy:
+    message = (
+        f"producer {name!r} is open on this writer: append by its handle, close that first, or open the name with "
+        "takeover='force'"
+    )
+    return LogBusy(message)

@@ -208,6 +208,8 @@ class Writer(Producing):
         committer = self._committer
         with committer.lock:
             committer.room(size_bytes, 1, deadline_us)
+            if record.producer is not None:
+                self._check_owner(record.producer)
             future = committer.submit(record, size_bytes)
             if committer.stalled:
                 self._absorb()  # what is stored already need not wait for an outage to end
@@ -261,6 +263,8 @@ class Writer(Producing):
         """Decide one record, and add it if it is new. The committer's lock is held."""
         size_bytes = _size_bytes(record)
         self._make_room(size_bytes, 1, deadline_us)
+        if record.producer is not None:
+            self._check_owner(record.producer)
         return self._decider.one(record, size_bytes)
 
     def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
@@ -345,6 +349,7 @@ class Writer(Producing):
         with self._committer.changed:
             size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
             self._make_room(size_bytes, payload.num_rows, deadline_us)
+            self._check_owners(payload)
             admitted = self._decider.batch(payload, keys, judge)
             self._wait_for(admitted, deadline_us)
         results = self._decider.answers(admitted)
@@ -401,6 +406,7 @@ class Writer(Producing):
     def _admit_rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._make_room(size_bytes, piece.num_rows, deadline_us)
+        self._check_owners(piece)
         return self._decider.rows(piece, keys)
 
     def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:

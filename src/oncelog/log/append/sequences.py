@@ -37,7 +37,7 @@ class Sequences:
         self._committer = committer
         self._uptime = uptime
         self._counters = counters
-        self.evict()
+        counters.producers = len(producers)  # none is forgotten before the writer's own producer is open
 
     @property
     def in_use(self) -> bool:
@@ -235,7 +235,8 @@ class Sequences:
         self.evict()
 
     def marks(self) -> dict[str, ProducerMark]:
-        """Return how far each producer got, in what is durable."""
+        """Return how far each producer that is remembered now got, in what is durable."""
+        self.evict()
         return self.producers.marks()
 
 
