@@ -151,7 +151,7 @@ class Database(Handle):
                     self._state_of(state),
                     self._clock,
                     lambda log, log_settings, make: self.log(log, log_settings, create=make),
-                    lambda sibling: self.queue(sibling, create=True, adopt=True, state=state),
+                    lambda sibling, make: self.queue(sibling, create=make, adopt=True, state=state),
                     logs_there=self.logs,
                     given=settings,
                     partitions=partitions,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable
 from oncelog.log.log import Log
+from oncelog.queue.inspect import held
 from oncelog.queue.queue import Queue
-from oncelog.queue.rules.queue_time import resumed_us
 from oncelog.queue.send.topic import DEAD_LETTERS, log_name
 from oncelog.queue.state import gate, statements
 from oncelog.queue.state.database import StateDatabase, Transaction
@@ -114,12 +114,9 @@ def _make_unreachable(
 
 def _check_leases(name: str, row: statements.QueueRow, database: StateDatabase, clock: Clock) -> None:
     with database.reading() as transaction:
-        wall_us = transaction.now_us()
-        leased = 0
-        for group in (statements.group(transaction, row.id, one) for one in statements.groups(transaction, row.id)):
-            if group is not None:
-                now_us = resumed_us(group.noted, wall_us, clock.elapsed_us(), one_machine=database.one_machine)
-                leased += statements.held(transaction, group.id, now_us)
+        groups = [statements.group(transaction, row.id, one) for one in statements.groups(transaction, row.id)]
+        steady_us, one_machine = clock.elapsed_us(), database.one_machine
+        leased = sum(held(transaction, group, steady_us, one_machine=one_machine) for group in groups if group)
     if leased:
         message = f"queue {name!r} is in use: workers hold {leased} of its messages; wait for them, or force it"
         raise LogBusy(message)

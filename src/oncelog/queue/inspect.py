@@ -7,13 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from oncelog.errors import NotFound
+from oncelog.clock import Clock
+from oncelog.errors import LogBusy, NotFound
 from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Condition, Run
 from oncelog.queue.rules.queue_time import resumed_us
 from oncelog.queue.send.topic import Topic
 from oncelog.queue.state import statements
-from oncelog.queue.state.database import StateDatabase
+from oncelog.queue.state.database import StateDatabase, Transaction
 from oncelog.types import Entry
 
 Standing = Literal["new", "waiting", "leased", "dying"]
@@ -110,6 +111,25 @@ def kept_from(topic: Topic, database: StateDatabase, queue_id: int, groups: Sequ
     ends = topic.ends()
     marks = [_group(database, queue_id, name, ends).watermarks for name in groups]
     return [min(column) for column in zip(*marks, strict=True)]
+
+
+def remove_group(topic: str, database: StateDatabase, queue_id: int, group: str, clock: Clock, *, force: bool) -> None:
+    """Forget a group; ``LogBusy`` while workers hold messages of it, unless that is forced."""
+    with database.writing() as transaction:
+        row = statements.group(transaction, queue_id, group)
+        if row is None:
+            raise no_group(topic, group, statements.groups(transaction, queue_id))
+        leased = held(transaction, row, clock.elapsed_us(), one_machine=database.one_machine)
+        if leased and not force:
+            message = f"group {group!r} of queue {topic!r} is in use: workers hold {leased} messages; wait, or force it"
+            raise LogBusy(message)
+        statements.remove_group(transaction, row.id)
+
+
+def held(transaction: Transaction, row: statements.GroupRow, steady_us: int, *, one_machine: bool) -> int:
+    """Return how many messages of a group are in workers' hands."""
+    now_us = resumed_us(row.noted, transaction.now_us(), steady_us, one_machine=one_machine)
+    return statements.held(transaction, row.id, now_us)
 
 
 def no_group(topic: str, group: str, there: Sequence[str]) -> NotFound:

@@ -12,7 +12,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.limits import QUEUE_PARTITIONS_MAX
 from oncelog.log.log import Log
-from oncelog.queue.queue import Queue
+from oncelog.queue.queue import OpenSibling, Queue
 from oncelog.queue.rules import settings
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import DEAD_LETTERS, OpenLog, Topic, log_name
@@ -28,7 +28,7 @@ def open_queue(
     database: StateDatabase,
     clock: Clock,
     open_log: OpenLog,
-    sibling: Callable[[str], Queue],
+    sibling: OpenSibling,
     *,
     logs_there: LogsThere,
     given: QueueSettings | None,
@@ -97,13 +97,13 @@ def _made(
         row = statements.queue(transaction, name)
     if row is not None:  # another made it meanwhile, and may have sent already
         return row
-    if found and not (create and adopt):
+    if found and not adopt:
         error = (
             f"queue {name!r}: its {len(found)} logs are there, but not what became of their messages: name "
             "the state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
         )
         raise InvalidArgument(error) if create else NotFound(error)
-    if not create:
+    if not create and not found:
         error = f"there is no queue {name!r}: create=True makes it"
         raise NotFound(error)
     if adopt and not name.startswith(DEAD_LETTERS):

@@ -15,7 +15,9 @@ from oncelog.handle import Handle
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
-from oncelog.queue.deliver.dead_letters import DeadLetters, Undertaker
+from oncelog.queue.deliver.dead_letters import GROUP as RETURNED
+from oncelog.queue.deliver.dead_letters import Burials, DeadLetters, Undertaker
+from oncelog.queue.deliver.trimming import Trimming
 from oncelog.queue.inspect import Peeked, QueueStats
 from oncelog.queue.rules import message, settings
 from oncelog.queue.rules.message import Message
@@ -27,6 +29,8 @@ from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
 
 TIMEOUT_S = 30.0
+OpenSibling = Callable[[str, bool], "Queue"]
+"""From the name of another queue of the same database, and whether to create it, to the queue."""
 
 
 class Queue(Handle):
@@ -53,11 +57,9 @@ class Queue(Handle):
         row: statements.QueueRow,
         database: StateDatabase,
         clock: Clock,
-        sibling: Callable[[str], Queue],
+        sibling: OpenSibling,
     ) -> None:
-        """Take what is stored, and the way to other queues of the same database, which are made when they are not
-        there.
-        """
+        """Take what is stored, and the way to other queues of the same database."""
         super().__init__()
         self.name = topic.name
         self._row = row
@@ -70,6 +72,7 @@ class Queue(Handle):
         self._brokers: dict[str, Broker] = {}
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         self._letters: DeadLetters | None = None
+        self._trimming = Trimming(self.trim, clock)
 
     @property
     def partitions(self) -> int:
@@ -218,6 +221,7 @@ class Queue(Handle):
         if not self.name.startswith(DEAD_LETTERS):
             undertaker = Undertaker(broker, self._clock, lambda: self._dead_letter_queue()._sending)  # noqa: SLF001
             broker.bury = undertaker.bury
+        broker.trim = self._trimming.look
         return broker
 
     # Dead letters.
@@ -225,19 +229,30 @@ class Queue(Handle):
     @property
     def dead_letters(self) -> DeadLetters:
         """What could not be delivered: to be looked at, and sent back. It is the queue ``dlq.<name>``."""
-        self._check_usable()
+        name = self._name_of_letters()
         with self._lock:
             if self._letters is None:
-                letters = self._dead_letter_queue()
-                self._letters = DeadLetters(letters._topic, self._database, letters._row.id, self._sending)  # noqa: SLF001
+                self._letters = DeadLetters(name, self._burials, self._database, self._sending)
         return self._letters
 
+    def _burials(self) -> Burials | None:
+        """Return where the dead letters are, if there are any: looking at them creates nothing."""
+        name = self._name_of_letters()
+        try:
+            letters = self._sibling(name, False)
+        except NotFound:
+            return None
+        return Burials(letters._topic, letters._row.id)  # noqa: SLF001
+
     def _dead_letter_queue(self) -> Queue:
+        return self._sibling(self._name_of_letters(), True)
+
+    def _name_of_letters(self) -> str:
         if self.name.startswith(DEAD_LETTERS):
             error = f"queue {self.name!r} holds dead letters, and has none of its own"
             raise InvalidArgument(error)
         self._stored()  # those of a queue that was deleted went with it
-        return self._sibling(DEAD_LETTERS + self.name)
+        return DEAD_LETTERS + self.name
 
     # Operating.
 
@@ -263,6 +278,23 @@ class Queue(Handle):
         self._check_usable()
         with self._database.reading() as transaction:
             return statements.groups(transaction, self._row.id)
+
+    def remove_group(self, group: str, *, force: bool = False) -> None:
+        """Forget a group: what it has not settled is kept for it no longer. A group of that name that is made later is
+        another one, and begins where it is told to.
+
+        Raises ``NotFound``, and ``LogBusy`` while workers hold messages of it, unless ``force`` is given.
+        """
+        self._check_usable()
+        if group == RETURNED and self.name.startswith(DEAD_LETTERS):
+            error = f"group {group!r} of queue {self.name!r} remembers which dead letters were sent back: it stays"
+            raise InvalidArgument(error)
+        inspect.remove_group(self._topic.name, self._database, self._row.id, group, self._clock, force=force)
+        with self._lock:
+            broker = self._brokers.pop(group, None)
+        for consumer in list(self._consumers):
+            if consumer.is_of(broker):
+                consumer.close()
 
     def stats(self) -> QueueStats:
         """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
@@ -296,10 +328,13 @@ class Queue(Handle):
 
     def trim(self) -> list[int]:
         """Remove what every group has settled, as far as the dedup window does not need it; return where each
-        partition begins now. Without a group nothing is removed.
+        partition begins now. Without a group nothing is removed. Consumers do this by themselves, every ``trim_s``.
         """
         self._check_usable()
-        keep = inspect.kept_from(self._topic, self._database, self._row.id, self.groups())
+        groups = self.groups()
+        if self.name.startswith(DEAD_LETTERS) and RETURNED not in groups:
+            groups = []  # nobody has sent a letter back: all of them are kept
+        keep = inspect.kept_from(self._topic, self._database, self._row.id, groups)
         return [log.truncate(before=before).first_position for log, before in zip(self._topic.logs, keep, strict=True)]
 
     def close(self) -> None:

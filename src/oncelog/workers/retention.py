@@ -13,23 +13,29 @@ from oncelog.queue.rules import message
 from oncelog.queue.send.topic import DEAD_LETTERS
 
 _AT_ONCE = 1000
+_FLOOR_S = 600.0
+"""A log remembers ids for so long at least, however early their records are truncated."""
 
 
 def check(inbox: Inbox, queue: Queue) -> None:
-    """Raise ``InvalidArgument`` if the inbox would forget a key while the queue's window still refuses its id."""
-    window_s = queue.settings.log.window.duration_s
-    if inbox.retention_s is not None and inbox.retention_s < window_s:
+    """Raise ``InvalidArgument`` if the inbox keeps keys for less than the queue's logs remember ids at least.
+
+    How long a log remembers an id beyond that is asked when keys are forgotten.
+    """
+    least_s = min(queue.settings.log.window.duration_s or _FLOOR_S, _FLOOR_S)
+    if inbox.retention_s is not None and inbox.retention_s < least_s:
         error = (
-            f"the inbox keeps keys for {inbox.retention_s:g} s, and queue {queue.name!r} refuses ids for "
-            f"{window_s:g} s: keep them at least as long"
+            f"the inbox keeps keys for {inbox.retention_s:g} s, and queue {queue.name!r} refuses ids for at least "
+            f"{least_s:g} s: keep them as long"
         )
         raise InvalidArgument(error)
 
 
 def prune(inbox: Inbox, queue: Queue, group: str) -> int:
-    """Forget the keys whose retention is over and whose messages cannot be delivered any more; return how many.
+    """Forget the keys whose retention is over and whose messages are gone; return how many.
 
-    A message that is not settled, or lies among the dead letters, may still come: its key stays, however old it is.
+    While a message is in the queue's log, the log refuses its id, and a group that is made again would get it: its key
+    stays, however old it is. So does that of a dead letter, which may be sent back.
     """
     return inbox.prune(refused=_refused_by(queue, group))
 
@@ -44,32 +50,30 @@ def _refused_by(queue: Queue, group: str) -> Callable[[Sequence[Row]], Collectio
         """Return which keys stay; those of other queues and groups are for others to forget."""
         mine = {row.digest for row in rows if (row.identity.topic, row.identity.group) == (queue.name, group)}
         others = {row.digest for row in rows} - mine
-        return others | {digest for digest in _deliverable(queue, group) if digest in mine}
+        return others | {digest for digest in _there(queue, group) if digest in mine} if mine else others
 
     return refused
 
 
-def _deliverable(queue: Queue, group: str) -> Iterator[bytes]:
-    """Yield the keys of all messages that may still be delivered to a group.
+def _there(queue: Queue, group: str) -> Iterator[bytes]:
+    """Yield the keys of all messages that are there.
 
     Dead letters come first and last: one that is sent back meanwhile is met in the queue, one that dies meanwhile here.
     """
     yield from _dead(queue)
-    yield from _unsettled(queue, group)
+    yield from _in_logs(queue, group)
     yield from _dead(queue)
 
 
-def _unsettled(queue: Queue, group: str) -> Iterator[bytes]:
+def _in_logs(queue: Queue, group: str) -> Iterator[bytes]:
     topic = queue._topic  # noqa: SLF001  (of the same room)
-    stats = queue.stats()
-    if group in stats.groups:
-        for partition, first in enumerate(stats.groups[group].watermarks):
-            for start in range(first, stats.ends[partition], _AT_ONCE):
-                for entry in topic.read(partition, start, min(_AT_ONCE, stats.ends[partition] - start)):
-                    if not message.is_readable(entry):  # it is never delivered
-                        continue
-                    key = message.inbox_key_of(entry, message.envelope_of(entry), partition)
-                    yield Identity(entry.tenant or "", queue.name, group, key).digest
+    for partition, (first, end) in enumerate(zip(topic.starts("earliest"), topic.ends(), strict=True)):
+        for start in range(first, end, _AT_ONCE):
+            for entry in topic.read(partition, start, min(_AT_ONCE, end - start)):
+                if not message.is_readable(entry):  # it is never delivered
+                    continue
+                key = message.inbox_key_of(entry, message.envelope_of(entry), partition)
+                yield Identity(entry.tenant or "", queue.name, group, key).digest
 
 
 def _dead(queue: Queue) -> Iterator[bytes]:

@@ -78,10 +78,12 @@ class Broker:
         self._database = database
         self._clock = clock
         self._queue_id = queue_id
+        self._id: int | None = None
         with database.reading() as transaction:
             row = self._row(transaction)
+            self.generation = statements.generation(transaction)
             self._wall_us = transaction.now_us()
-        self.id = row.id
+        self.id = self._id = row.id
         self.ordered = row.ordered
         self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
         self._claiming = threading.Lock()
@@ -93,11 +95,16 @@ class Broker:
         self._asked: list[_Asked] = []
         self.bury: Callable[[], None] = lambda: None
         """Brings what is dying to the dead letters; set by who has them."""
+        self.trim: Callable[[float | None], None] = lambda _: None
+        """Removes what every group has settled, if that was not done for so many seconds; set by the queue."""
 
     def _row(self, transaction: Transaction) -> statements.GroupRow:
-        """Return the group as it is stored; in a writing transaction, nobody else changes it until that ends."""
+        """Return the group as it is stored; in a writing transaction, nobody else changes it until that ends.
+
+        A group that was removed and made again under its name is another one, with other positions and tokens.
+        """
         row = statements.group(transaction, self._queue_id, self.name)
-        if row is None:
+        if row is None or self._id not in (None, row.id):
             message = f"queue {self.topic.name!r} has no group {self.name!r} (any more): consume(group=…) makes it"
             raise NotFound(message)
         return row

@@ -256,6 +256,7 @@ class Consumer(Handle):
 
     def _fill(self, count: int) -> None:
         self._broker.bury()
+        self._broker.trim(self._broker.settings.trim_s)
         for run, entries in self._broker.claim(count, self._lease_us):
             self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
         if self._closed:  # meanwhile, by another thread
@@ -302,6 +303,10 @@ class Consumer(Handle):
                 )
                 raise InvalidArgument(error)
         return listed
+
+    def is_of(self, broker: Broker | None) -> bool:
+        """Tell whether this is a consumer of a broker."""
+        return self._broker is broker
 
     def close(self) -> None:
         """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""

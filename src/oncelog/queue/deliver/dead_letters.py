@@ -6,6 +6,8 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,7 +56,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 def synthetic_id(*parts: object) -> str:
-    """Return a log id for something that was not sent by a producer: the same for the same parts."""
+    """Return a log id for something that was not sent by a producer: the same for the same parts.
+
+    A log may remember ids for ever, and answers a known one with "there already". So the parts must name something that
+    happens once: a position alone comes again in a log that was made anew, a group's name in a group that was.
+    """
     spelled = "".join(f"{len(str(part))}:{part}" for part in parts)
     return "~" + hashlib.blake2b(spelled.encode(), digest_size=20).hexdigest()
 
@@ -118,41 +124,52 @@ class Undertaker:
         )
         return message.forwarded(
             entry,
-            synthetic_id("dead", group, run.partition, entry.position),
+            self._letter_id(run, entry.position),
             Envelope(
                 id=message.id_of(entry, envelope), retry=envelope.retry, redriven=envelope.redriven, origin=origin
             ),
         )
 
+    def _letter_id(self, run: Run, position: int) -> str:
+        """Return the id of a death: the same when it is stored again after a crash, and never that of another one."""
+        broker = self._broker
+        log_id = broker.topic.logs[run.partition].log_id
+        return synthetic_id("dead", broker.generation, broker.id, log_id, position, run.attempts)
+
+
+class Burials(NamedTuple):
+    """The topic of dead letters, and its queue."""
+
+    topic: Topic
+    queue_id: int
+
 
 class DeadLetters:
     """The dead letters of one queue. Made by ``Queue.dead_letters``."""
 
-    def __init__(self, topic: Topic, database: StateDatabase, queue_id: int, back: Sending) -> None:
-        """Take the dead-letter topic, and the way back into the queue they came from."""
-        self._topic = topic
+    def __init__(
+        self, name: str, burials: Callable[[], Burials | None], database: StateDatabase, back: Sending
+    ) -> None:
+        """Take what opens the dead-letter topic, if it is there, and the way back into the queue they came from."""
+        self._name = name
+        self._open = burials
         self._database = database
-        self._queue_id = queue_id
         self._back = back
-        with database.writing() as transaction:
-            statements.add_group(transaction, queue_id, GROUP, topic.starts("earliest"), ordered=False)
-            row = statements.group(transaction, queue_id, GROUP)
-        assert row is not None
-        self._group_id = row.id
 
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
         """Return the dead letters that were not sent back, oldest first."""
-        return list(self._letters(None if limit is None else arguments.count("limit", limit)))
+        checked = None if limit is None else arguments.count("limit", limit)
+        burials = self._open()
+        return list(self._letters(burials, checked)) if burials is not None else []
 
     def show(self, position: int) -> DeadLetter:
         """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
         arguments.count("position", position)
-        self._absorb()
-        with self._database.reading() as transaction:
-            run = statements.at(transaction, self._group_id, 0, position)
-        entries = self._topic.read(0, position, 1) if run is not None else []
+        burials = self._open()
+        there = burials is not None and self._is_unsettled(burials, position)
+        entries = burials.topic.read(0, position, 1) if burials is not None and there else []
         if not entries:
-            error = f"{self._topic.name}: there is no dead letter at {position}, or it was sent back"
+            error = f"{self._name}: there is no dead letter at {position}, or it was sent back"
             raise NotFound(error)
         return _dead_letter(entries[0])
 
@@ -164,28 +181,29 @@ class DeadLetters:
         Returns how many came back by this call.
         """
         chosen = _chosen(positions) if positions is not None else None
-        wanted = [self.show(position) for position in chosen] if chosen is not None else self._letters(None)
+        picked = [self.show(position) for position in chosen] if chosen is not None else None
+        grave = self._absorbed()
+        if grave is None:
+            return 0
+        wanted = iter(picked if picked is not None else self._letters(grave.burials, None))
         count = 0
-        batch: list[DeadLetter] = []
-        for letter in wanted:
-            batch.append(letter)
-            if len(batch) == _AT_ONCE:
-                count += self._redrive(batch)
-                batch = []
-        return count + self._redrive(batch)
+        while batch := list(islice(wanted, _AT_ONCE)):
+            count += self._redrive(grave, batch)
+        return count
 
     def discard(self, positions: Iterable[int]) -> int:
         """Give dead letters up for good; return how many."""
-        return self._settle([self.show(position) for position in _chosen(positions)])
+        letters = [self.show(position) for position in _chosen(positions)]
+        grave = self._absorbed()
+        return self._settle(grave, letters) if grave is not None else 0
 
-    def _redrive(self, letters: Sequence[DeadLetter]) -> int:
-        if letters:
-            entries = {letter.position: self._topic.read(0, letter.position, 1)[0] for letter in letters}
-            outgoing = [self._revived(letter, entries[letter.position]) for letter in letters]
-            self._back.send(outgoing, _TIMEOUT_S, "join")
-        return self._settle(letters)
+    def _redrive(self, grave: _Grave, letters: Sequence[DeadLetter]) -> int:
+        entries = {letter.position: grave.burials.topic.read(0, letter.position, 1)[0] for letter in letters}
+        outgoing = [self._revived(grave, letter, entries[letter.position]) for letter in letters]
+        self._back.send(outgoing, _TIMEOUT_S, "join")
+        return self._settle(grave, letters)
 
-    def _revived(self, letter: DeadLetter, entry: Entry) -> Outgoing:
+    def _revived(self, grave: _Grave, letter: DeadLetter, entry: Entry) -> Outgoing:
         envelope = message.envelope_of(entry)
         revived = Envelope(
             id=envelope.id,
@@ -194,46 +212,76 @@ class DeadLetters:
             inbox_key=letter.inbox_key,
             redriven=envelope.redriven + 1,
         )
-        record = message.forwarded(entry, synthetic_id("redrive", self._topic.name, 0, letter.position), revived)
+        log_id = grave.burials.topic.logs[0].log_id
+        made_up = synthetic_id("redrive", grave.generation, grave.group_id, log_id, letter.position, entry.id)
         # By its key or its id it would meet the same partition: that of the first time.
-        return Outgoing(letter.origin_partition, record)
+        return Outgoing(letter.origin_partition, message.forwarded(entry, made_up, revived))
 
-    def _letters(self, limit: int | None) -> Iterator[DeadLetter]:
-        self._absorb()
-        with self._database.reading() as transaction:
-            runs = statements.unsettled(transaction, self._group_id, limit if limit is not None else 1 << 40)
-        left = limit if limit is not None else sum(run.count for run in runs)
-        for run in runs:
-            for first in range(run.first, run.end, _AT_ONCE):
+    def _letters(self, burials: Burials, limit: int | None) -> Iterator[DeadLetter]:
+        left = limit if limit is not None else 1 << 62
+        for positions in self._unsettled(burials):
+            for first in range(positions.start, positions.stop, _AT_ONCE):
                 if left <= 0:
                     return
-                for entry in self._topic.read(0, first, min(_AT_ONCE, run.end - first, left)):
+                for entry in burials.topic.read(0, first, min(_AT_ONCE, positions.stop - first, left)):
                     left -= 1
                     if message.envelope_of(entry).origin is not None:  # else somebody has sent it here by hand
                         yield _dead_letter(entry)
 
-    def _absorb(self) -> None:
-        """Have all that has come so far in runs, so that each can be taken out on its own."""
-        ends = self._topic.ends()
-        with self._database.writing() as transaction:
-            statements.group(transaction, self._queue_id, GROUP)
-            for partition, start in enumerate(statements.cursors(transaction, self._group_id)):
-                if start < ends[partition]:
-                    run = Run(partition, start, ends[partition] - start, Condition.WAITING, 0)
-                    statements.apply(transaction, self._group_id, Change([], [run]))
-                    statements.move(transaction, self._group_id, partition, ends[partition])
+    def _unsettled(self, burials: Burials) -> Sequence[range]:
+        """Return the positions of letters that were not sent back or given up, in order."""
+        end = burials.topic.ends()[0]
+        with self._database.reading() as transaction:
+            row = statements.group(transaction, burials.queue_id, GROUP)
+            if row is None:  # nobody has sent any back
+                return [range(burials.topic.starts("earliest")[0], end)]
+            runs = statements.unsettled(transaction, row.id, 1 << 40)
+            cursor = statements.cursors(transaction, row.id)[0]
+        return [*(run.positions for run in runs), range(cursor, end)]
 
-    def _settle(self, letters: Sequence[DeadLetter]) -> int:
+    def _is_unsettled(self, burials: Burials, position: int) -> bool:
+        with self._database.reading() as transaction:
+            row = statements.group(transaction, burials.queue_id, GROUP)
+            if row is None or position >= statements.cursors(transaction, row.id)[0]:
+                return True
+            return statements.at(transaction, row.id, 0, position) is not None
+
+    def _absorbed(self) -> _Grave | None:
+        """Have all that has come so far in runs, so that each can be taken out on its own."""
+        burials = self._open()
+        if burials is None:
+            return None
+        starts, end = burials.topic.starts("earliest"), burials.topic.ends()[0]
+        with self._database.writing() as transaction:
+            statements.add_group(transaction, burials.queue_id, GROUP, starts, ordered=False)
+            row = statements.group(transaction, burials.queue_id, GROUP)
+            assert row is not None
+            cursor = statements.cursors(transaction, row.id)[0]
+            if cursor < end:
+                run = Run(0, cursor, end - cursor, Condition.WAITING, 0)
+                statements.apply(transaction, row.id, Change([], [run]))
+                statements.move(transaction, row.id, 0, end)
+            return _Grave(burials, row.id, statements.generation(transaction))
+
+    def _settle(self, grave: _Grave, letters: Sequence[DeadLetter]) -> int:
         """Have letters not be there any more; return how many were, until now."""
         count = 0
         with self._database.writing() as transaction:
-            statements.group(transaction, self._queue_id, GROUP)
+            statements.group(transaction, grave.burials.queue_id, GROUP)
             for letter in letters:
-                run = statements.at(transaction, self._group_id, 0, letter.position)
+                run = statements.at(transaction, grave.group_id, 0, letter.position)
                 if run is not None:
-                    statements.apply(transaction, self._group_id, Change([run], cut(run, {letter.position})[1]))
+                    statements.apply(transaction, grave.group_id, Change([run], cut(run, {letter.position})[1]))
                     count += 1
         return count
+
+
+class _Grave(NamedTuple):
+    """The dead-letter topic with the group that remembers what was sent back."""
+
+    burials: Burials
+    group_id: int
+    generation: str
 
 
 def _chosen(positions: object) -> dict[int, None]:

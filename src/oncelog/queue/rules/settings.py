@@ -17,12 +17,14 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue goes by unless a message or a consumer says otherwise.
 
     ``log``: the settings of its partitions' logs, the dedup window among them. ``ack_timeout_s``: how long a delivery
-    is its consumer's. ``gate_s``: how long the outcome of a send can be asked for.
+    is its consumer's. ``gate_s``: how long the outcome of a send can be asked for. ``trim_s``: how often consumers
+    remove from the logs what every group has settled; ``None``: only ``trim()`` does.
     """
 
     retry: RetryPolicy = RetryPolicy()
     ack_timeout_s: float = 30.0
     gate_s: float = 3600.0
+    trim_s: float | None = 600.0
     log: LogSettings = LogSettings()
 
 
@@ -37,6 +39,9 @@ def check(settings: object) -> QueueSettings:
         message = f"settings: ack_timeout_s is {settings.ack_timeout_s}, must be more than 0"
         raise InvalidArgument(message)
     span_us("gate_s", settings.gate_s)
+    if settings.trim_s is not None and span_us("trim_s", settings.trim_s) <= 0:
+        message = f"settings: trim_s is {settings.trim_s}, must be more than 0, or None"
+        raise InvalidArgument(message)
     if settings.log.idempotence != "explicit":
         message = (
             f"settings: log.idempotence is {settings.log.idempotence!r}, must be 'explicit': messages bring their ids"

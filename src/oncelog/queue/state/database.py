@@ -67,10 +67,16 @@ STATE_TABLES = (
         grp BIGINT NOT NULL, part INTEGER NOT NULL, first BIGINT NOT NULL, count BIGINT NOT NULL,
         condition INTEGER NOT NULL, at_us BIGINT NOT NULL, attempts INTEGER NOT NULL, token BIGINT NOT NULL,
         last_error TEXT, key TEXT, policy TEXT, deadline_us BIGINT, PRIMARY KEY (grp, part, first))""",
+    "CREATE TABLE IF NOT EXISTS oncelog_generation (one INTEGER PRIMARY KEY CHECK (one = 1), token TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS oncelog_run_due ON oncelog_run (grp, condition, at_us)",
     "CREATE INDEX IF NOT EXISTS oncelog_run_token ON oncelog_run (grp, token) WHERE token > 0",
     "CREATE INDEX IF NOT EXISTS oncelog_run_key ON oncelog_run (grp, key, first) WHERE key IS NOT NULL",
 )
+GENERATION_BYTES = 16
+NEW_GENERATION = "INSERT INTO oncelog_generation (one, token) VALUES (1, ?) ON CONFLICT (one) DO NOTHING"
+"""Gives a state that was just made a random name. With it, the number of a row never comes again, also if the state is
+lost and its rows are numbered from 1 again.
+"""
 GATE_TABLES = (
     """CREATE TABLE IF NOT EXISTS oncelog_gate (
         queue TEXT NOT NULL, identity TEXT NOT NULL, status TEXT NOT NULL, last_error TEXT, part INTEGER NOT NULL,

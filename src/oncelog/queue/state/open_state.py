@@ -30,7 +30,7 @@ def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
             raise InvalidArgument(message)
         from oncelog.queue.state.postgresql import PostgresqlDatabase  # noqa: PLC0415  psycopg is for those who use it
 
-        return PostgresqlDatabase(url)
+        return PostgresqlDatabase(url, clock)
     home = urlsplit(storage.url)
     if home.scheme == "file":
         return SqliteDatabase(Path(unquote(home.path)) / FOLDER, clock)

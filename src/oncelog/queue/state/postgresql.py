@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unavailable, Unsupported
 from oncelog.handle import Handle
-from oncelog.queue.state.database import GATE_TABLES, LOCK, STATE_TABLES, Row
+from oncelog.queue.state.database import GATE_TABLES, GENERATION_BYTES, LOCK, NEW_GENERATION, STATE_TABLES, Row
 
 try:
     import psycopg
@@ -85,7 +86,7 @@ class PostgresqlDatabase(Handle):
     _what = "queue's state"
     one_machine = False
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Clock) -> None:
         """Connect, and make the tables that are missing. Raises ``Unavailable`` when the server does not answer."""
         super().__init__()
         self._durable = _Server(url, "on")
@@ -96,6 +97,7 @@ class PostgresqlDatabase(Handle):
                 for table in (*STATE_TABLES, *GATE_TABLES):
                     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
                     transaction.all(table.replace("/* identity */", identity))
+                transaction.all(NEW_GENERATION, clock.token(GENERATION_BYTES).hex())
         except BaseException:
             self.close()
             raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError, Unavailable
 from oncelog.handle import Handle
-from oncelog.queue.state.database import GATE_TABLES, LOCK, STATE_TABLES, Row
+from oncelog.queue.state.database import GATE_TABLES, GENERATION_BYTES, LOCK, NEW_GENERATION, STATE_TABLES, Row
 
 _BUSY_S = 30.0
 _AGAIN_S = 0.01
@@ -105,6 +105,8 @@ class SqliteDatabase(Handle):
         super().__init__()
         self._state = _File(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
         try:
+            with self._state.writing() as transaction:
+                transaction.all(NEW_GENERATION, clock.token(GENERATION_BYTES).hex())
             self._gate = _File(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
         except BaseException:
             self._state.close()

@@ -40,6 +40,12 @@ class GroupRow(NamedTuple):
     noted: Noted | None
 
 
+def generation(transaction: Transaction) -> str:
+    """Return the name of this state: a state that is made after it was lost has another."""
+    name: str = transaction.all("SELECT token FROM oncelog_generation")[0][0]
+    return name
+
+
 # Queues.
 
 
@@ -137,6 +143,13 @@ def add_group(transaction: Transaction, queue_id: int, name: str, starts: Sequen
         "INSERT INTO oncelog_cursor (grp, part, next) VALUES (?, ?, ?) ON CONFLICT (grp, part) DO NOTHING",
         [(row.id, part, start) for part, start in enumerate(starts)],
     )
+
+
+def remove_group(transaction: Transaction, group_id: int) -> None:
+    """Forget a group, and how far it was."""
+    for table in ("oncelog_run", "oncelog_cursor"):
+        transaction.all(f"DELETE FROM {table} WHERE grp = ?", group_id)  # noqa: S608
+    transaction.all("DELETE FROM oncelog_group WHERE id = ?", group_id)
 
 
 def note(
