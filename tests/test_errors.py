@@ -41,6 +41,8 @@ SAMPLES: list[errors.OncelogError] = [
     errors.PartialOverlap("m", known=["a"], new=["b", "c"]),
     errors.AppendErrors("m", results=[ACK, errors.IdConflict("inner", position=7)]),
     errors.NotFound("m", first=3),
+    errors.NotAllowed("m"),
+    errors.NotAuthenticated("m"),
     errors.WrongExpectedVersion("m", expected="no_stream", actual=4),
     errors.Unavailable("m", retry_after_s=2.5, outcome="unknown"),
     errors.WriterFenced("m", outcome="unknown"),

@@ -14,7 +14,7 @@ from oncelog import errors
 EXPORTED = {
     "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
     "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
-    "LogSettings", "Message", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue",
+    "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "TooSlow",
     "Unavailable", "Unsupported", "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
 }  # fmt: skip
@@ -25,6 +25,8 @@ PARENTS = {
     "PartialOverlap": "InvalidArgument",
     "AppendErrors": "OncelogError",
     "NotFound": "OncelogError",
+    "NotAllowed": "OncelogError",
+    "NotAuthenticated": "NotAllowed",
     "WrongExpectedVersion": "OncelogError",
     "Unavailable": "OncelogError",
     "WriterFenced": "OncelogError",

@@ -8,6 +8,8 @@
     │   └── PartialOverlap      a batch that is neither stored exactly so, nor all new
     ├── AppendErrors            some records of append_many were refused
     ├── NotFound                no such log, stream, topic, position
+    ├── NotAllowed              the token of the caller does not allow this
+    │   └── NotAuthenticated    there is no token, or the server does not know it
     ├── WrongExpectedVersion    the stream is at another version
     ├── Unavailable             try again
     ├── WriterFenced            another writer took the log: stop
@@ -95,6 +97,14 @@ class NotFound(OncelogError, LookupError):
     def __init__(self, message: str, *, first: int | None = None) -> None:
         super().__init__(message)
         self.first = first
+
+
+class NotAllowed(OncelogError):
+    """The caller's token does not allow this call. Nothing was done. Ask for a token with the verb that is named."""
+
+
+class NotAuthenticated(NotAllowed):
+    """The call came without a token, or with one that is unknown, revoked or expired. Nothing was done."""
 
 
 class WrongExpectedVersion(OncelogError):
