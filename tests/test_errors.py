@@ -45,6 +45,7 @@ SAMPLES: list[errors.OncelogError] = [
     errors.NotAuthenticated("m"),
     errors.WrongExpectedVersion("m", expected="no_stream", actual=4),
     errors.Unavailable("m", retry_after_s=2.5, outcome="unknown"),
+    errors.TooManyCalls("m", retry_after_s=2.5),
     errors.WriterFenced("m", outcome="unknown"),
     errors.LogBusy("m", pid=3),
     errors.LeaseLost("m"),

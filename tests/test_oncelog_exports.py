@@ -14,9 +14,10 @@ from oncelog import errors
 EXPORTED = {
     "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
     "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
-    "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap", "ProducerPolicy", "Queue",
-    "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "TooSlow",
-    "Unavailable", "Unsupported", "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
+    "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap",
+    "ProducerPolicy", "Queue",
+    "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription",
+    "TooManyCalls", "TooSlow", "Unavailable", "Unsupported", "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
 }  # fmt: skip
 
 PARENTS = {
@@ -29,6 +30,7 @@ PARENTS = {
     "NotAuthenticated": "NotAllowed",
     "WrongExpectedVersion": "OncelogError",
     "Unavailable": "OncelogError",
+    "TooManyCalls": "Unavailable",
     "WriterFenced": "OncelogError",
     "LogBusy": "OncelogError",
     "LeaseLost": "OncelogError",

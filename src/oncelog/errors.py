@@ -12,6 +12,7 @@
     │   └── NotAuthenticated    there is no token, or the server does not know it
     ├── WrongExpectedVersion    the stream is at another version
     ├── Unavailable             try again
+    │   └── TooManyCalls        this caller is over its rate: wait, then try again
     ├── WriterFenced            another writer took the log: stop
     ├── LogBusy                 another live process holds a local log
     ├── LeaseLost               this token is no longer the owner
@@ -126,6 +127,10 @@ class Unavailable(OncelogError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.outcome = outcome
+
+
+class TooManyCalls(Unavailable):
+    """This caller is over its rate, or failed to log in too often. Nothing was done: wait ``retry_after_s``."""
 
 
 class WriterFenced(OncelogError):

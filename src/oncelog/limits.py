@@ -88,3 +88,35 @@ INBOX_ERROR_BYTES_MAX = 4 * KIB
 
 INBOX_STORY_EVENTS_MAX = 100
 """Events that are kept of a key's story, the latest ones."""
+
+HTTP_BODY_BYTES_MAX = 16 * MIB
+"""The body of an HTTP request that is read as a whole. NDJSON with an id on every line may be longer."""
+
+HTTP_LINE_BYTES_MAX = 24 * MIB
+"""One line of NDJSON: a value of the greatest size, in base64, with its labels."""
+
+HTTP_HEAD_BYTES_MAX = 64 * KIB
+"""The request line and the headers of an HTTP request."""
+
+HTTP_BODY_S_MAX = 30.0
+"""How long the server waits for the next part of a body."""
+
+HTTP_READ_RECORDS_MAX = 10_000
+"""Records that one GET returns; `limit` may say fewer."""
+
+HTTP_CONNECTIONS_MAX = 12_000
+"""HTTP connections that are open at once; the next request gets a 503."""
+
+SERVER_CALLS_PER_S = 10_000
+SERVER_CALLS_BURST = 20_000
+"""Calls of one token; the next is answered 429. A stream of frames is one call."""
+
+SERVER_FAILED_LOGINS_PER_S = 1.0
+SERVER_FAILED_LOGINS_BURST = 20
+"""Failed logins of one peer; the next is answered 429 without a look at its token."""
+
+SERVER_PEERS_MAX = 10_000
+"""Peers and tokens whose rates are remembered."""
+
+METRIC_LOGS_MAX = 1_000
+"""Logs that have metrics of their own; the rest are added up under `log="other"`."""

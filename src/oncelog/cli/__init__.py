@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, stream, worker
+from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, stream, token, worker
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -52,6 +52,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
 app.add_typer(inbox.app, name="inbox")
+app.add_typer(token.app, name="token")
 worker.add_to(app)
 
 

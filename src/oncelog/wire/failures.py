@@ -20,6 +20,7 @@ from oncelog.errors import (
     NotFound,
     OncelogError,
     PartialOverlap,
+    TooManyCalls,
     TooSlow,
     Unavailable,
     Unsupported,
@@ -83,9 +84,9 @@ def _wrong_version(text: str, found: Any) -> OncelogError:
     return WrongExpectedVersion(text, expected=expected, actual=_optional(found, "actual"))
 
 
-def _unavailable(text: str, found: Any) -> OncelogError:
+def _again(found: Any) -> dict[str, Any]:
     after_s = found.retry_after_s if found.HasField("retry_after_s") else 1.0
-    return Unavailable(text, retry_after_s=after_s, outcome=_outcome(found))
+    return {"retry_after_s": after_s, "outcome": _outcome(found)}
 
 
 def _optional(found: Any, name: str) -> Any:
@@ -163,6 +164,7 @@ _STATUS: Mapping[type, tuple[str, int]] = {
     NotAuthenticated: ("UNAUTHENTICATED", 401),
     NotAllowed: ("PERMISSION_DENIED", 403),
     WrongExpectedVersion: ("FAILED_PRECONDITION", 412),
+    TooManyCalls: ("RESOURCE_EXHAUSTED", 429),
     Unavailable: ("UNAVAILABLE", 503),
     WriterFenced: ("UNAVAILABLE", 503),
     LogBusy: ("UNAVAILABLE", 503),
@@ -180,7 +182,8 @@ _BUILD: Mapping[str, Callable[[str, Any], OncelogError]] = {
     "AppendErrors": lambda text, found: AppendErrors(text, results=[from_result(one) for one in found.results]),
     "NotFound": lambda text, found: NotFound(text, first=_optional(found, "first")),
     "WrongExpectedVersion": _wrong_version,
-    "Unavailable": _unavailable,
+    "TooManyCalls": lambda text, found: TooManyCalls(text, **_again(found)),
+    "Unavailable": lambda text, found: Unavailable(text, **_again(found)),
     "WriterFenced": lambda text, found: WriterFenced(text, outcome=_outcome(found)),
     "LogBusy": lambda text, found: LogBusy(text, pid=_optional(found, "pid")),
     "EffectFailed": lambda text, found: EffectFailed(text, error=_optional(found, "error")),

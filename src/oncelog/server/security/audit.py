@@ -1,0 +1,52 @@
+"""The audit log: who did which admin verb to what, written before it is done.
+
+An admin verb that cannot be audited is not done. The record says what was asked for; a second record says how it ended,
+if the verb failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from oncelog.errors import OncelogError, Unavailable
+from oncelog.server.security.authorize import Principal
+from oncelog.types import Record
+
+LOG = "_audit"
+TIMEOUT_S = 5.0
+
+Append = Callable[[str, Record], Awaitable[object]]
+"""Appends one record to a log of this name, creating the log when it is not there; returns when it is durable."""
+
+
+class Act(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the audit log. It holds names and settings, never values of records nor tokens."""
+
+    who: str
+    by: str
+    peer: str
+    act: str
+    kind: str
+    name: str
+    details: Mapping[str, object] = {}
+    failed: str | None = None
+
+
+class Audit:
+    """Writes to the server's own audit log."""
+
+    def __init__(self, append: Append, log: str = LOG) -> None:
+        """Take what appends, and the name of the log: each server of a fleet has its own."""
+        self._append = append
+        self.log = log
+
+    async def note(self, principal: Principal, peer: str, act: Act) -> None:
+        """Write that something is about to be done; ``Unavailable``, and it must not be done, if that fails."""
+        line = msgspec.structs.replace(act, who=principal.name, by=principal.by, peer=peer)
+        try:
+            await self._append(self.log, Record(msgspec.json.encode(line), type=act.act))
+        except (OncelogError, TimeoutError) as error:
+            message = f"{act.act} of {act.kind} {act.name!r} was not done: it could not be written to {self.log!r}"
+            raise Unavailable(message, outcome="not written") from error
