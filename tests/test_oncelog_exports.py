@@ -17,7 +17,8 @@ EXPORTED = {
     "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap",
     "ProducerPolicy", "Queue",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription",
-    "TooManyCalls", "TooSlow", "Unavailable", "Unsupported", "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
+    "TooManyCalls", "TooSlow", "Unavailable", "Unsupported",
+    "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
 }  # fmt: skip
 
 PARENTS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """A server does not start with tokens that everybody on the machine has seen."""
     path = tmp_path / "tokens.json"
     _made(path)
-    os.chmod(path, 0o640)
+    path.chmod(0o640)
     with pytest.raises(InvalidArgument, match="chmod 600"):
         TokenFile(path)
 
