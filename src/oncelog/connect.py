@@ -16,7 +16,7 @@ from oncelog import names
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.jobs.copy import Copied, Copy, Progress
 from oncelog.log.log import Log
 from oncelog.log.open_log import open_log
@@ -267,6 +267,7 @@ class Database(Handle):
         finally:
             claim.release()
 
+    @closes_anywhere
     def close(self) -> None:
         """End every reader and writer of this database; what is pending is stored first."""
         if not self._closed:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import os
-from types import TracebackType
-from typing import Self
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from oncelog.errors import Closed
+from oncelog.clock import SYSTEM
+from oncelog.errors import Closed, OncelogError, Unavailable
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_EDGES = tuple(_PACKAGE + room + os.sep for room in ("cli", "spark", "testing", "workers"))
+"""Rooms that use the package as its users do: they hold none of its locks."""
+
+_BETWEEN = (contextlib.__file__, functools.__file__)
+"""Frames of these stand between two frames of the package."""
 
 
 class _Generation:
@@ -20,6 +37,11 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+EXIT_S = 10.0
+"""So long the end of the interpreter waits, in all, for what was left open."""
+
+_left_open: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 class Handle:
@@ -58,6 +80,13 @@ class Handle:
         """Close; may be repeated."""
         self._closed = True
 
+    def _begin_to_close(self) -> None:
+        """Take nothing more, as far as that needs no lock: ``close`` runs soon, in a thread of its own."""
+
+    def _close_at_exit(self) -> None:
+        """Have this closed when the interpreter ends, if nobody has by then: what was submitted would be lost."""
+        _left_open.add(self)
+
     def __enter__(self) -> Self:
         """Return the handle itself."""
         return self
@@ -67,3 +96,81 @@ class Handle:
     ) -> None:
         """Close."""
         self.close()
+
+
+_H = TypeVar("_H", bound=Handle)
+_P = ParamSpec("_P")
+
+
+def closes_anywhere(close: Callable[Concatenate[_H, _P], None]) -> Callable[Concatenate[_H, _P], None]:
+    """Let ``close`` be called anywhere, also by a signal handler, a ``__del__`` or a callback.
+
+    Such code runs in the midst of whatever its thread was doing. If that is a call of this package, the call may hold
+    locks, and cannot go on before the handler returns: to close then and there would wait for ever. So closing goes on
+    in a thread of its own, as soon as the call is over. The process does not end before that thread has; an error is
+    shown by ``threading.excepthook``.
+    """
+
+    @functools.wraps(close)
+    def wrapped(self: _H, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if not is_inside_call(sys._getframe(1)):  # noqa: SLF001
+            close(self, *args, **kwargs)
+            return
+        self._begin_to_close()
+        # Not a daemon, whatever thread this is: the interpreter waits for it.
+        thread = threading.Thread(target=close, args=(self, *args), kwargs=kwargs, name="oncelog-closing", daemon=False)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            message = f"no thread to close this {self._what} with ({error}): what is pending may be stored or not"
+            raise Unavailable(message, outcome="unknown") from error
+
+    return wrapped
+
+
+def is_inside_call(caller: FrameType | None) -> bool:
+    """Tell whether a call of this package is under way, in this thread, below foreign code that calls the package
+    again. ``caller`` is the frame that calls.
+    """
+    frame = caller
+    while frame is not None and (_is_ours(frame) or frame.f_code.co_filename in _BETWEEN):
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith(_PACKAGE) and not name.startswith(_EDGES)
+
+
+@atexit.register
+def _close_left_open() -> None:
+    """Close what nobody has closed, at the end of the interpreter, and say so."""
+    left = [handle for handle in list(_left_open) if handle._of_this_process and not handle.closed]  # noqa: SLF001
+    threads = [threading.Thread(target=_close_one, args=(handle,), daemon=True) for handle in left]
+    for thread in threads:
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+    deadline_us = SYSTEM.elapsed_us() + int(EXIT_S * 1e6)
+    for handle, thread in zip(left, threads, strict=True):
+        if thread.ident is not None:
+            thread.join(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6))
+        if not handle.closed:
+            _say(f"a {handle._what} could not be closed in time: what it had pending may be lost")  # noqa: SLF001
+
+
+def _close_one(handle: Handle) -> None:
+    message = f"a {handle._what} was left open until exit: close it, or use it in a with"  # noqa: SLF001
+    try:
+        with contextlib.suppress(ResourceWarning):
+            warnings.warn(message, ResourceWarning, stacklevel=1, source=handle)
+        handle.close()
+    except OncelogError as error:
+        _say(str(error))
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"oncelog, at exit: {text}\n")

@@ -15,7 +15,7 @@ import msgspec
 from oncelog import arguments
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.inbox import decisions as states
 from oncelog.inbox import keys
 from oncelog.inbox.decisions import Event, Expired, Identity, Status, Stored
@@ -297,6 +297,7 @@ class Inbox(Handle):
         with self._lock:
             return dict(self._counts)
 
+    @closes_anywhere
     def close(self) -> None:
         """Renew nothing any more, and close the connections that this inbox has made; not the user's."""
         if self._ended():

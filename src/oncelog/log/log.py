@@ -19,7 +19,7 @@ from oncelog.errors import InvalidArgument, NotFound, Unsupported
 from oncelog.format import sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import open_writer
 from oncelog.log.append import decisions
@@ -552,6 +552,7 @@ class Log(Handle):
         """Return the position of the last visible record, or the one before the first there will be."""
         return self.scan().end() - 1
 
+    @closes_anywhere
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""
         if self._closed:

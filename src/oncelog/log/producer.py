@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from oncelog.arguments import listed
 from oncelog.errors import InvalidArgument
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class Producer(Handle):
         self._check_usable()
         self._writer.flush(timeout_s=timeout_s)
 
+    @closes_anywhere
     def close(self) -> None:
         """End this producer's session; the next one begins behind what is durable then. May be repeated."""
         if not self._closed:

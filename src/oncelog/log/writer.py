@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import cast
@@ -12,12 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog import arguments, limits
-from oncelog.clock import Clock
+from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
 from oncelog.errors import (
-    AppendErrors,
     Closed,
     InvalidArgument,
     NotFound,
@@ -27,7 +27,8 @@ from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.format import intake, plain
-from oncelog.log.append import decisions
+from oncelog.handle import closes_anywhere
+from oncelog.log.append import decisions, futures
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters, Counts
 from oncelog.log.append.decider import Decider
@@ -107,6 +108,7 @@ class Writer(Producing):
             answer=self._answer,
             absorb=self._absorb,
         )
+        self._ending = threading.Lock()
         self._watch = watch
         watch.serve(self._let_go, lambda: self._committer.error is not None, self._storage_seen)
         sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
@@ -126,6 +128,8 @@ class Writer(Producing):
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
         )
+        if clock is SYSTEM:
+            self._close_at_exit()
         self._keeper = Keeper(
             home=home,
             manifests=manifests,
@@ -316,7 +320,7 @@ class Writer(Producing):
             admitted = self._append_payload(decisions.payload_of(checked), timeout_s)
             for row, result in zip(good, self._decider.answers(admitted), strict=True):
                 results[row] = result
-        return _all_acks(results)
+        return futures.all_acks(results)
 
     def _plain(self, records: Sequence[Record]) -> pa.RecordBatch | None:
         """Return records in columns when they are plain and all may be stored, else ``None``."""
@@ -356,7 +360,7 @@ class Writer(Producing):
         for result in results:
             if isinstance(result, OncelogError):
                 raise result
-        return _all_acks(results)
+        return futures.all_acks(results)
 
     def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
@@ -418,7 +422,7 @@ class Writer(Producing):
         """Return the acks of rows that are stored, or raise ``AppendErrors`` if one of them was refused."""
         answers = self._decider.answers(admitted)
         if admitted.refused or admitted.conflicts.any():
-            return _all_acks(answers)
+            return futures.all_acks(answers)
         return cast("list[Ack]", answers)
 
     # Living and leaving.
@@ -521,11 +525,13 @@ class Writer(Producing):
         """The position of the last record that is durable; -1 when there is none."""
         return self._committer.stored_position - 1
 
+    @closes_anywhere
     def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
-        """Store what is pending, close the segment and let the log go. May be repeated.
+        """Store what is pending, close the segment and let the log go. May be repeated, and called anywhere.
 
         Raises ``Unavailable(outcome="unknown")`` when storage does not take what is pending in time; the log is let go
-        all the same, and the next writer decides.
+        all the same, and the next writer decides. A signal handler, a callback or a ``__del__`` that interrupted a call
+        of this package closes in a thread of its own, which ends before the process does.
         """
         if self._closed:
             return
@@ -539,6 +545,9 @@ class Writer(Producing):
         finally:
             self._closed = True
 
+    def _begin_to_close(self) -> None:
+        self._committer.refuse(Closed("this writer is being closed"))
+
     def _storage_seen(self) -> None:
         """Note that storage has answered: without that the ids of an idle writer do not age."""
         with self._committer.changed:
@@ -551,20 +560,21 @@ class Writer(Producing):
             self._end(self._deadline(TIMEOUT_S), WriterFenced(message, outcome="unknown"))
 
     def _end(self, deadline_us: int | None, reason: OncelogError) -> None:
-        """Store what is pending, close the segment and let the log go."""
-        try:
-            self._leave(deadline_us, reason)
-        except Unavailable as error:
-            with self._committer.changed:  # so that the futures say that the outcome is unknown
-                self._committer.stop(reason if isinstance(reason, WriterFenced) else error)
-            raise
-        finally:
-            with self._committer.changed:
-                self._committer.stop(reason)
-            self._keeper.stop()
-            self._run.abandon()
-            self._claim.release()
-            self._home.wake()
+        """Store what is pending, close the segment and let the log go; wait for a thread that does so already."""
+        with self._ending:
+            try:
+                self._leave(deadline_us, reason)
+            except BaseException as error:
+                with self._committer.changed:  # so that the futures say that the outcome is unknown
+                    self._committer.stop(reason if isinstance(reason, WriterFenced) else futures.unsettled(error))
+                raise
+            finally:
+                with self._committer.changed:
+                    self._committer.stop(reason)
+                self._keeper.stop()
+                self._run.abandon()
+                self._claim.release()
+                self._home.wake()
 
     def _leave(self, deadline_us: int | None, reason: OncelogError) -> None:
         """Settle what is pending and close the segment, if this is still the log's writer."""
@@ -584,15 +594,6 @@ class Writer(Producing):
 
     def _micros(self, timeout_s: float | None) -> int | None:
         return None if timeout_s is None else int(arguments.seconds("timeout_s", timeout_s) * 1e6)
-
-
-def _all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:
-    """Return the acks, or raise ``AppendErrors`` if one of them is an error."""
-    errors = [result for result in results if isinstance(result, OncelogError)]
-    if errors:
-        message = f"{len(errors)} of {len(results)} records were refused, the first: {errors[0]}"
-        raise AppendErrors(message, results=results)
-    return [result for result in results if isinstance(result, Ack)]
 
 
 def _size_bytes(record: Record) -> int:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from oncelog import arguments, names
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
@@ -337,6 +337,7 @@ class Queue(Handle):
         keep = inspect.kept_from(self._topic, self._database, self._row.id, groups)
         return [log.truncate(before=before).first_position for log, before in zip(self._topic.logs, keep, strict=True)]
 
+    @closes_anywhere
     def close(self) -> None:
         """Close the consumers and let the writers go."""
         if self._closed:

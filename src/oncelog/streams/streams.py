@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.log import Log
@@ -370,6 +370,7 @@ class Streams(Handle):
 
     # Leaving.
 
+    @closes_anywhere
     def close(self) -> None:
         """End the subscriptions, store the index and let the log go. May be repeated."""
         if self._closed:

@@ -16,7 +16,7 @@ from typing import Self
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, TooSlow
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import MIB
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
@@ -288,6 +288,7 @@ class Subscription(Handle):
             )
             raise TooSlow(message)
 
+    @closes_anywhere
     def close(self) -> None:
         """End the subscription; a thread that waits in it returns."""
         if not self._closed:

@@ -175,6 +175,11 @@ class Committer:
         self._leaving = reason
         self._tell()
 
+    def refuse(self, reason: OncelogError) -> None:
+        """Take nothing more, and say why: ``leave`` follows. The lock need not be held: it is one assignment."""
+        if self._leaving is None:
+            self._leaving = reason
+
     def pending(self) -> tuple[int, int]:
         """Return how many records, and bytes, are not stored yet."""
         return (
@@ -339,8 +344,10 @@ class Committer:
                 try:
                     if not self._work_once():
                         self._sleep(self._until_retry_s())
-                except BaseException:  # noqa: BLE001
+                except Exception:  # noqa: BLE001
                     return  # everybody who waits has been told by _die
+                except BaseException:  # noqa: BLE001, S112
+                    continue  # a callback ended in SystemExit: that is no reason to leave what is pending
 
     def _work_once(self) -> bool:
         """Offer one block, if there is one that may be offered now."""
@@ -402,7 +409,7 @@ class Committer:
                 return True
             self._form_attempts += 1
             self._form_retry_at_us = self._later(request, self._form_attempts, error)
-            if isinstance(error, KeyboardInterrupt):
+            if not isinstance(error, Exception):
                 raise
             return True
         finally:
@@ -436,7 +443,7 @@ class Committer:
             self._attempts += 1
             group.retry_at_us = self._later(request, group.attempts, error)
             self._tell()
-            if isinstance(error, KeyboardInterrupt):
+            if not isinstance(error, Exception):
                 raise
             return
         group.busy = False
@@ -458,7 +465,7 @@ class Committer:
         if answered:
             try:
                 self._unlocked(lambda: self._answer_groups(answered))
-            except KeyboardInterrupt:
+            except BaseException:
                 self._unlocked(lambda: self._answer_groups(answered))
                 raise
 
@@ -512,8 +519,11 @@ class Committer:
     # Failing.
 
     def _survivable(self, error: BaseException) -> bool:
-        """Tell whether the same bytes may be offered again: after all but losing the log, damage, and bugs."""
-        if isinstance(error, KeyboardInterrupt):
+        """Tell whether the same bytes may be offered again: after all but losing the log, damage, and bugs.
+
+        What is no ``Exception`` (KeyboardInterrupt, SystemExit) comes from a signal handler, not from storage.
+        """
+        if not isinstance(error, Exception):
             return True
         return isinstance(error, OncelogError) and not isinstance(error, WriterFenced | CorruptionError | Closed)
 

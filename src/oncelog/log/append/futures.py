@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any
 
-from oncelog.errors import OncelogError
+from oncelog.errors import AppendErrors, OncelogError, Unavailable
 from oncelog.types import Ack
 
 
@@ -96,3 +96,20 @@ def settle(condition: threading.Condition, answered: Sequence[Answers]) -> None:
         for future in futures:
             if future._followed:  # noqa: SLF001
                 future.call_back()
+
+
+def unsettled(error: BaseException) -> OncelogError:
+    """Return what futures are told whose records were pending when closing came to an end in this way."""
+    if isinstance(error, OncelogError):
+        return error
+    message = f"closing was interrupted ({error!r}): what was pending may be stored or not, and the next writer decides"
+    return Unavailable(message, outcome="unknown")
+
+
+def all_acks(results: Sequence[Ack | OncelogError | None]) -> list[Ack]:
+    """Return the acks, or raise ``AppendErrors`` if one of them is an error."""
+    errors = [result for result in results if isinstance(result, OncelogError)]
+    if errors:
+        message = f"{len(errors)} of {len(results)} records were refused, the first: {errors[0]}"
+        raise AppendErrors(message, results=results)
+    return [result for result in results if isinstance(result, Ack)]

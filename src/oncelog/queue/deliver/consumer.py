@@ -11,7 +11,7 @@ from itertools import repeat
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, LeaseLost
-from oncelog.handle import Handle
+from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import QUEUE_ERROR_BYTES_MAX, QUEUE_PREFETCH_MAX
 from oncelog.queue.deliver.broker import Broker, Step
 from oncelog.queue.rules import message
@@ -308,6 +308,7 @@ class Consumer(Handle):
         """Tell whether this is a consumer of a broker."""
         return self._broker is broker
 
+    @closes_anywhere
     def close(self) -> None:
         """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""
         if self._closed:
