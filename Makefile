@@ -2,7 +2,7 @@ PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 SOURCES := $(wildcard src tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench soak lock clean
+.PHONY: help run test lint bench soak docs lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,10 @@ bench: .venv/installed ## the benchmarks
 soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
 	scripts/debian java postgres postgresql.jar redis-server chromium
 	ONCELOG_SOAK=1 ONCELOG_TEST_LIMIT_S=14400 $(PYTEST) -m "" -o faulthandler_timeout=30000
+
+docs: .venv/installed ## the documentation as a site, in build/site
+	.venv/bin/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
 	.venv/bin/uv pip compile pyproject.toml --extra dev --extra all --output-file requirements/dev.lock --quiet \

@@ -15,7 +15,7 @@ from oncelog import LogSettings
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "oncelog"
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKS = {"spark.md": [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("ignore")]}
