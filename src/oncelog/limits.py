@@ -30,6 +30,9 @@ BLOCK_BYTES_MAX = 64 * MIB
 BLOCK_RECORDS_MAX = 1 << 20
 """Records in one block."""
 
+INPUT_BATCH_BYTES_MAX = 256 * MIB
+"""What one compressed batch of an Arrow file may come to: a file of a few kilobytes may ask for gigabytes."""
+
 SEGMENT_BYTES_MIN = 64 * KIB
 SEGMENT_BYTES_MAX = 4 * GIB
 """A segment's size before it rolls (the last block may go over it)."""

@@ -30,7 +30,9 @@ import xxhash
 
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import single
+from oncelog.format.ipc import is_plain
 from oncelog.format.schema import ALL_BITS, ID, VALUE, mask_of, schema_of
+from oncelog.format.soundness import check_sound
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
@@ -314,17 +316,29 @@ def _refuse_version(version: int, flags: int, mask: int, what: str) -> None:
 
 
 class CheckedBlocks(list[pa.Buffer]):
-    """Blocks whose checksums were found to hold before, by whoever has read them: a body is not summed up twice."""
+    """Blocks whose checksums were found to hold before, by whoever has read them: a body is not summed up twice.
+
+    Payloads of ``sound`` blocks were found to be sound, too. ``on_sound`` is called when all of them are.
+    """
+
+    sound = False
+
+    def on_sound(self) -> None:
+        """Note that the payloads of all blocks are sound."""
 
 
-def decode(buffer: pa.Buffer | bytes, *, checked: bool = False) -> Block:
+def decode(buffer: pa.Buffer | bytes, *, checked: bool = False, sound: bool = False, full: bool = False) -> Block:
     """Return the block that fills the buffer exactly, checked. The payload lies in the buffer: nothing is copied.
 
     ``CorruptionError`` when any byte is not what was written, ``Unsupported`` for a newer version. The sum of the body
-    of a block that was ``checked`` before is taken for good.
+    of a block that was ``checked`` before is taken for good, and so is the payload of one that was ``sound``.
+    ``full`` checks the text of the payload, too.
     """
     header = check(buffer, body=not checked)
     body = pa.py_buffer(buffer).slice(HEADER_BYTES)
+    if not sound and not is_plain(memoryview(body).cast("B")):
+        message = f"{_name(header)}: its checksum holds and its payload is compressed, or no record batch"
+        raise CorruptionError(message)
     try:
         payload = pa.ipc.read_record_batch(body, schema_of(header.mask))
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -333,6 +347,8 @@ def decode(buffer: pa.Buffer | bytes, *, checked: bool = False) -> Block:
     if payload.num_rows != header.count:
         message = f"{_name(header)}: {payload.num_rows} records, its header says {header.count}"
         raise CorruptionError(message)
+    if full or not sound:
+        check_sound(payload, header.mask, _name(header), full=full)
     return Block(header, payload)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.errors import CorruptionError
 from oncelog.format.arrays import binaries, integers, texts
 from oncelog.format.intake import check_limits, check_record, normalise
 from oncelog.format.schema import (
@@ -161,7 +162,11 @@ def _moments(timestamp_us: Timestamps) -> Iterable[datetime]:
 def _objects(column: pa.Array | None) -> Iterable[Any]:
     if column is None:
         return repeat(None)
-    found: list[Any] = column.to_pylist()
+    try:
+        found: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        message = f"text in a block or file whose checksum holds is not UTF-8: {error}"
+        raise CorruptionError(message) from error
     if column.type.equals(HEADERS_TYPE):
         return [None if headers is None else dict(headers) for headers in found]
     return found

@@ -60,13 +60,14 @@ class Gathered(msgspec.Struct, frozen=True):
         return np.repeat(np.array(self.uptimes_us, np.int64), self.counts)
 
 
-def gather(buffers: Iterable[pa.Buffer]) -> Iterator[Gathered]:
+def gather(buffers: Iterable[pa.Buffer], *, full: bool = False) -> Iterator[Gathered]:
     """Yield the blocks in ``buffers``, which follow each other in one segment, gathered as far as that is cheap.
 
-    Every block is checked as ``decode`` checks it (but for the sums of ``CheckedBlocks``), and must follow the one
-    before: else ``CorruptionError``.
+    Every block is checked as ``decode`` checks it (but for what ``CheckedBlocks`` were found to be before), and must
+    follow the one before: else ``CorruptionError``.
     """
-    gathering = _Gathering(checked=isinstance(buffers, CheckedBlocks))
+    known = buffers if isinstance(buffers, CheckedBlocks) else None
+    gathering = _Gathering(checked=known is not None, sound=known is not None and known.sound, full=full)
     for buffer in buffers:
         large = buffer.size > SMALL_BYTES_MAX
         if gathering.counts and (large or gathering.size_bytes > GATHERED_BYTES_MAX):
@@ -74,6 +75,8 @@ def gather(buffers: Iterable[pa.Buffer]) -> Iterator[Gathered]:
         gathering.add(buffer, large=large)
         if large:
             yield gathering.taken()
+    if known is not None and not known.sound:
+        known.on_sound()
     if gathering.counts:
         yield gathering.taken()
 
@@ -81,8 +84,8 @@ def gather(buffers: Iterable[pa.Buffer]) -> Iterator[Gathered]:
 class _Gathering:
     """Blocks on their way to be gathered. What must come next is remembered when some are taken."""
 
-    def __init__(self, *, checked: bool) -> None:
-        self._checked = checked
+    def __init__(self, *, checked: bool, sound: bool, full: bool) -> None:
+        self._checked, self._sound, self._full = checked, sound, full
         self.follows: tuple[int, int, int, int] | None = None
         self._clear()
 
@@ -98,7 +101,7 @@ class _Gathering:
     def add(self, buffer: pa.Buffer, *, large: bool) -> None:
         """Check a block and put it behind those that are here."""
         if large or not self._add_single(buffer.to_pybytes()):
-            block = decode(buffer, checked=self._checked)
+            block = decode(buffer, checked=self._checked, sound=self._sound, full=self._full)
             header = block.header
             self._flush_singles()
             place = (header.segment, header.first_entry, header.first_position, header.previous)

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument
+from oncelog.format.arrays import present
 from oncelog.format.schema import BITS, FIELDS, HEADERS, SEQUENCE, START, VALUE, schema_of
 from oncelog.types import Record
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _COLUMN_BYTES_MAX = (1 << 31) - 1
+_VIEW_BYTES = 16
+"""An element of a column of string views; it begins with the length."""
 _LABELS = ("stream", "type", "producer", "tenant")
 
 
@@ -155,10 +158,25 @@ def _canonical(bit: int, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     array = _one(column) if isinstance(column, pa.ChunkedArray) else column
     if array.type.equals(field.type):
         return array
+    _check_spread(field.name, array)
     try:
         return array.cast(field.type)
     except pa.ArrowException as error:
         return _cast_part(field, array, error)
+
+
+def _check_spread(name: str, array: pa.Array) -> None:
+    """Refuse a column that names one long text many times: spelled out, it would fill the memory."""
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+    elif pa.types.is_string_view(array.type):
+        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)
+        lengths = pa.array(views[array.offset : array.offset + len(array), 0], mask=~present(array))
+    else:
+        return
+    size_bytes = pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
+    if size_bytes > _COLUMN_BYTES_MAX:
+        _refuse(name, None, f"has {size_bytes} bytes spelled out, must have at most {_COLUMN_BYTES_MAX}")
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -13,19 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from oncelog.cli.terminal.options import InputFormat
 from oncelog.errors import InvalidArgument
+from oncelog.format.ipc import Malformed, inflated_bytes
 from oncelog.format.schema import FIELDS, HEADERS_TYPE, READ_SCHEMA
-from oncelog.limits import VALUE_BYTES_MAX
+from oncelog.limits import INPUT_BATCH_BYTES_MAX, VALUE_BYTES_MAX
 
 BATCH_BYTES = 8 << 20
 BATCH_RECORDS = 1 << 16
 STDIN = Path("-")
 
 _ARROW_FILE_MAGIC = b"ARROW1"
+_ARROW_FILE_HEAD_BYTES = 8
 _PIPE_BYTES = 1 << 20
 _FORMATS: dict[str, InputFormat] = {
     ".arrow": "arrow",
@@ -250,41 +254,154 @@ def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def _column_batches(path: Path, stream: BinaryIO, format: InputFormat, fields: Fields) -> Iterator[Batch]:
-    size_bytes = os.fstat(stream.fileno()).st_size
     row = 0
     try:
-        parts, rows = _parquet(stream) if format == "parquet" else _arrow(stream)
-        for part in parts:
-            yield _renamed(part, range(row, row + part.num_rows), fields, size_bytes * part.num_rows / (rows or 1))
+        for part, size_bytes in _parquet(stream) if format == "parquet" else _arrow(stream):
+            yield _renamed(part, range(row, row + part.num_rows), fields, size_bytes)
             row += part.num_rows
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, Malformed, UnicodeError) as error:
         message = f"{path}: cannot be read as {format}, from row {row} on: {error}"
         raise InvalidArgument(message) from error
 
 
-def _parquet(stream: BinaryIO) -> tuple[Iterator[pa.RecordBatch], int]:
+def _parquet(stream: BinaryIO) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Yield the rows of a Parquet file, so many at a time that they fit into memory as the file declares their size."""
     if not stream.seekable():
         message = "a Parquet file is read from its end: name the file instead of piping it in"
         raise InvalidArgument(message)
-    file = pq.ParquetFile(stream)
-    return file.iter_batches(BATCH_RECORDS), file.metadata.num_rows
+    metadata = pq.read_metadata(stream)
+    stream.seek(0)
+    file = pq.ParquetFile(stream, read_dictionary=_dictionaries(metadata))
+    row_bytes = os.fstat(stream.fileno()).st_size / (metadata.num_rows or 1)
+    for part in file.iter_batches(_rows_at_once(metadata)):
+        for piece in _spelled_out(part):
+            yield piece, row_bytes * piece.num_rows
 
 
-def _arrow(stream: BinaryIO) -> tuple[Iterator[pa.RecordBatch], int]:
-    """Return the batches of an Arrow file, or of an Arrow stream, and the rows there are if that is known."""
-    if stream.seekable():
-        magic = stream.read(len(_ARROW_FILE_MAGIC))
+def _dictionaries(metadata: pq.FileMetaData) -> list[str]:
+    """Return the columns that have a dictionary. Spelled out at once, one long value could fill the memory."""
+    found = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        found |= {
+            column.path_in_schema
+            for column in columns
+            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page and "." not in column.path_in_schema
+        }
+    return sorted(found)
+
+
+def _rows_at_once(metadata: pq.FileMetaData) -> int:
+    """Return how many rows are read at once: no more bytes than a batch may have, by the largest row group."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size / max(group.num_rows, 1) for group in groups), default=1)
+    return max(1, min(BATCH_RECORDS, int(BATCH_BYTES / max(row_bytes, 1))))
+
+
+def _spelled_out(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows in pieces in which the values of dictionaries are spelled out, each of a size that fits."""
+    coded = [number for number, column in enumerate(part.columns) if pa.types.is_dictionary(column.type)]
+    sizes_bytes = np.zeros(part.num_rows)
+    for number in coded:
+        lengths = pc.binary_length(part.column(number).dictionary).take(part.column(number).indices)
+        sizes_bytes += lengths.fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes_bytes)
+    start = 0
+    while start < part.num_rows:
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
+        piece = part.slice(start, stop - start)
+        for number in coded:
+            column = piece.column(number)
+            piece = piece.set_column(number, piece.schema.names[number], column.cast(column.type.value_type))
+        yield piece
+        start = stop
+
+
+def _arrow(stream: BinaryIO) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Yield the batches of an Arrow file or an Arrow stream, checked in full before anything looks into them.
+
+    What a file has behind its magic is a stream.
+    """
+    if stream.seekable() and stream.read(len(_ARROW_FILE_MAGIC)) != _ARROW_FILE_MAGIC:
         stream.seek(0)
-        if magic == _ARROW_FILE_MAGIC:
-            file = pa.ipc.open_file(stream)
-            return _cut(file.get_batch(number) for number in range(file.num_record_batches)), file.count_rows()
-    return _cut(pa.ipc.open_stream(stream)), 0
-
-
-def _cut(parts: Any) -> Iterator[pa.RecordBatch]:
-    for part in parts:
+    elif stream.seekable():
+        stream.seek(_ARROW_FILE_HEAD_BYTES)
+    messages = _Messages(stream)
+    for part in pa.ipc.open_stream(pa.PythonFile(messages, mode="r")):
+        part.validate(full=True)
+        size_bytes = messages.taken_bytes()
         for start in range(0, part.num_rows, BATCH_RECORDS):
-            yield part.slice(start, BATCH_RECORDS)
+            yield (
+                part.slice(start, BATCH_RECORDS),
+                size_bytes * min(BATCH_RECORDS, part.num_rows - start) / part.num_rows,
+            )
+
+
+class _Arrivals:
+    """A stream that is read in steps: a length that a file claims is not allocated before the bytes are there."""
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes, fewer at the end."""
+        parts = []
+        while size > 0 and (part := self._stream.read(min(size, BATCH_BYTES))):
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Leave the stream to who opened it."""
+
+
+class _Messages:
+    """A stream of Arrow messages, each looked at before it is handed on: a small one may ask for gigabytes."""
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._messages = pa.ipc.MessageReader.open_stream(pa.PythonFile(_Arrivals(stream), mode="r"))
+        self._waiting = pa.py_buffer(b"")
+        self._at = 0
+        self._taken_bytes = 0
+
+    def read(self, size: int | None = None) -> bytes | pa.Buffer:
+        """Return so many bytes, or fewer at the end of a message, none at the end of the stream."""
+        if self._at == self._waiting.size and not self._next():
+            return b""
+        part = self._waiting.slice(self._at, self._waiting.size if size is None else size)
+        self._at += part.size
+        return part.to_pybytes()
+
+    def _next(self) -> bool:
+        try:
+            message = self._messages.read_next_message()
+        except StopIteration:
+            return False
+        body = message.body if message.body is not None else pa.py_buffer(b"")
+        inflated = inflated_bytes(memoryview(message.metadata), memoryview(body))
+        if inflated > max(INPUT_BATCH_BYTES_MAX, body.size):
+            reason = (
+                f"a batch of {body.size:,} bytes becomes {inflated:,}: more than the {INPUT_BATCH_BYTES_MAX:,} "
+                "that a compressed batch may; write the file in smaller batches, or uncompressed"
+            )
+            raise InvalidArgument(reason)
+        self._waiting, self._at = message.serialize(), 0
+        self._taken_bytes += self._waiting.size
+        return True
+
+    def taken_bytes(self) -> int:
+        """Return how much was read since the last call."""
+        taken, self._taken_bytes = self._taken_bytes, 0
+        return taken
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_bytes: float) -> Batch:

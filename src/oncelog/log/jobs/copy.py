@@ -138,7 +138,7 @@ class Copy:
         cursor, rows, first = 0, None, None
         while (found := self._source.blocks(number, cursor, None, READ_BYTES))[0]:
             cursor = found[1]
-            for rows in map(Rows.of_blocks, gather(found[0])):
+            for rows in map(Rows.of_blocks, gather(list(found[0]), full=True)):
                 first = first or rows
         if first is None or rows is None:
             newest = manifests.newest()

@@ -11,7 +11,9 @@ from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import block, snapshot
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
+from oncelog.format.schema import mask_of
 from oncelog.format.snapshot import Snapshot
+from oncelog.format.soundness import check_sound
 from oncelog.log.ingest.staging import read_identities
 from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck
 from oncelog.log.stored import bases, record_identities, snapshots
@@ -206,7 +208,9 @@ class _Verifier:
     def _rows(self, segment: Segment) -> Iterator[Rows]:
         if segment.file is not None:
             self._bytes += segment.file.size_bytes if segment.file.row == 0 else 0
-            yield from self._files.rows(segment, max(0, self._position - segment.first_position))
+            for rows in self._files.rows(segment, max(0, self._position - segment.first_position)):
+                check_sound(rows.payload, mask_of(rows.payload.schema), segment.file.key, full=True)
+                yield rows
             return
         self._bytes += segment.size_bytes
         checksum = 0
@@ -224,7 +228,7 @@ class _Verifier:
             if not buffers:
                 return
             for buffer in buffers:
-                found = block.decode(buffer)
+                found = block.decode(buffer, full=True)
                 header = found.header
                 if header.previous != previous or header.first_entry != entry:
                     message = f"the block at entry {header.first_entry} does not follow the one before it"

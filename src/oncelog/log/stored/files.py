@@ -74,7 +74,7 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
 def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, anew: bool = False) -> Iterator[Rows]:
     """Yield a closed segment's records, from position ``start`` (or its first) on.
 
-    ``anew`` checks the blocks' sums although they were found to hold before.
+    ``anew`` checks the blocks in full, although they were found to hold before.
     """
     entry = max(0, start - segment.first_position)
     if segment.file is not None:
@@ -83,7 +83,7 @@ def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, anew: 
     cursor = home.locate(segment.number, entry, segment.end) if entry else 0
     while cursor < segment.end:
         buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
-        for blocks in gather(list(buffers) if anew else buffers):
+        for blocks in gather(list(buffers) if anew else buffers, full=anew):
             rows = Rows.of_blocks(blocks)
             if rows.next_position > start:
                 yield rows.cut(start - rows.first_position)

@@ -24,6 +24,9 @@ _MAPPED_MAX = 16
 _INDEX_BYTES = 4 * MIB
 _BORDERS_MIN = 2
 
+_Span = tuple[int, int]
+"""A stretch of a file: where it begins and ends."""
+
 
 def segment_path(home: Path, segment: int) -> Path:
     """Return where a segment's blocks are."""
@@ -169,6 +172,17 @@ class SegmentReader:
         return mapped
 
 
+class _Blocks(CheckedBlocks):
+    """Blocks cut from a segment's file."""
+
+    content: _Content
+    span: _Span
+
+    def on_sound(self) -> None:
+        """Let the next one who reads these blocks know."""
+        self.content.note_sound(self.span)
+
+
 class _Content:
     """A segment's file in memory, with what was learnt about it. Below a visible end nothing in it changes."""
 
@@ -180,6 +194,7 @@ class _Content:
         self._lock = threading.Lock()
         self._whole = (0, 0, 0)
         self._checked = (0, 0)  # from where to where the blocks' sums were found to hold
+        self._sound = (0, 0)  # from where to where the payloads were found to be sound
         self._offsets: list[int] = []
         self._first_entries: list[int] = []
         self._indexed_end = 0
@@ -196,7 +211,7 @@ class _Content:
     def tell(self, other: _Content) -> None:
         """Hand on what is known of the file to one that maps more of it."""
         with self._lock:
-            other._whole, other._checked = self._whole, self._checked
+            other._whole, other._checked, other._sound = self._whole, self._checked, self._sound
             other._offsets, other._first_entries = list(self._offsets), list(self._first_entries)
             other._indexed_end, other._indexed_entries = self._indexed_end, self._indexed_entries
 
@@ -218,7 +233,10 @@ class _Content:
             self._note_checked(cursor, found.end)
             borders = [*found.offsets, found.end]
         cut = self.buffer.slice
-        return CheckedBlocks(cut(begin, behind - begin) for begin, behind in pairwise(borders)), borders[-1]
+        blocks = _Blocks(cut(begin, behind - begin) for begin, behind in pairwise(borders))
+        blocks.content, blocks.span = self, (cursor, borders[-1])
+        blocks.sound = self._sound[0] <= cursor and borders[-1] <= self._sound[1]
+        return blocks, borders[-1]
 
     def _known_borders(self, cursor: int, limit: int) -> list[int]:
         """Return where blocks from ``cursor`` on begin and, last, end, if the index knows."""
@@ -234,8 +252,12 @@ class _Content:
     def _note_checked(self, begin: int, end: int) -> None:
         """Remember one stretch: that which was read on from, or the one that was just read."""
         with self._lock:
-            first, last = self._checked
-            self._checked = (min(first, begin), max(last, end)) if begin <= last and end >= first else (begin, end)
+            self._checked = _joined(self._checked, (begin, end))
+
+    def note_sound(self, span: _Span) -> None:
+        """Remember that the payloads of blocks were decoded and found to be sound."""
+        with self._lock:
+            self._sound = _joined(self._sound, span)
 
     def locate(self, entry: int, end: int) -> int:
         """Return the cursor of the block with an entry, looking no further into the file than needed."""
@@ -283,3 +305,9 @@ class _Content:
 
     def _damaged(self, cursor: int, what: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: damaged at offset {cursor}, {what}; restore the file from a copy")
+
+
+def _joined(known: _Span, found: _Span) -> _Span:
+    """Return the two stretches as one where they touch, else the one that was found."""
+    touching = found[0] <= known[1] and found[1] >= known[0]
+    return (min(known[0], found[0]), max(known[1], found[1])) if touching else found
