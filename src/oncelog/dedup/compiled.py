@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.ring import Handles, Keys
+from oncelog.dedup.runs import compiled as runs
 
 PRIME_OF_FOUR = np.uint64(2**32 - 5)
 PRIME_OF_TWO = np.uint64(2**31 - 1)
@@ -29,12 +30,18 @@ class Kernels(NamedTuple):
     find: Any
     insert: Any
     distinct: Any
+    mix_keys: Any
+    filter_add: Any
+    filter_find: Any
+    find_in_pages: Any
+    digest: Any
 
 
 def compile_all(numba: Any) -> Kernels:
     """Return the functions compiled, from numba's cache where it has them; ``RuntimeError`` if it can keep none."""
     functions = hash_four, hash_two, find, insert, distinct
-    return Kernels(*(numba.njit(cache=True, nogil=True)(function) for function in functions))
+    of_runs = runs.mix_keys, runs.filter_add, runs.filter_find, runs.find_in_pages, runs.digest
+    return Kernels(*(numba.njit(cache=True, nogil=True)(function) for function in (*functions, *of_runs)))
 
 
 def hash_four(  # noqa: PLR0917

@@ -1,0 +1,1 @@
+"""Runs of remembered ids, without their storage: mixing of keys, filters, sorted entries, and the search in pages."""

@@ -1,0 +1,109 @@
+"""The loops over runs for numba to compile (``oncelog.dedup.compiled``): the same bits as numpy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Column = NDArray[np.uint64]
+
+_SHIFT = np.uint64(33)
+_FIRST = np.uint64(0xFF51AFD7ED558CCD)
+_SECOND = np.uint64(0xC4CEB9FE1A85EC53)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_SIX = np.uint64(6)
+_LAST = np.uint64(63)
+_ONE = np.uint64(1)
+_TWO = np.uint64(2)
+_THREE = np.uint64(3)
+_ZERO = np.uint64(0)
+
+
+def mix_keys(keys: _Column, high: _Column, low: _Column) -> None:
+    """Set the mixed halves of identities."""
+    for row in range(len(high)):
+        half = keys[row, 1]
+        value = (half ^ half >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        value = value ^ value >> _SHIFT ^ keys[row, 0]
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        mixed = value ^ value >> _SHIFT
+        high[row] = mixed
+        value = half + mixed
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        low[row] = value ^ value >> _SHIFT
+
+
+def filter_add(words: _Column, high: _Column, low: _Column, bits: int) -> None:
+    """Put keys into a filter."""
+    blocks = np.uint64(len(words) >> 3)
+    shift = np.uint64(bits)
+    for row in range(len(high)):
+        at = np.int64((high[row] << shift >> _HALF) * blocks >> _HALF) << 3
+        rest = low[row]
+        for word in range(8):
+            words[at + word] |= _ONE << (rest & _LAST)
+            rest >>= _SIX
+
+
+def filter_find(words: _Column, high: _Column, low: _Column, bits: int, found: NDArray[np.bool_]) -> None:
+    """Tell of each key whether all its bits are set."""
+    blocks = np.uint64(len(words) >> 3)
+    shift = np.uint64(bits)
+    for row in range(len(high)):
+        at = np.int64((high[row] << shift >> _HALF) * blocks >> _HALF) << 3
+        rest = low[row]
+        passed = _ONE
+        for word in range(8):
+            passed &= words[at + word] >> (rest & _LAST)
+            rest >>= _SIX
+        found[row] = passed == _ONE
+
+
+def find_in_pages(  # noqa: PLR0917
+    stored_high: _Column,
+    stored_low: _Column,
+    counts: NDArray[np.uint16],
+    rows: NDArray[np.int64],
+    high: _Column,
+    low: _Column,
+    slots: NDArray[np.int64],
+) -> None:
+    """Set the first slot of each key in its page; -1: it is not there, -2: see the next page."""
+    for key in range(len(high)):
+        row, wanted = rows[key], high[key]
+        count = np.int64(counts[row])
+        lower, upper = np.int64(0), count
+        while lower < upper:
+            middle = (lower + upper) >> 1
+            if stored_high[row, middle] < wanted:
+                lower = middle + 1
+            else:
+                upper = middle
+        while lower < count and stored_high[row, lower] == wanted and stored_low[row, lower] != low[key]:
+            lower += 1
+        if lower == count:
+            slots[key] = -2
+        else:
+            slots[key] = lower if stored_high[row, lower] == wanted else -1
+
+
+def digest(high: _Column, low: _Column, fingerprints: _Column, places: _Column) -> tuple[Any, Any]:
+    """Return the sums over entries."""
+    weights, values = _ZERO, _ZERO
+    for row in range(len(high)):
+        weight = fingerprints[row] * _SPREAD ^ high[row] ^ (places[row] & _THREE)
+        weight = (weight ^ weight >> _SHIFT) * _FIRST
+        weight = (weight ^ weight >> _SHIFT) * _SECOND
+        weight = (weight ^ weight >> _SHIFT) | _ONE
+        value = low[row] ^ weight
+        value = (value ^ value >> _SHIFT) * _FIRST
+        value = (value ^ value >> _SHIFT) * _SECOND
+        weights += weight
+        values += (value ^ value >> _SHIFT) + (places[row] >> _TWO) * weight
+    return weights, values

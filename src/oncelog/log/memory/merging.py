@@ -1,0 +1,167 @@
+"""Merging: neighbouring runs become one, in a stream of slices, so that memory is bounded by one part of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from oncelog.dedup.runs.builder import PartBuilder
+from oncelog.dedup.runs.entries import Entries
+from oncelog.errors import CorruptionError, OncelogError
+from oncelog.format.runs import pages as page_format
+from oncelog.format.runs.pages import PAGE_ENTRIES
+from oncelog.format.runs.run import Digest, Run
+from oncelog.format.runs.times import Commits
+from oncelog.log.memory.building import RunStore, part_bits
+from oncelog.log.memory.objects import OpenPart, RunObjects
+from oncelog.log.memory.times import OpenTimes
+
+FACTOR = 4
+"""So many neighbours of one size class become one run."""
+
+SLICE_IDS = 32_000
+"""About so many ids are merged at once."""
+
+READ_PAGES = 64
+"""So many pages of an input are read at once: 256 KiB."""
+
+_KEYS = 1 << 64
+
+
+def merge_runs(objects: RunObjects, log_id: str, key: str, runs: Sequence[Run], first_position: int = 0) -> Run:
+    """Store neighbouring runs, oldest first, as one under a key that nobody else uses.
+
+    Entries before ``first_position``, which are truncated, are left out. The digest of the result is compared with
+    those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ.
+    """
+    base = max(runs[0].first_position, first_position)
+    store = RunStore(objects.home, log_id, key)
+    try:
+        dropped = _store_parts(objects, log_id, runs, base, store)
+        _check_digest(runs, base, store.digest + dropped)
+        store.add_times(_commits(objects, runs, base))
+        return store.finish(base, runs[-1].next_position)
+    except OncelogError:
+        store.abandon()
+        raise
+
+
+def _store_parts(objects: RunObjects, log_id: str, runs: Sequence[Run], base: int, store: RunStore) -> Digest:
+    """Store the parts; return the digest of what was left out, with positions relative to ``base``."""
+    ids = sum(run.ids for run in runs)
+    bits = part_bits(ids)
+    dropped = Digest()
+    stream = _Stream(objects, runs, base)
+    for part in range(1 << bits):
+        builder = PartBuilder(log_id, part, bits)
+        for bound in _slice_bounds(part, bits, ids):
+            entries = stream.take(bound)
+            old = entries.positions < 0
+            if old.any():
+                dropped += entries[old].digest()
+                entries = entries[~old]
+            builder.add(entries)
+        store.add_part(*builder.finish())
+    return dropped
+
+
+def _check_digest(runs: Sequence[Run], base: int, digest: Digest) -> None:
+    expected = Digest()
+    for run in runs:
+        expected += run.digest.moved(run.first_position - base)
+    if digest != expected:
+        names = ", ".join(run.key for run in runs)
+        message = f"merging {names}: entries were lost or changed on the way; nothing was stored, the runs stay"
+        raise CorruptionError(message)
+
+
+def _slice_bounds(part: int, bits: int, ids: int) -> Iterator[int]:
+    """Yield where the slices of a part end, so that each has about ``SLICE_IDS``: mixed keys are as good as random."""
+    width = _KEYS >> bits
+    slices = max(1, -(-(ids >> bits) // SLICE_IDS))
+    for number in range(1, slices + 1):
+        yield part * width + width * number // slices
+
+
+def merged(objects: RunObjects, runs: Sequence[Run]) -> Iterator[Entries]:
+    """Yield the entries of neighbouring runs, in slices, sorted; positions are relative to the first run's first."""
+    if runs:
+        ids = sum(run.ids for run in runs)
+        stream = _Stream(objects, runs, runs[0].first_position)
+        for bound in _slice_bounds(0, 0, ids):
+            yield stream.take(bound)
+
+
+class _Stream:
+    """The entries of several runs in the order of their keys."""
+
+    def __init__(self, objects: RunObjects, runs: Sequence[Run], base: int) -> None:
+        self._cursors = [_Cursor(objects.open(run), run.first_position - base) for run in runs]
+
+    def take(self, bound: int) -> Entries:
+        """Return the next entries, up to but not including the first half ``bound`` (2**64: all), sorted."""
+        return Entries.joined([cursor.take(bound) for cursor in self._cursors]).sorted()
+
+
+class _Cursor:
+    """The entries of one run in the order of their keys, with ``shift`` added to their positions."""
+
+    def __init__(self, parts: list[OpenPart], shift: int) -> None:
+        self._shift = shift
+        self._pieces = _pieces(parts)
+        self._held = Entries.none()
+
+    def take(self, bound: int) -> Entries:
+        held = [self._held]
+        while bound == _KEYS or not len(held[-1]) or int(held[-1].high[-1]) < bound:
+            following = next(self._pieces, None)
+            if following is None:
+                break
+            held.append(following.moved(self._shift))
+        joined = Entries.joined(held)
+        cut = len(joined) if bound == _KEYS else int(np.searchsorted(joined.high, np.uint64(bound)))
+        self._held = joined[cut:]
+        return joined[:cut]
+
+
+def _pieces(parts: Sequence[OpenPart]) -> Iterator[Entries]:
+    """Yield the entries of all pages, checked, some pages at a time."""
+    for part in parts:
+        for first in range(0, part.head.pages, READ_PAGES):
+            numbers = range(first, min(first + READ_PAGES, part.head.pages))
+            pages = part.read(first, len(numbers))
+            bad = part.bad_pages(pages, first, numbers)
+            if bad:
+                raise page_format.damaged(part.key, bad[0])
+            yield Entries.of_pages(pages, min(len(numbers) * PAGE_ENTRIES, part.head.count - first * PAGE_ENTRIES))
+
+
+def _commits(objects: RunObjects, runs: Sequence[Run], base: int) -> Iterator[Commits]:
+    """Yield the commits of runs, relative to ``base``: but for those that were over before it."""
+    for run in runs:
+        shift = run.first_position - base
+        for times in OpenTimes.of(objects, run):
+            for commits in times.commits():
+                moved = Commits(commits.positions + shift, commits.timestamps_us)
+                kept = max(0, int(np.searchsorted(moved.positions, 0, side="right")) - 1)
+                yield Commits(np.maximum(moved.positions[kept:], 0), moved.timestamps_us[kept:])
+
+
+def worth_merging(runs: Sequence[Run], ids_first: int = 1) -> slice | None:
+    """Return which neighbours to merge next: the first ``FACTOR`` of one size class, the newest ones first.
+
+    A run is of class n when it has at least ``ids_first * FACTOR**n`` ids. ``None`` when there are none.
+    """
+    classes = [_size_class(run.ids, ids_first) for run in runs]
+    for end in range(len(runs), FACTOR - 1, -1):
+        if len(set(classes[end - FACTOR : end])) == 1:
+            return slice(end - FACTOR, end)
+    return None
+
+
+def _size_class(ids: int, ids_first: int) -> int:
+    size_class = 0
+    while ids >= ids_first * FACTOR ** (size_class + 1):
+        size_class += 1
+    return size_class

@@ -1,0 +1,206 @@
+"""The objects of runs, opened: their fronts at hand, their pages read and checked when somebody needs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.dedup.runs import filters
+from oncelog.errors import CorruptionError
+from oncelog.format.runs import pages as page_format
+from oncelog.format.runs.pages import PAGE, PAGE_BYTES, Pages
+from oncelog.format.runs.parts import BLOCK_WORDS, CHUNK_BYTES, Front, decode_front
+from oncelog.format.runs.run import Run, RunPart
+from oncelog.log.memory.front_cache import FrontCache
+from oncelog.storage.base import LogHome
+
+READS_MAX = 32
+"""So many reads of a home that is elsewhere are on their way at once."""
+
+READER = "oncelog-memory"
+_CHUNK_BLOCKS = CHUNK_BYTES // (8 * BLOCK_WORDS)
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class RunObjects:
+    """Opens and reads the objects of a log's runs. Safe to share between threads.
+
+    On this machine (``home.exclusive``: memory, a local disk) an object is mapped whole, and read by touching it. From
+    elsewhere (a bucket) fronts are fetched, and kept in ``cache`` if there is one; pages are fetched in ranges.
+    """
+
+    def __init__(self, home: LogHome, cache: FrontCache | None = None) -> None:
+        self.home = home
+        self.is_here = home.exclusive
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """End the threads that fetch. May be repeated."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def each(self, work: Callable[[_In], _Out], items: Sequence[_In]) -> Iterator[_Out]:
+        """Yield the results of work on each item, in order; up to ``READS_MAX`` at once where the home is elsewhere."""
+        if self.is_here or len(items) <= 1:
+            yield from map(work, items)
+            return
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(READS_MAX, thread_name_prefix=READER)
+            pool = self._pool
+        for start in range(0, len(items), READS_MAX):
+            yield from pool.map(work, items[start : start + READS_MAX])
+
+    def open(self, run: Run) -> list[OpenPart]:
+        """Return the parts of a run with their heads checked; ``NotFound``, ``CorruptionError`` or ``Unavailable``."""
+        return list(self.each(lambda number: self._open_part(run, number), range(len(run.parts))))
+
+    def _open_part(self, run: Run, number: int) -> OpenPart:
+        key, told = run.part_key(number), run.parts[number]
+        if self.is_here:
+            data = self.home.read(key)
+            if data.size != told.size_bytes:
+                message = f"{key}: {data.size} bytes, expected {told.size_bytes}; `oncelog rebuild` makes the run again"
+                raise CorruptionError(message)
+        else:
+            data = self._front(key, told)
+        front = decode_front(data, told, key)
+        if (front.head.part, front.head.bits) != (number, run.bits):
+            message = f"{key}: part {front.head.part}, expected {number}; `oncelog rebuild` makes the run again"
+            raise CorruptionError(message)
+        return OpenPart(self.home, key, told, front, data if self.is_here else None)
+
+    def _front(self, key: str, told: RunPart) -> pa.Buffer:
+        if self._cache is None:
+            return self.home.read(key, 0, told.front_bytes)
+        return self._cache.get(key, told, lambda: self.home.read(key, 0, told.front_bytes))
+
+
+class OpenPart:
+    """One part of a run: its filter and fence at hand. Nothing of it is believed before its checksum was seen to hold.
+
+    Safe to share between threads: what was checked is noted in single bytes that only ever change from 0 to 1.
+    """
+
+    def __init__(self, home: LogHome, key: str, told: RunPart, front: Front, data: pa.Buffer | None) -> None:
+        self.key = key
+        self.told = told
+        self.head = front.head
+        self.bits = front.head.bits
+        self.fence = front.fence
+        self._home = home
+        self._front = front
+        self._seed = front.head.seed
+        self._words = front.filter.data
+        self.fence_view = front.fence.data
+        self._chunks = bytearray(-(-front.head.blocks // _CHUNK_BLOCKS))
+        self._chunks_left = True
+        self._bad_chunks = False
+        self.is_damaged = False
+        self._fence_checked = False
+        self._mapped: Pages | None = None
+        if data is not None:
+            self._mapped = np.frombuffer(data, PAGE, self.head.pages, told.front_bytes)
+            self._bytes = memoryview(data)[told.front_bytes :]
+            self._checked = np.zeros(self.head.pages, np.bool_)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether pages are read by touching them."""
+        return self._mapped is not None
+
+    def may_have(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Tell of each key whether it may be in this part. What a damaged chunk would answer counts as "perhaps"."""
+        if self._chunks_left:
+            self._check_chunks(high)
+        passed = filters.may_have(self._front.filter, high, low, self.bits)
+        if self._bad_chunks:
+            chunks = filters.blocks_of(self._front.filter, high, self.bits) // _CHUNK_BLOCKS
+            passed |= np.frombuffer(self._chunks, np.uint8)[chunks] == _BAD
+        return passed
+
+    def _check_chunks(self, high: NDArray[np.uint64]) -> None:
+        states = np.frombuffer(self._chunks, np.uint8)
+        chunks = filters.blocks_of(self._front.filter, high, self.bits) // _CHUNK_BLOCKS
+        for chunk in np.unique(chunks[states[chunks] == _UNSEEN]).tolist():
+            self._check_chunk(chunk)
+        self._chunks_left = bool((states == _UNSEEN).any())
+
+    def _check_chunk(self, chunk: int) -> None:
+        whole = self._front.chunk_is_whole(chunk)
+        if not whole:
+            self._bad_chunks = self.is_damaged = True
+        self._chunks[chunk] = _GOOD if whole else _BAD
+
+    def may_have_one(self, high: int, low: int) -> bool:
+        """Tell of one key whether it may be in this part, as ``may_have`` does."""
+        if self._chunks_left or self._bad_chunks:
+            blocks = self.head.blocks
+            chunk = (((high << self.bits) & _MASK) >> 32) * blocks // _CHUNK_BLOCKS >> 32
+            if self._chunks[chunk] == _UNSEEN:
+                self._check_chunk(chunk)
+            if self._chunks[chunk] == _BAD:
+                return True
+        return filters.may_have_one(self._words, high, low, self.bits)
+
+    def check_fence(self) -> None:
+        """Raise ``CorruptionError`` unless the fence is what was written."""
+        if not self._fence_checked:
+            if not self._front.fence_is_whole():
+                self.is_damaged = True
+                message = f"{self.key}: its fence is not what was written; `oncelog rebuild` makes the run again"
+                raise CorruptionError(message)
+            self._fence_checked = True
+
+    def read(self, first: int, count: int) -> Pages:
+        """Return consecutive pages, not checked."""
+        if self._mapped is not None:
+            return self._mapped[first : first + count]
+        data = self._home.read(self.key, self.told.front_bytes + first * PAGE_BYTES, count * PAGE_BYTES)
+        if data.size != count * PAGE_BYTES:
+            self.is_damaged = True
+            message = f"{self.key}: ends before page {first + count}; `oncelog rebuild` makes the run again"
+            raise CorruptionError(message)
+        return np.frombuffer(data, PAGE)
+
+    def page(self, number: int) -> memoryview:
+        """Return the bytes of one page, checked; ``CorruptionError`` if they are not what was written."""
+        pages = self.read(number, 1)
+        if self.bad_pages(pages, number, [number]):
+            raise page_format.damaged(self.key, number)
+        return pages.view(np.uint8).data
+
+    def bad_pages(self, pages: Pages, first: int, numbers: Sequence[int]) -> list[int]:
+        """Return which of the numbered pages are damaged. ``pages`` begin with page ``first``."""
+        if self._mapped is not None:
+            numbers = [number for number in numbers if not self._checked[number]]
+        if not numbers:
+            return []
+        raw = pages.view(np.uint8).data if self._mapped is None else self._bytes
+        start = first if self._mapped is None else 0
+        bad = [number for number in numbers if not self._is_whole(raw, number - start, number)]
+        self.is_damaged |= bool(bad)
+        if self._mapped is not None:
+            self._checked[numbers] = True
+            self._checked[bad] = False
+        return bad
+
+    def _is_whole(self, raw: memoryview, at: int, number: int) -> bool:
+        page = raw[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
+        return page_format.is_whole(page, number, self.head.entries_in(number), self._seed)
+
+
+_UNSEEN, _GOOD, _BAD = 0, 1, 2
+_MASK = (1 << 64) - 1
