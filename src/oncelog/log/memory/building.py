@@ -105,7 +105,7 @@ def part_bits(ids: int) -> int:
     >>> [part_bits(count) for count in (0, 4_000_000, 4_000_001, 100_000_000)]
     [0, 0, 1, 5]
     """
-    return max(0, (-(-ids // PART_IDS) - 1).bit_length())
+    return (max(1, -(-ids // PART_IDS)) - 1).bit_length()
 
 
 def _bounds(bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
