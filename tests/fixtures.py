@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from benchmarks.seaweedfs import SeaweedFS
     from oncelog.storage.bucket.bucket import Bucket
+    from tests.servers import Serving
 
 _schemas = itertools.count()
 
@@ -102,3 +103,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     started = session.start("tests", "local[2,3]", CONF, log_file=tmp_path_factory.mktemp("spark") / "spark.log")
     yield started
     started.stop()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    """Yield a function that starts a real ``oncelog serve`` on free ports, by default on a disk; all are ended."""
+    from tests.servers import Serving
+
+    started: list[Serving] = []
+
+    def start(url: str | None = None, *options: str, **environment: str) -> Serving:
+        server = Serving(url or (tmp_path / "served").as_uri(), options, environment)
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.end()

@@ -1,16 +1,18 @@
-"""A PostgreSQL of its own for the tests: started for real, on a socket in a folder, and ended by its process id."""
+"""Servers for the tests: PostgreSQL and ``oncelog serve``, started for real, and ended by their process ids."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psycopg
@@ -71,3 +73,55 @@ def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
             return
     message = "PostgreSQL does not answer"
     raise AssertionError(message)
+
+
+class Serving:
+    """A real ``oncelog serve`` in a process of its own, on free ports of loopback."""
+
+    def __init__(self, url: str, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        """Start it, and return when it is ready."""
+        self.url = url
+        command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", url, "--json"]
+        for flag in ("--grpc", "--http"):
+            if flag not in options:
+                command += [flag, "127.0.0.1:0"]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by end)
+        self.process = subprocess.Popen(
+            [*command, *options],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", **(environment or {})},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            message = f"oncelog serve ended with {self.process.returncode}: {self.errors()}"
+            raise AssertionError(message)
+        addresses = json.loads(line)
+        self.grpc: str = addresses["grpc"]
+        self.http: str = addresses["http"]
+
+    def errors(self) -> str:
+        """Return what it has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+    def stop(self) -> int:
+        """Have it drain; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """End it if it still runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._errors.close()

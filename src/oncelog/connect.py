@@ -18,7 +18,7 @@ from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.jobs.copy import Copied, Copy, Progress
-from oncelog.log.log import Log
+from oncelog.log.log import Lender, Log
 from oncelog.log.open_log import open_log
 from oncelog.log.stored.manifests import Manifests, version_key
 from oncelog.log.stored.policies import Policies
@@ -64,6 +64,11 @@ class Database(Handle):
         self._states: dict[str | None, StateDatabase] = {}
         self._policies = Policies(storage)
         self._streams: dict[str, Streams] = {}
+        self._lender: Lender | None = None
+
+    def lend_writers(self, lender: Lender) -> None:
+        """Have streams and queues of this database borrow the writers of their logs, and open none of their own."""
+        self._lender = lender
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
@@ -74,7 +79,9 @@ class Database(Handle):
         """
         self._check_usable()
         home = self._storage.home(names.home_key(names.check(name)))
-        opened = open_log(name, home, self._clock, settings, create=create, policies=self._policies)
+        opened = open_log(
+            name, home, self._clock, settings, create=create, policies=self._policies, lender=self._lender
+        )
         with self._lock:
             log = self._logs.get(name)
             if log is None or log.closed or not log.is_same(opened):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, stream, token, worker
+from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, serve, stream, token, worker
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -54,6 +54,7 @@ jobs.add_to(app)
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(token.app, name="token")
 worker.add_to(app)
+serve.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

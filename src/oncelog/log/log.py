@@ -49,6 +49,9 @@ from oncelog.storage.base import LogHome
 
 _Opened = TypeVar("_Opened", bound=Handle)
 
+Lender = Callable[["Log"], contextlib.AbstractContextManager[Writer]]
+"""Lends the writer of a log for a while: who has a lender does not open a writer of its own."""
+
 
 class Log(Handle):
     """An append-only log. Made by ``Database.log``; safe to share between threads."""
@@ -64,9 +67,11 @@ class Log(Handle):
         clock: Clock,
         *,
         policies: Policies | None = None,
+        lender: Lender | None = None,
     ) -> None:
         super().__init__()
         self._policies = policies
+        self._lender = lender
         self.name = name
         self._home = home
         self._manifests = manifests
@@ -140,6 +145,17 @@ class Log(Handle):
             writer.close()
         self._check_usable()
         return writer
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether somebody holds the log's writer and lends it: see ``lent``."""
+        return self._lender is not None
+
+    def lent(self) -> contextlib.AbstractContextManager[Writer]:
+        """Borrow the writer from the one that holds it for this process."""
+        self._check_usable()
+        assert self._lender is not None
+        return self._lender(self)
 
     def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
         """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.

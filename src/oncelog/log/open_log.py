@@ -7,7 +7,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.format.manifest import Manifest
 from oncelog.log.ingest.conflicts import ConflictManifests
-from oncelog.log.log import Log
+from oncelog.log.log import Lender, Log
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.names import CONFLICTS
@@ -23,6 +23,7 @@ def open_log(
     *,
     create: bool,
     policies: Policies | None = None,
+    lender: Lender | None = None,
 ) -> Log:
     """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
     if name.startswith(CONFLICTS):
@@ -52,7 +53,7 @@ def open_log(
         message = f"there is no log {name!r}: create=True makes it"
         raise NotFound(message)
     _check_same(name, known.manifest, wanted)
-    return Log(name, home, manifests, known, clock, policies=policies)
+    return Log(name, home, manifests, known, clock, policies=policies, lender=lender)
 
 
 def _refuse_while_removed(name: str, home: LogHome) -> None:

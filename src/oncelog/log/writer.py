@@ -521,6 +521,11 @@ class Writer(Producing):
         return None if self._closed else self._keeper.window_from()
 
     @property
+    def ended(self) -> bool:
+        """Whether this writer takes no records any more: it was closed, or lost the log, or lets the log go."""
+        return self._closed or self._committer.is_leaving
+
+    @property
     def last_position(self) -> int:
         """The position of the last record that is durable; -1 when there is none."""
         return self._committer.stored_position - 1

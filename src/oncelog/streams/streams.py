@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Literal
 
@@ -67,6 +67,10 @@ def default_settings() -> LogSettings:
     return LogSettings(id_scope="stream", window=window)
 
 
+class _Foreign(Exception):
+    """Others have written to the log since the streams were counted: what a version is has to be looked up."""
+
+
 class Streams(Handle):
     """The event-store face of one log. Made by ``Database.streams``; safe to share between threads.
 
@@ -89,6 +93,7 @@ class Streams(Handle):
         self._writer: Writer | None = None
         self._noting = threading.Lock()
         self._ahead: dict[str, tuple[int, int]] = {}  # version and last position of what the index may not have yet
+        self._next_position: int | None = None  # all before it is in the index, or in _ahead
         self._stored = 0
         self._housekeeper = Housekeeper()
         self._live = Live(log, self._index, clock)
@@ -127,29 +132,44 @@ class Streams(Handle):
         expected = check_expected(expected)
         if not records:
             return []
-        writer = self._open_writer(wait_s)
         first = NO_VERSION
 
         def judge(admitted: Admitted) -> None:
             nonlocal first
             if not admitted.duplicates.any():
                 with self._noting:
+                    if int(admitted.positions[0]) != self._next_position:
+                        raise _Foreign
                     current = self._version(stream)
                     self._check_version(stream, expected, current)
                     first = current + 1
-                    self._ahead[stream] = (current + len(records), int(admitted.positions[-1]))
+                    last_position = int(admitted.positions[-1])
+                    self._ahead[stream] = (current + len(records), last_position)
+                    self._next_position = last_position + 1
 
         try:
-            acks = writer.append_batch(records, timeout_s=timeout_s, judge=judge)
+            acks = self._append(records, judge, wait_s, timeout_s)
         except Earlier as error:
             return stored_already(self._index, self._log, records, error)
-        except WriterFenced:
-            self._leave(writer)
-            raise
         self._look_after(len(records))
         if not acks[0].duplicate:
             return _acks(acks, range(first, first + len(acks)))
         return self._original(stream, acks, records, expected)
+
+    def _append(
+        self, records: list[Record], judge: Callable[[Admitted], None], wait_s: float, timeout_s: float | None
+    ) -> list[Ack]:
+        """Append under a judge; again when others had written to the log since the streams were counted."""
+        with self._writing(wait_s) as writer:
+            while True:
+                try:
+                    return writer.append_batch(records, timeout_s=timeout_s, judge=judge)
+                except _Foreign:
+                    writer.flush(timeout_s=timeout_s)
+                    self._count_anew()
+                except WriterFenced:
+                    self._leave(writer)
+                    raise
 
     def _records(self, stream: str, events: Record | Iterable[Record]) -> list[Record]:
         """Return the events as records of their stream."""
@@ -195,6 +215,27 @@ class Streams(Handle):
 
     # Being the writer.
 
+    @contextlib.contextmanager
+    def _writing(self, wait_s: float) -> Iterator[Writer]:
+        """Have the log's writer for a while: a writer of this store's own, or one that is lent."""
+        if not self._log.is_lent:
+            yield self._open_writer(wait_s)
+            return
+        with self._log.lent() as writer:
+            with self._opening:
+                if self._writer is not writer:
+                    self._open_index()
+                    self._ahead.clear()
+                    self._writer, self._stored, self._next_position = writer, self._index.position, None
+            yield writer
+
+    def _count_anew(self) -> None:
+        """Bring the index up to date with all that is durable, and go on from there."""
+        end = self._index.catch_up()
+        with self._noting:
+            self._ahead = {stream: noted for stream, noted in self._ahead.items() if noted[1] >= end}
+            self._next_position = max([end, *(noted[1] + 1 for noted in self._ahead.values())])
+
     def _open_writer(self, wait_s: float) -> Writer:
         with self._opening:
             self._check_usable()
@@ -208,7 +249,7 @@ class Streams(Handle):
                     writer.close()
                     raise
                 self._ahead.clear()
-                self._writer, self._stored = writer, end
+                self._writer, self._stored, self._next_position = writer, end, end
             return self._writer
 
     def _open_index(self) -> None:
@@ -235,8 +276,9 @@ class Streams(Handle):
             if self._writer is writer:
                 self._writer = None
                 self._ahead.clear()
-        with contextlib.suppress(OncelogError):
-            writer.close()
+        if not self._log.is_lent:
+            with contextlib.suppress(OncelogError):
+                writer.close()
 
     # Reading.
 
@@ -380,7 +422,7 @@ class Streams(Handle):
             return
         with contextlib.ExitStack() as ending:
             writer = self._writer
-            if writer is not None:
+            if writer is not None and not self._log.is_lent:
                 ending.callback(writer.close)
             ending.callback(self._live.close)
             for subscription in list(self._subscriptions):

@@ -65,7 +65,14 @@ class Turns:
 
     @contextlib.contextmanager
     def writing(self, partition: int, timeout_s: float) -> Iterator[Writer]:
-        """Have a partition's writer for a while, taking it if it is not here; ``Unavailable`` if others keep it."""
+        """Have a partition's writer for a while, taking it if it is not here; ``Unavailable`` if others keep it.
+
+        A writer that is lent to this process is borrowed each time: who lends it decides when to let it go.
+        """
+        if self._logs[partition].is_lent:
+            with self._logs[partition].lent() as writer:
+                yield writer
+            return
         writer = self._sit(partition, timeout_s)
         seat = self._seats[partition]
         try:

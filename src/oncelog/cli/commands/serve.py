@@ -1,0 +1,78 @@
+"""``oncelog serve``: one process that holds the writers of a database, for any number of clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oncelog.cli.terminal.options import Json, SourceUrl, paragraphs
+from oncelog.cli.terminal.output import print_json, say
+from oncelog.cli.terminal.quantities import duration_s
+
+_HELP = """Serve a database over gRPC and HTTP, until SIGTERM or Ctrl-C: then what has arrived is stored first.
+
+When the server is ready it prints the addresses it listens on. Every setting can also be given as an environment
+variable (ONCELOG_SERVE_GRPC, say), or in a TOML file; a flag wins over a variable, a variable over the file."""
+_EXAMPLES = """Examples:
+
+  [cyan]oncelog serve --url file:///var/lib/shop[/]
+  [cyan]oncelog serve --url file:///var/lib/shop --grpc 127.0.0.1:0 --http 127.0.0.1:0 --json[/]
+  [cyan]oncelog serve --config /etc/oncelog.toml[/]"""
+
+
+def run(
+    *,
+    url: SourceUrl = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC listens.", show_default="127.0.0.1:7676"),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="HOST:PORT", help="Where HTTP listens.", show_default="127.0.0.1:7677"),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What clients see as its name.")] = None,
+    queue_state: Annotated[
+        str | None,
+        typer.Option("--queue-state", envvar="ONCELOG_QUEUE_STATE", metavar="URL", help="Where queues remember."),
+    ] = None,
+    drain_s: Annotated[
+        float | None,
+        typer.Option(
+            "--drain", parser=duration_s, metavar="DURATION", help="How long closing may take.", show_default="30 s"
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="ONCELOG_SERVE_CONFIG", metavar="FILE", help="A TOML file with settings."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Serve a database over gRPC and HTTP."""
+    from oncelog.server import process  # noqa: PLC0415  (needs oncelog[server])
+    from oncelog.server import settings as settings_module  # noqa: PLC0415
+
+    given = {"url": url, "grpc": grpc, "http": http, "name": name, "queue_state": queue_state, "drain_s": drain_s}
+    environment = {key: text for key, text in os.environ.items() if key != "ONCELOG_SERVE_CONFIG"}
+    settings = settings_module.load(given, environment, config)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def announce(addresses: process.Addresses) -> None:
+        if json:
+            print_json(addresses._asdict())
+        else:
+            where = " on gRPC ", (addresses.grpc, "cyan"), " and HTTP ", (addresses.http, "cyan")
+            say("serving ", (settings.url, "cyan"), *where)
+        sys.stdout.flush()
+
+    process.run(settings, announce)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve", help=paragraphs(_HELP), epilog=_EXAMPLES)(run)

@@ -1,0 +1,1 @@
+"""The HTTP side: for people, curl, webhooks and browsers."""

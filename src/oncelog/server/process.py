@@ -1,0 +1,181 @@
+"""The process of a server: one event loop with gRPC and HTTP, from the first port to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import uvicorn
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from oncelog.connect import Database, connect
+from oncelog.errors import OncelogError, Unavailable
+from oncelog.limits import MIB
+from oncelog.server import folder_lock, systemd
+from oncelog.server import settings as settings_module
+from oncelog.server.crew import Crew
+from oncelog.server.http import app as http_app
+from oncelog.server.rpc import services
+from oncelog.server.server import Server
+from oncelog.server.settings import ServeSettings
+from oncelog.wire.frames import MESSAGE_BYTES_MAX
+
+GRACE_S = 5.0
+"""How long calls and streams that have begun may take to end once the server drains."""
+
+CLOSE_S = 5.0
+"""How long closing the database may take, when every log is closed."""
+
+_log = logging.getLogger("oncelog.server")
+
+
+class Addresses(NamedTuple):
+    """Where a server listens."""
+
+    grpc: str
+    http: str
+
+
+def run(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
+    """Serve until SIGTERM or SIGINT; ``announce`` is called with the addresses when the server is ready.
+
+    Raises ``LogBusy`` if another server has the database, ``Unavailable`` if an address is taken.
+    """
+    with folder_lock.holding(settings.url):
+        asyncio.run(_serve(settings, announce))
+
+
+async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
+    stop = _stop_signals()
+    opening = Crew("open", 1)
+    database = await opening.run(lambda: connect(settings.url, options=settings.options or None))
+    server = Server(database, settings)
+    with _http_socket(settings.http) as http_socket:
+        grpc_server, grpc_port = await _grpc(server, settings)
+        http_server = _Uvicorn(_http_config(server))
+        serving = asyncio.create_task(http_server.serve([http_socket]))
+        server.start()
+        host, _ = settings_module.address(settings.grpc)
+        announce(Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2])))
+        systemd.notify("READY=1")
+        try:
+            await stop.wait()
+        finally:
+            systemd.notify("STOPPING=1")
+            await _drain(server, grpc_server)
+            http_server.should_exit = True
+            await serving
+            await _close(opening, database)
+
+
+def _stop_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _drain(server: Server, grpc_server: Any) -> None:
+    """Stop, within a time limit: not ready, streams told, calls answered, desks flushed, writers closed."""
+    server.begin_drain()
+    await grpc_server.stop(GRACE_S)
+    await server.leave_logs()
+
+
+async def _close(crew: Crew, database: Database) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await crew.run(database.close)
+    except (TimeoutError, OncelogError) as error:
+        _log.warning("the database was not closed: %s", str(error) or "no answer in time")
+
+
+# gRPC.
+
+
+async def _grpc(server: Server, settings: ServeSettings) -> tuple[Any, int]:
+    """Start the gRPC server; return it and its port."""
+    made = grpc.aio.server(options=_grpc_options(settings))
+    checking = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checking, made)
+    for handlers in services.all_handlers(server):
+        made.add_generic_rpc_handlers((handlers,))
+    try:
+        port = made.add_insecure_port(settings.grpc)
+    except RuntimeError as error:
+        message = f"gRPC cannot listen on {settings.grpc}: {error}"
+        raise Unavailable(message) from error
+    await made.start()
+    await checking.set("", health_pb2.HealthCheckResponse.SERVING)
+    server.on_drain.append(checking.enter_graceful_shutdown)
+    return made, port
+
+
+def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:
+    """Return the limits of connections and streams.
+
+    Without ``bdp_probe=0`` and the small look-ahead, 200 streams that the server does not read took 3.2 GB.
+    """
+    return [
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", 64 * 1024),
+        ("grpc.max_concurrent_streams", settings.streams_max),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + MIB),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", 16 * 1024),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.max_connection_idle_ms", 600_000),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+# HTTP.
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn that leaves the signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _http_config(server: Server) -> uvicorn.Config:
+    return uvicorn.Config(
+        http_app.build(server),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+
+
+@contextlib.contextmanager
+def _http_socket(text: str) -> Iterator[socket.socket]:
+    """Bind the HTTP address, so that its port is known before anything is served."""
+    host, port = settings_module.address(text)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((host, port))
+        except OSError as error:
+            message = f"HTTP cannot listen on {text}: {error.strerror or error}"
+            raise Unavailable(message) from error
+        yield made
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,191 @@
+"""What all gRPC methods share: messages are decoded and checked here, callers are admitted, errors become trailers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable
+from oncelog.server.call import Call
+from oncelog.server.server import Server
+from oncelog.wire import failures, messages
+from oncelog.wire.methods import METHODS, Method
+
+_log = logging.getLogger("oncelog.server")
+
+Unary = Callable[[Any, Call], Awaitable[Any]]
+"""From a request to its answer."""
+
+Answers = Callable[[Any, Call], AsyncIterator[Any]]
+"""From a request to a stream of answers."""
+
+Talk = Callable[["Requests", Call], AsyncIterator[Any]]
+"""From a stream of requests to a stream of answers."""
+
+
+class Requests:
+    """The requests of a stream, decoded and checked one by one, when they are asked for.
+
+    A request that is not asked for is not read: HTTP/2 flow control holds its sender back.
+    """
+
+    def __init__(self, rpc: _Rpc, context: Any, call: Call) -> None:
+        self._rpc = rpc
+        self._context = context
+        self._call = call
+
+    async def next(self) -> Any | None:
+        """Return the next request; ``None`` at the end."""
+        data = await self._context.read()
+        return None if data is grpc.aio.EOF else self._rpc.decoded(data)
+
+    def admit(self, name: str) -> None:
+        """Raise unless the caller may call this method on a log or queue."""
+        self._rpc.admit(self._call, name)
+
+
+class _Rpc:
+    """One method of one server."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self.server = server
+        self.key = key
+        self.method: Method = METHODS[key]
+
+    def decoded(self, data: bytes) -> Any:
+        """Return a request; ``InvalidArgument`` for bytes that are none."""
+        if self.method.decode_request is None:
+            return data
+        try:
+            return self.method.decode_request(data)
+        except (DecodeError, UnicodeDecodeError, ValueError) as error:
+            message = f"{self.key}: the request is not a message of wire.proto: {error}"
+            raise InvalidArgument(message) from None
+
+    def admit(self, call: Call, name: str | None) -> None:
+        """Raise unless the caller may call this method on a log or queue, or on the database."""
+        if self.server.guard is not None:
+            self.server.guard(call, self.key, name)
+
+    def admit_request(self, call: Call, request: Any) -> None:
+        """Do the same for the log or queue that a request names."""
+        name = next((getattr(request, field) for field in ("log", "queue", "name") if hasattr(request, field)), None)
+        self.admit(call, name)
+
+
+def handlers(server: Server, service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
+    """Return the handlers of a service, for ``grpc.aio.Server.add_generic_rpc_handlers``."""
+    made = {name: _handler(_Rpc(server, f"{service}.{name}"), does) for name, does in methods.items()}
+    return grpc.method_handlers_generic_handler(f"{messages.PACKAGE}.{service}", made)
+
+
+def _handler(rpc: _Rpc, does: Callable[..., Any]) -> Any:
+    method = rpc.method
+    encode = {"response_serializer": method.encode_response}
+    if method.client_streams and method.server_streams:
+        return grpc.stream_stream_rpc_method_handler(_talking(rpc, does), **encode)
+    if method.client_streams:
+        return grpc.stream_unary_rpc_method_handler(_gathering(rpc, does), **encode)
+    if method.server_streams:
+        return grpc.unary_stream_rpc_method_handler(_answering(rpc, does), **encode)
+    return grpc.unary_unary_rpc_method_handler(_once(rpc, does), **encode)
+
+
+def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
+    async def handle(data: bytes, context: Any) -> Any:
+        try:
+            call = call_of(context)
+            request = rpc.decoded(data)
+            rpc.admit_request(call, request)
+            return await does(request, call)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a client never sees a traceback)
+            await _abort(context, rpc, error)
+
+    return handle
+
+
+def _gathering(rpc: _Rpc, does: Unary) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def handle(_: Any, context: Any) -> Any:
+        try:
+            call = call_of(context)
+            return await does(Requests(rpc, context, call), call)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            await _abort(context, rpc, error)
+
+    return handle
+
+
+def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[None]]:
+    async def handle(data: bytes, context: Any) -> None:
+        try:
+            call = call_of(context)
+            request = rpc.decoded(data)
+            rpc.admit_request(call, request)
+            await _send(context, does(request, call))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            await _abort(context, rpc, error)
+
+    return handle
+
+
+def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
+    async def handle(_: Any, context: Any) -> None:
+        try:
+            call = call_of(context)
+            await _send(context, does(Requests(rpc, context, call), call))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            await _abort(context, rpc, error)
+
+    return handle
+
+
+async def _send(context: Any, answers: AsyncIterator[Any]) -> None:
+    """Send a stream of answers, and end what makes them, however the stream ends."""
+    try:
+        async for answer in answers:
+            await context.write(answer)
+    finally:
+        close = getattr(answers, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _abort(context: Any, rpc: _Rpc, error: Exception) -> None:
+    """End a call with an error and all its fields. What is no error of Oncelog's own is a bug: its text stays here."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    known = error if isinstance(error, OncelogError) else _bug(rpc, error)
+    code = getattr(grpc.StatusCode, failures.grpc_code(known))
+    trailer = ((failures.TRAILER, failures.trailer(known)),)
+    await context.abort(code, str(known).encode("ascii", "replace").decode()[:1024], trailing_metadata=trailer)
+
+
+def _bug(rpc: _Rpc, error: Exception) -> OncelogError:
+    _log.error("%s failed", rpc.key, exc_info=error)
+    return Unavailable(f"{rpc.key}: the server failed: see its log", outcome="unknown")
+
+
+def call_of(context: Any) -> Call:
+    """Return who makes a call."""
+    bearer = None
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
+            bearer = value[7:].strip()
+    names = tuple(
+        value.decode("utf-8", "replace")
+        for value in (context.auth_context() or {}).get("x509_subject_alternative_name", ())
+    )
+    return Call(context.peer() or "", bearer, names)

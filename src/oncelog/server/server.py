@@ -1,0 +1,171 @@
+"""A server: the database, its seats, and what all calls share. ``rpc`` and ``http`` call it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.metadata
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+from oncelog.clock import SYSTEM, Clock
+from oncelog.connect import Database
+from oncelog.errors import OncelogError, Unavailable
+from oncelog.log.log import Log
+from oncelog.log.writer import Writer
+from oncelog.server.budget import Budget
+from oncelog.server.call import Call
+from oncelog.server.crew import Crew
+from oncelog.server.ring import RingBudget
+from oncelog.server.seats import Seat, Seats
+from oncelog.server.settings import ServeSettings
+
+_T = TypeVar("_T")
+
+READERS = 8
+"""Threads that read."""
+
+WRITERS = 32
+"""Threads for calls that wait for a commit and do not go through a desk: streams, queues, ingesting."""
+
+OPENING_WAIT_S = 1.0
+"""How long a seat waits for a log on a disk that another process holds."""
+
+OPENING_WAIT_BUCKET_S = 10.0
+"""The same in a bucket, where the holder is asked and lets go after a while."""
+
+VERSION = importlib.metadata.version("oncelog")
+
+Guard = Callable[[Call, str, str | None], None]
+"""Raises unless a caller may call a method (``"Log.Append"``) on the log or queue of this name."""
+
+_log = logging.getLogger("oncelog.server")
+
+
+class Server:
+    """What the calls of one server share. Made in the event loop that serves.
+
+    ``seats[name]`` has the one writer of a log. ``readers`` runs calls that read, ``writers`` calls that wait for a
+    commit, ``workers`` long jobs. None of them may run on the event loop itself.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: ServeSettings,
+        *,
+        guard: Guard | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.database = database
+        self.settings = settings
+        self.guard = guard
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.name = settings.name or settings.grpc
+        self.started_us = clock.now_us()
+        self.budget = Budget(settings.received_bytes_max, "this server")
+        self.ring_budget = RingBudget(settings.ring_bytes_max)
+        self.readers = Crew("read", READERS, clock=clock)
+        self.writers = Crew("write", WRITERS, clock=clock)
+        self.workers = Crew("job", 1, waiting_max=100, clock=clock)
+        self.seats = Seats(self)
+        self.draining = asyncio.Event()
+        """Set when the server was told to stop: streams tell their clients, and end."""
+        self.ready = False
+        self.on_drain: list[Callable[[], Awaitable[None]]] = []
+        """Called, and not waited for, when the server begins to drain."""
+        self._telling: list[asyncio.Future[None]] = []
+        self._wakers: dict[str, set[asyncio.Event]] = {}
+        self._tidying: asyncio.Task[None] | None = None
+        database.lend_writers(self.seats.lender)
+
+    # Serving.
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.ready = True
+        self._tidying = self.loop.create_task(self._tidy())
+
+    def check_serving(self) -> None:
+        """Raise ``Unavailable``, not written, once the server drains."""
+        if self.draining.is_set():
+            message = "this server stops: connect again, here later or to another one"
+            raise Unavailable(message, retry_after_s=self.retry_after_s())
+
+    def retry_after_s(self) -> float:
+        """Return how long a client that was refused should wait: about a second, not the same for all of them."""
+        return 0.5 + self.clock.chance()
+
+    async def _tidy(self) -> None:
+        """Close what is not used any more, once a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            with contextlib.suppress(OncelogError):
+                await self.workers.run(self.seats.tidy)
+
+    # Logs and their writers.
+
+    def open_log(self, name: str) -> Log:
+        """Open a log that exists. For threads."""
+        return self.database.log(name)
+
+    def open_writer(self, name: str) -> Writer:
+        """Become the writer of a log. For the log's seat, in a thread."""
+        wait_s = OPENING_WAIT_S if self.database.url.startswith(("file:", "memory:")) else OPENING_WAIT_BUCKET_S
+        return self.database.log(name).writer(wait_s=wait_s)
+
+    async def read(self, work: Callable[[], _T]) -> _T:
+        """Run a function that reads, in a thread."""
+        return await self.readers.run(work)
+
+    async def write(self, work: Callable[[], _T]) -> _T:
+        """Run a function that waits for a commit, in a thread; not while the server drains."""
+        self.check_serving()
+        return await self.writers.run(work)
+
+    # Waking who waits for a log.
+
+    def wake(self, name: str) -> None:
+        """Wake all who wait for something to be appended to a log. For the event loop."""
+        for event in self._wakers.get(name, ()):
+            event.set()
+
+    @contextlib.contextmanager
+    def woken(self, name: str) -> Iterator[asyncio.Event]:
+        """Have an event that is set whenever something was appended to a log by this server."""
+        event = asyncio.Event()
+        waiting = self._wakers.setdefault(name, set())
+        waiting.add(event)
+        try:
+            yield event
+        finally:
+            waiting.discard(event)
+            if not waiting:
+                self._wakers.pop(name, None)
+
+    # Ending.
+
+    def begin_drain(self) -> None:
+        """Take nothing new: the server is not ready any more, and streams tell their clients."""
+        self.ready = False
+        self.draining.set()
+        if self._tidying is not None:
+            self._tidying.cancel()
+        for tell in self.on_drain:
+            self._telling.append(asyncio.ensure_future(tell()))
+
+    async def leave_logs(self) -> None:
+        """Store what has arrived, and let every log go, within ``drain_s``."""
+        closing = Crew("close", 8, clock=self.clock)
+        timeout_s = self.settings.drain_s
+        await asyncio.gather(*(closing.run(functools.partial(_leave, seat, timeout_s)) for seat in self.seats.all()))
+
+
+def _leave(seat: Seat, timeout_s: float) -> None:
+    try:
+        seat.leave(timeout_s)
+    except OncelogError as error:
+        _log.warning("log %r was not closed: %s; the next writer decides what is in it", seat.name, error)

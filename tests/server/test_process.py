@@ -1,0 +1,58 @@
+"""The process of a server: it says when it is ready, serves, and stops when it is told to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import grpc
+
+import oncelog
+from oncelog.wire import messages
+from oncelog.wire.methods import METHODS
+from tests.servers import Serving
+
+
+def _append(server: Serving, log: str, value: bytes, id: str) -> messages.Ack:
+    method = METHODS["Log.Append"]
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.unary_unary(
+            method.path, request_serializer=method.encode_request, response_deserializer=method.decode_response
+        )
+        request = messages.AppendRequest(log=log, records=[messages.Record(value=value, id=id)])
+        [result] = call(request, timeout=60).results
+        return result.ack
+
+
+def test_a_record_is_stored_once_and_a_drained_server_exits_cleanly(serve: Callable[..., Serving]) -> None:
+    """A retry over the wire gets the first position; SIGTERM ends with 0, and the log is free and whole then."""
+    server = serve()
+    with oncelog.connect(server.url) as db:
+        db.log("orders", create=True)
+    first, again = (_append(server, "orders", b"paid", "order-42") for _ in range(2))
+    assert (first.position, first.duplicate) == (0, False)
+    assert (again.position, again.duplicate) == (0, True)
+    assert server.stop() == 0, server.errors()
+    with oncelog.connect(server.url) as db:
+        assert [entry.value for entry in db.log("orders").read()] == [b"paid"]
+        db.log("orders").writer(wait_s=0).close()
+
+
+def test_a_database_on_a_disk_has_one_server(serve: Callable[..., Serving]) -> None:
+    """The second server refuses to start, and names the first one's process; it may start when that was killed."""
+    first = serve()
+    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", first.url, "--grpc", "127.0.0.1:0"]
+    second = subprocess.run([*command, "--http", "127.0.0.1:0"], capture_output=True, check=False)
+    assert second.returncode == 3
+    assert f"process {first.process.pid}" in second.stderr.decode()
+    first.kill()
+    assert serve().process.poll() is None
+
+
+def test_ctrl_c_ends_a_server_as_sigterm_does(serve: Callable[..., Serving]) -> None:
+    """SIGINT drains, too."""
+    server = serve("memory://")
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait() == 0, server.errors()
