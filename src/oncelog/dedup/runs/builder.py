@@ -69,10 +69,9 @@ class PartBuilder:
     def _check_order(self, entries: Entries, last: tuple[int, int]) -> tuple[int, int]:
         """Return the last key; entries out of order would not be found, so they are never stored."""
         high, low = entries.high, entries.low
-        rising = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))
         first = int(high[0]), int(low[0])
         ours = self._bits == 0 or bool((high >> np.uint64(64 - self._bits) == self._part).all())
-        if not ours or first < last or not rising.all():
+        if not ours or first < last or not entries.are_sorted():
             message = f"part {self._part} of a run: its entries are out of order; nothing was stored"
             raise CorruptionError(message)
         return int(high[-1]), int(low[-1])

@@ -100,6 +100,14 @@ class Entries(msgspec.Struct, frozen=True):
         """Return the entries, sorted."""
         return self[_order(self)]
 
+    def are_sorted(self) -> bool:
+        """Tell whether the entries are sorted."""
+        high, low, places = self.high, self.low, self.places
+        if bool((high[1:] > high[:-1]).all()):
+            return True
+        newer = (low[1:] > low[:-1]) | ((low[1:] == low[:-1]) & (places[1:] <= places[:-1]))
+        return bool(((high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & newer)).all())
+
     def digest(self) -> Digest:
         """Return the sum over the entries."""
         compiled = kernels(len(self))

@@ -44,11 +44,11 @@ class FrontCache:
         try:
             with pa.memory_map(str(path)) as file:
                 data = file.read_buffer()
-            decode_front(data, told, key)
+            front = decode_front(data, told, key)
             os.utime(path)
         except (OSError, CorruptionError, Unsupported, pa.ArrowInvalid):
             return None
-        return data if data.size == told.front_bytes else None
+        return data if data.size == told.front_bytes and front.fence_is_whole() else None
 
     def _keep(self, path: Path, data: pa.Buffer) -> None:
         """Write a file under a name of its own, then give it its name: nobody maps a part of it."""

@@ -51,19 +51,13 @@ def _store_parts(objects: RunObjects, log_id: str, runs: Sequence[Run], base: in
     """Store the parts; return the digest of what was left out, with positions relative to ``base``."""
     ids = sum(run.ids for run in runs)
     bits = part_bits(ids)
-    dropped = Digest()
     stream = _Stream(objects, runs, base)
     for part in range(1 << bits):
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
-            entries = stream.take(bound)
-            old = entries.positions < 0
-            if old.any():
-                dropped += entries[old].digest()
-                entries = entries[~old]
-            builder.add(entries)
+            builder.add(stream.take(bound))
         store.add_part(*builder.finish())
-    return dropped
+    return stream.dropped
 
 
 def _check_digest(runs: Sequence[Run], base: int, digest: Digest) -> None:
@@ -94,10 +88,15 @@ def merged(objects: RunObjects, runs: Sequence[Run]) -> Iterator[Entries]:
 
 
 class _Stream:
-    """The entries of several runs in the order of their keys."""
+    """The entries of several runs in the order of their keys, without those before ``base``."""
 
     def __init__(self, objects: RunObjects, runs: Sequence[Run], base: int) -> None:
         self._cursors = [_Cursor(objects.open(run), run.first_position - base) for run in runs]
+
+    @property
+    def dropped(self) -> Digest:
+        """The digest of what was left out so far, with positions relative to ``base``."""
+        return sum((cursor.dropped for cursor in self._cursors), Digest())
 
     def take(self, bound: int) -> Entries:
         """Return the next entries, up to but not including the first half ``bound`` (2**64: all), sorted."""
@@ -105,11 +104,15 @@ class _Stream:
 
 
 class _Cursor:
-    """The entries of one run in the order of their keys, with ``shift`` added to their positions."""
+    """The entries of one run in the order of their keys, with ``shift`` added to their positions.
+
+    Those whose positions would be below zero are left out, and summed in ``dropped``.
+    """
 
     def __init__(self, parts: list[OpenPart], shift: int) -> None:
+        self.dropped = Digest()
         self._shift = shift
-        self._pieces = _pieces(parts)
+        self._pieces = (entries for part in parts for _, entries in pieces_of(part))
         self._held = Entries.none()
 
     def take(self, bound: int) -> Entries:
@@ -118,45 +121,65 @@ class _Cursor:
             following = next(self._pieces, None)
             if following is None:
                 break
-            held.append(following.moved(self._shift))
+            held.append(self._moved(following))
         joined = Entries.joined(held)
         cut = len(joined) if bound == _KEYS else int(np.searchsorted(joined.high, np.uint64(bound)))
         self._held = joined[cut:]
         return joined[:cut]
 
+    def _moved(self, entries: Entries) -> Entries:
+        if self._shift < 0:
+            old = entries.positions < -self._shift
+            self.dropped += entries[old].digest().moved(self._shift)
+            entries = entries[~old]
+        return entries.moved(self._shift)
 
-def _pieces(parts: Sequence[OpenPart]) -> Iterator[Entries]:
-    """Yield the entries of all pages, checked, some pages at a time."""
-    for part in parts:
-        for first in range(0, part.head.pages, READ_PAGES):
-            numbers = range(first, min(first + READ_PAGES, part.head.pages))
-            pages = part.read(first, len(numbers))
-            bad = part.bad_pages(pages, first, numbers)
-            if bad:
-                raise page_format.damaged(part.key, bad[0])
-            yield Entries.of_pages(pages, min(len(numbers) * PAGE_ENTRIES, part.head.count - first * PAGE_ENTRIES))
+
+def pieces_of(part: OpenPart) -> Iterator[tuple[int, Entries]]:
+    """Yield the entries of a part, checked, some pages at a time, each time with the number of the first page."""
+    for first in range(0, part.head.pages, READ_PAGES):
+        numbers = range(first, min(first + READ_PAGES, part.head.pages))
+        pages = part.read(first, len(numbers))
+        bad = part.bad_pages(pages, first, numbers)
+        if bad:
+            raise page_format.damaged(part.key, bad[0])
+        yield first, Entries.of_pages(pages, min(len(numbers) * PAGE_ENTRIES, part.head.count - first * PAGE_ENTRIES))
 
 
 def _commits(objects: RunObjects, runs: Sequence[Run], base: int) -> Iterator[Commits]:
-    """Yield the commits of runs, relative to ``base``: but for those that were over before it."""
+    """Yield the commits of runs, relative to ``base``: but for those that were over before it.
+
+    The last one that begins at or before ``base`` is kept, as beginning there.
+    """
+    before = Commits.none()
     for run in runs:
-        shift = run.first_position - base
         for times in OpenTimes.of(objects, run):
             for commits in times.commits():
-                moved = Commits(commits.positions + shift, commits.timestamps_us)
-                kept = max(0, int(np.searchsorted(moved.positions, 0, side="right")) - 1)
-                yield Commits(np.maximum(moved.positions[kept:], 0), moved.timestamps_us[kept:])
+                positions = commits.positions + (run.first_position - base)
+                cut = int(np.searchsorted(positions, 0, side="right"))
+                if cut:
+                    before = Commits(np.zeros(1, np.int64), commits.timestamps_us[cut - 1 : cut])
+                if cut < len(positions):
+                    yield before
+                    yield Commits(positions[cut:], commits.timestamps_us[cut:])
+                    before = Commits.none()
+    yield before
 
 
 def worth_merging(runs: Sequence[Run], ids_first: int = 1) -> slice | None:
-    """Return which neighbours to merge next: the first ``FACTOR`` of one size class, the newest ones first.
+    """Return which neighbours to merge next: ``FACTOR`` of one size class, the newest such; ``None`` if there are none.
 
-    A run is of class n when it has at least ``ids_first * FACTOR**n`` ids. ``None`` when there are none.
+    A run is of class n when it has at least ``ids_first * FACTOR**n`` ids. One that is older than a larger run counts
+    as of that run's class: otherwise it would keep its neighbours apart for ever. So classes never grow from old to
+    new, and there are at most ``FACTOR - 1`` runs of each.
     """
-    classes = [_size_class(run.ids, ids_first) for run in runs]
-    for end in range(len(runs), FACTOR - 1, -1):
-        if len(set(classes[end - FACTOR : end])) == 1:
-            return slice(end - FACTOR, end)
+    ends: dict[int, int] = {}
+    size_class = 0
+    for start in range(len(runs) - 1, -1, -1):
+        size_class = max(size_class, _size_class(runs[start].ids, ids_first))
+        end = ends.setdefault(size_class, start + 1)
+        if end - start == FACTOR:
+            return slice(start, end)
     return None
 
 

@@ -155,6 +155,14 @@ class OpenPart:
                 return True
         return filters.may_have_one(self._words, high, low, self.bits)
 
+    def check_filter(self) -> None:
+        """Raise ``CorruptionError`` unless the whole filter is what was written."""
+        for chunk in range(len(self._chunks)):
+            self._check_chunk(chunk)
+        if self._bad_chunks:
+            message = f"{self.key}: its filter is not what was written; `oncelog rebuild` makes the run again"
+            raise CorruptionError(message)
+
     def check_fence(self) -> None:
         """Raise ``CorruptionError`` unless the fence is what was written."""
         if not self._fence_checked:

@@ -1,0 +1,92 @@
+"""Fronts that come from elsewhere are kept on this machine, bounded, and checked all the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from oncelog.log.memory.front_cache import FrontCache
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.run_set import RunSet
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
+from tests.log.memory.ids import Ids
+
+
+@pytest.fixture
+def storage(memory_bucket: Bucket) -> ObjectStorage:
+    """Return homes in a bucket."""
+    return ObjectStorage(memory_bucket)
+
+
+def test_a_second_opening_fetches_nothing(tmp_path: Path, storage: ObjectStorage, memory_bucket: Bucket) -> None:
+    """One request a part at first; then none for new ids, and one for an id that is there."""
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 3000)
+    run = ids.stored(home, "sealed/1")
+    for fetched in (1, 0):
+        before = memory_bucket.requests["get"]
+        known = RunSet.open(RunObjects(home, FrontCache(tmp_path / "cache", 1 << 20)), [run])
+        assert memory_bucket.requests["get"] - before == fetched
+        assert not known.find_many(Ids.random(2, 0, 1000).keys[:700]).found.all()
+        before = memory_bucket.requests["get"]
+        hit = known.find_one(*ids.keys[42].tolist())
+        assert hit is not None
+        assert hit.position == 42
+        assert memory_bucket.requests["get"] - before == 1
+
+
+def test_a_damaged_file_is_fetched_again(tmp_path: Path, storage: ObjectStorage) -> None:
+    """Cut short, changed in its head or its fence, or not a file at all; a changed filter costs time alone."""
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 3000)
+    run = ids.stored(home, "sealed/1")
+    RunSet.open(RunObjects(home, FrontCache(tmp_path, 1 << 20)), [run])
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    used = len(good.rstrip(b"\0"))
+    changed = [bytes(byte ^ (at == place) for at, byte in enumerate(good)) for place in (30, used - 3, used // 2)]
+    for bad in (*changed, good[:-1], b"", good + b"x"):
+        file.write_bytes(bad)
+        known = RunSet.open(RunObjects(home, FrontCache(tmp_path, 1 << 20)), [run])
+        found = known.find_many(ids.keys)
+        assert (found.positions == ids.positions).all()
+
+
+def test_the_folder_is_bounded(tmp_path: Path, storage: ObjectStorage) -> None:
+    """The file that was not used for longest goes first; a file that is in use stays mapped."""
+    home = storage.home("shop")
+    many = [Ids.random(seed, 1000 * seed, 1000) for seed in range(5)]
+    runs = [ids.stored(home, f"sealed/{number}") for number, ids in enumerate(many)]
+    size = runs[0].parts[0].front_bytes
+    cache = FrontCache(tmp_path, 3 * size)
+    known = RunSet.open(RunObjects(home, cache), runs[:3])
+    for age, number in enumerate((1, 2, 0)):
+        (file,) = tmp_path.glob(f"{number}.0.ids-*")
+        os.utime(file, ns=(age, age))
+    RunSet.open(RunObjects(home, cache), runs[3:])
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == ["0", "3", "4"]
+    for ids in many[:3]:
+        assert (known.find_many(ids.keys).positions == ids.positions).all()
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, storage: ObjectStorage) -> None:
+    """The cache saves requests; nothing depends on it."""
+    (tmp_path / "file").write_bytes(b"")
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 100)
+    run = ids.stored(home, "sealed/1")
+    known = RunSet.open(RunObjects(home, FrontCache(tmp_path / "file" / "cache", 1 << 20)), [run])
+    assert (known.find_many(ids.keys).positions == ids.positions).all()
+
+
+def test_a_copy_goes_its_own_way(tmp_path: Path, storage: ObjectStorage) -> None:
+    """Two logs with objects of one name: what is kept is told apart by its checksum."""
+    cache = FrontCache(tmp_path, 1 << 20)
+    for name, seed in (("shop", 1), ("copy", 2)):
+        home = storage.home(name)
+        ids = Ids.random(seed, 0, 100)
+        run = ids.stored(home, "sealed/1")
+        assert (RunSet.open(RunObjects(home, cache), [run]).find_many(ids.keys).positions == ids.positions).all()
