@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from oncelog.dedup.runs import builder, filters
+from oncelog.dedup.runs import filters
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.format.runs.run import Digest
 from oncelog.log.memory.checking import check_run
@@ -50,7 +50,7 @@ def test_a_filter_that_lacks_a_key_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     """Bytes that are what was written, and were written wrong."""
     home = MemoryStorage().home("shop")
     real = filters.add
-    monkeypatch.setattr(builder.filters, "add", lambda words, high, low, bits: real(words, high[1:], low[1:], bits))
+    monkeypatch.setattr(filters, "add", lambda words, high, low, bits: real(words, high[1:], low[1:], bits))
     run = Ids.random(1, 0, 50).stored(home, "sealed/1")
     monkeypatch.undo()
     with pytest.raises(CorruptionError, match="does not pass the filter"):
@@ -62,13 +62,13 @@ def test_what_the_manifest_says_is_held_against_the_run() -> None:
     home = MemoryStorage().home("shop")
     run = Ids.random(1, 0, 50).stored(home, "sealed/1")
     changes = [
-        ({"digest": Digest(1, 2)}, "do not add up"),
-        ({"ids": 51}, "do not add up"),
-        ({"next_position": 49}, "outside the range"),
+        (msgspec.structs.replace(run, digest=Digest(1, 2)), "do not add up"),
+        (msgspec.structs.replace(run, ids=51), "do not add up"),
+        (msgspec.structs.replace(run, next_position=49), "outside the range"),
     ]
-    for change, match in changes:
+    for changed, match in changes:
         with pytest.raises(CorruptionError, match=match):
-            check_run(RunObjects(home), msgspec.structs.replace(run, **change))
+            check_run(RunObjects(home), changed)
 
 
 def test_memory_does_not_matter() -> None:

@@ -141,10 +141,12 @@ def test_a_later_run_beats_an_earlier_one_and_truncated_records_do_not_count(hom
     assert known.find_many(first.keys[:20], first_position=10).positions.tolist() == [
         -1 if row < 9 else 307 if row == 9 else row for row in range(10)
     ] + list(range(10, 20))
-    assert known.find_one(*key[0].tolist(), first_position=308) is None
+    high, low = key[0].tolist()
+    assert known.find_one(high, low, first_position=308) is None
     assert known.find_many(first.keys[:9], behind=300).positions.tolist() == [-1] * 9
     assert known.find_many(second.keys[:9], behind=300).positions.tolist() == list(range(300, 309))
-    assert known.find_one(*first.keys[0].tolist(), behind=300) is None
+    high, low = first.keys[0].tolist()
+    assert known.find_one(high, low, behind=300) is None
 
 
 def test_a_set_shares_what_is_open() -> None:
@@ -177,7 +179,7 @@ def test_a_run_that_cannot_be_opened_is_named_not_forgotten(home: LogHome) -> No
 def test_no_byte_of_a_part_changes_an_answer(step: int, *, exclusive: bool) -> None:
     """Every byte of a part is changed: each time there is an error, or the right answer for every id."""
     home = MemoryStorage().home("shop")
-    home.exclusive = exclusive  # type: ignore[misc]
+    home.exclusive = exclusive
     ids = Ids.random(5, 0, 50)
     run = ids.stored(home, "sealed/1")
     key = run.part_key(0)
@@ -239,7 +241,7 @@ def test_a_damaged_page_fails_its_own_ids_alone(home: LogHome) -> None:
 def test_a_page_that_is_cut_off_is_an_error() -> None:
     """An object in a bucket that is too short: its last pages are missing, not empty."""
     home = MemoryStorage().home("shop")
-    home.exclusive = False  # type: ignore[misc]
+    home.exclusive = False
     ids = Ids.random(1, 0, 1000)
     run = ids.stored(home, "sealed/1")
     data = home.read("sealed/1.0.ids").to_pybytes()
