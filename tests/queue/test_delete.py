@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def between_logs(
     def opened(name: str, *given: Any, **named: Any) -> object:
         if name == "queue/work/1" and not done and db.queues(state=world.state) == []:
             done.append(None)
-            done.append(act())
+            with ThreadPoolExecutor(1) as pool:  # somebody else's thread: this one is in the midst of a call
+                done.append(pool.submit(act).result())
         return log(name, *given, **named)
 
     monkeypatch.setattr(db, "log", opened)

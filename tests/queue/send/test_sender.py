@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
-from oncelog import AppendErrors, IdConflict, InvalidArgument, Message, Queue, Unavailable
+from oncelog import (
+    AppendErrors,
+    IdConflict,
+    InvalidArgument,
+    LogSettings,
+    Message,
+    Queue,
+    QueueSettings,
+    Unavailable,
+    Window,
+)
 from oncelog.connect import Database
 from oncelog.queue.rules.message import identity
 from oncelog.queue.send.sender import SendStatus
@@ -15,6 +26,7 @@ from tests.log.watched import LONG_S, WatchedStorage
 from tests.queue.conftest import World
 
 LOG = "queue/emails/0"
+SHORT = QueueSettings(log=LogSettings(window=Window(duration_s=10)))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -223,8 +235,9 @@ def test_what_is_committed_stays_so_whatever_becomes_of_a_duplicate(world: World
     before = queue.status("a")
     assert before is not None
     assert (before.status, before.position) == ("COMMITTED", 0)
-    with pytest.raises(Unavailable):
-        other.send(b"a", id="a", timeout_s=0)
+    assert other.send(b"a", id="a", timeout_s=0).duplicate  # the gate knows it: the writer is not needed
+    with pytest.raises(IdConflict):
+        other.send(b"b", id="a", timeout_s=0)
     assert queue.status("a") == before
     other._sending._begin(0, [identity("", "", "a")])
     assert queue.status("a") == before
@@ -246,3 +259,58 @@ def test_each_partition_answers_for_its_own(storage: WatchedStorage) -> None:
         first, second = caught.value.results
         assert (first.position, type(second)) == (0, Unavailable)
         assert sum(queue.stats().ends) == 1
+
+
+def test_what_is_committed_is_not_sent_again_when_the_log_has_forgotten_it(world: World) -> None:
+    """The gate remembers longer than a bounded window: ``status`` said COMMITTED and the send enqueued again."""
+    queue = world.open().queue("emails", SHORT, create=True, state=world.state)
+    first = queue.send(b"a", id="x", key="k")
+    world.clock.advance(20)
+    queue.send(b"b", id="y")
+    world.clock.advance(20)
+    assert status_of(queue, "x", "k") == "COMMITTED"
+    again = queue.send(b"a", id="x", key="k")
+    assert (again.position, again.duplicate, again.timestamp) == (first.position, True, first.timestamp)
+    with pytest.raises(IdConflict, match="id 'x' of key 'k' is taken by other content, stored at position 0"):
+        queue.send(b"other", id="x", key="k")
+    answers = queue.send_many([Message(b"a", id="x", key="k"), Message(b"new", id="z"), Message(b"b", id="y")])
+    assert [(answer.position, answer.duplicate) for answer in answers] == [(0, True), (2, False), (1, True)]
+    assert queue.stats().ends == [3]
+
+
+def test_what_is_committed_and_trimmed_is_not_sent_again(world: World) -> None:
+    """A message that was delivered and removed is still COMMITTED: its retry is not a second message."""
+    settings = msgspec.structs.replace(SHORT, log=LogSettings(window=Window(duration_s=10), segment_bytes=64 * 1024))
+    queue = world.open().queue("emails", settings, create=True, state=world.state)
+    queue.send(b"a", id="x")
+    for number in range(5):
+        world.clock.advance(20)
+        queue.send(b"z" * 70_000, id=f"filler {number}")
+    with queue.consume(prefetch=10) as consumer:
+        consumer.ack(consumer.receive(10))
+    assert queue.trim()[0] > 0
+    again = queue.send(b"a", id="x")
+    assert (again.position, again.duplicate) == (0, True)
+
+
+def test_what_a_log_that_was_put_back_lacks_is_sent_again(world: World) -> None:
+    """The gate is believed as far as the log goes: a log restored from an older copy has lost the message."""
+    queue = world.open().queue("emails", create=True, state=world.state)
+    queue.send(b"a", id="x")
+    with queue._sending._database.writing(durable=False) as transaction:
+        transaction.all("UPDATE oncelog_gate SET position = 7")
+    assert queue.send(b"a", id="x").position == 0
+    assert queue.send(b"c", id="z").position == 1
+    with queue._sending._database.writing(durable=False) as transaction:
+        transaction.all(
+            "INSERT INTO oncelog_gate SELECT queue, '0:0:n', status, last_error, part, 99, session, at_us, "
+            "unanswered FROM oncelog_gate WHERE identity = '0:0:z'"
+        )
+    assert queue.send(b"n", id="n").position == 2
+
+
+def status_of(queue: Queue, id: str, key: str) -> str:
+    """Return what the gate calls an id."""
+    found = queue.status(id, key=key)
+    assert found is not None
+    return found.status

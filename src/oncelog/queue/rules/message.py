@@ -262,6 +262,18 @@ def id_of(entry: Entry, envelope: Envelope) -> str:
     return entry.id[len(_scope(entry.tenant or "", entry.stream or "")) :]
 
 
+def given_id(log_id: str, tenant: str, key: str, envelope: bytes | None) -> str:
+    """Return the id that a producer gave a message, of which a log knows ``log_id``.
+
+    >>> given_id("4:shop10:customer-7order-42", "shop", "customer-7", None)
+    'order-42'
+    """
+    if envelope is not None and (spelled := _decode(envelope).id):
+        return spelled
+    scope = _scope(tenant, key)
+    return log_id.removeprefix(scope)
+
+
 def inbox_key_of(entry: Entry, envelope: Envelope, partition: int) -> str:
     """Return what the effects of a message are known by: the same however often it is delivered or sent back."""
     made_us = round(entry.timestamp.timestamp() * 1_000_000)  # another queue of that name has other times

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -13,6 +13,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
+from oncelog.log.append import decisions
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
 from oncelog.queue.rules.message import Message
@@ -21,12 +22,14 @@ from oncelog.queue.send.topic import Topic
 from oncelog.queue.send.writer_turns import Turns
 from oncelog.queue.state import gate
 from oncelog.queue.state.database import StateDatabase
-from oncelog.types import Ack, Record
+from oncelog.types import Ack, Entry, Record
 
 OnPending = Literal["join", "refuse"]
 Status = Literal["PENDING", "COMMITTED", "FAILED"]
 _FORGET_EVERY = 256
 _TURNS_MAX = 10
+_NEAR = 64
+"""Messages no further apart than this are read in one go."""
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -62,6 +65,13 @@ class Outgoing(NamedTuple):
     def identity(self) -> str | None:
         """What the gate knows it by."""
         return self.record.id
+
+
+class _Gated(NamedTuple):
+    """Sends that are through the gate: those that it knows to be in the queue, by identity, and how each ended."""
+
+    committed: dict[str, int]
+    ended: list[Ack | OncelogError]
 
 
 class Sending:
@@ -130,15 +140,58 @@ class Sending:
         self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
     ) -> list[Sent | OncelogError]:
         """Append records to one partition, through the gate."""
-        with self._through_gate(partition, records, on_pending) as ended:
-            answers = self._append(partition, records, deadline_us)
-            ended.extend(answers)
+        with self._through_gate(partition, records, on_pending) as gated:
+            known = self._known(partition, records, gated.committed)
+            new = [record for row, record in enumerate(records) if row not in known]
+            appended = iter(self._append(partition, new, deadline_us) if new else [])
+            gated.ended.extend(known.get(row) or next(appended) for row in range(len(records)))
         return [
             Sent(partition, answer.position, answer.timestamp, answer.duplicate)  # type: ignore[arg-type]
             if isinstance(answer, Ack)  # of a record without a sequence, which has a position
-            else answer
-            for answer in answers
+            else _in_the_users_words(record, answer)
+            for record, answer in zip(records, gated.ended, strict=True)
         ]
+
+    def _known(
+        self, partition: int, records: Sequence[Record], committed: Mapping[str, int]
+    ) -> dict[int, Ack | OncelogError]:
+        """Return, by row, the answers to records that the gate knows to be in the queue.
+
+        The gate may remember an id longer than the log does. What ``status`` calls COMMITTED is not sent again.
+        """
+        if not committed:
+            return {}
+        entries = self._read(partition, sorted(committed.values()))
+        end = self._topic.logs[partition].end_position()
+        found: dict[int, Ack | OncelogError] = {}
+        for row, record in enumerate(records):
+            position = committed.get(record.id) if record.id is not None else None
+            if position is None or position >= end:  # the log was put back to before: it lacks the message
+                continue
+            entry = entries.get(position)
+            if entry is None:  # settled and trimmed since
+                found[row] = Ack(position, None, None, None, duplicate=True)
+            elif entry.id == record.id:
+                found[row] = self._compared(record, entry)
+        return found
+
+    def _compared(self, record: Record, entry: Entry) -> Ack | OncelogError:
+        """Return the answer to a record, of which an entry has the id: its place, if the content is the same."""
+        same = all(getattr(entry, name) == getattr(record, name) for name in ("value", "stream", "headers", "tenant"))
+        if not same and self._settings.log.on_conflict == "error":
+            return decisions.conflict(entry.id, entry.position)
+        return Ack(entry.position, entry.segment, entry.entry, entry.timestamp, duplicate=True, conflict=not same)
+
+    def _read(self, partition: int, positions: Sequence[int]) -> dict[int, Entry]:
+        """Return the entries at positions, those that are still there; near ones are read together."""
+        found: dict[int, Entry] = {}
+        first = positions[0]
+        for position, following in zip(positions, (*positions[1:], None), strict=True):
+            if following is None or following - position > _NEAR:
+                entries = self._topic.read(partition, first, position + 1 - first)
+                found.update((entry.position, entry) for entry in entries)
+                first = position if following is None else following
+        return found
 
     def _append(self, partition: int, records: list[Record], deadline_us: int) -> list[Ack | OncelogError]:
         """Append to one partition, again where that is safe: another writer may take the log in between."""
@@ -163,25 +216,22 @@ class Sending:
     # The gate.
 
     @contextlib.contextmanager
-    def _through_gate(
-        self, partition: int, records: Sequence[Record], on_pending: OnPending
-    ) -> Iterator[list[Ack | OncelogError]]:
+    def _through_gate(self, partition: int, records: Sequence[Record], on_pending: OnPending) -> Iterator[_Gated]:
         """Note that sends of records with an identity begin, and how they ended."""
-        ended: list[Ack | OncelogError] = []
         identities = [record.id for record in records if record.id is not None]
         if not identities:
-            yield ended
+            yield _Gated({}, [])
             return
         if on_pending == "refuse":
             self._refuse_pending(partition, identities)
         with self._lock:
             self._pending.update(identities)
         try:
-            self._begin(partition, identities)
-            yield ended
+            gated = _Gated(self._begin(partition, identities), [])
+            yield gated
             outcomes = [
                 _outcome(record.id, answer)
-                for record, answer in zip(records, ended, strict=True)
+                for record, answer in zip(records, gated.ended, strict=True)
                 if record.id is not None
             ]
             self._end([one for one in outcomes if one is not None])
@@ -189,14 +239,17 @@ class Sending:
             with self._lock:
                 self._pending -= Counter(identities)
 
-    def _begin(self, partition: int, identities: Sequence[str]) -> None:
+    def _begin(self, partition: int, identities: Sequence[str]) -> dict[str, int]:
+        """Note that sends begin; return those that are in the queue already, with their positions."""
         now_us = self._clock.now_us()
         with self._database.writing(durable=False) as transaction:
+            committed = gate.committed(transaction, self._topic.name, identities)
             pairs = [(identity, partition) for identity in identities]
             gate.begin(transaction, self._topic.name, pairs, self._turns.session, now_us)
             if self._begun % _FORGET_EVERY == 0:
                 gate.forget(transaction, self._topic.name, now_us - round(self._settings.gate_s * 1e6))
             self._begun += 1
+        return committed
 
     def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
         """Note how sends ended. If that cannot be noted, the log knows it all the same."""
@@ -258,6 +311,20 @@ def _append_to(writer: Writer, records: list[Record], timeout_s: float) -> list[
         return list(writer.append_many(records, timeout_s=timeout_s))
     except AppendErrors as errors:
         return list(errors.results)
+
+
+def _in_the_users_words(record: Record, error: OncelogError) -> OncelogError:
+    """Return an error that names the id as its sender knows it, not as the log does."""
+    if not isinstance(error, IdConflict):
+        return error
+    envelope = record.headers.get(message_module.ENVELOPE) if record.headers else None
+    id = message_module.given_id(record.id or "", record.tenant or "", record.stream or "", envelope)
+    of = f" of key {record.stream!r}" if record.stream else ""
+    text = (
+        f"id {id!r}{of} is taken by other content, stored at position {error.position}: give this message an id of its "
+        "own"
+    )
+    return IdConflict(text, position=error.position)
 
 
 def _outcome(identity: str, answer: Ack | OncelogError) -> tuple[str, str, str | None, int | None] | None:

@@ -5,10 +5,13 @@ None of it need survive the power.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from oncelog.queue.state.database import Transaction
+
+_ASKED_MAX = 500
+"""So many identities are asked for in one statement."""
 
 
 class GateRow(NamedTuple):
@@ -29,6 +32,21 @@ def known(transaction: Transaction, topic: str, identity: str) -> GateRow | None
         identity,
     )
     return GateRow(*rows[0]) if rows else None
+
+
+def committed(transaction: Transaction, topic: str, identities: Sequence[str]) -> dict[str, int]:
+    """Return those of the identities that are in the queue, each with its position."""
+    found: dict[str, int] = {}
+    for first in range(0, len(identities), _ASKED_MAX):
+        asked = identities[first : first + _ASKED_MAX]
+        rows = transaction.all(
+            "SELECT identity, position FROM oncelog_gate WHERE queue = ? AND status = 'COMMITTED' "  # noqa: S608
+            f"AND position IS NOT NULL AND identity IN ({', '.join('?' * len(asked))})",
+            topic,
+            *asked,
+        )
+        found.update(rows)
+    return found
 
 
 def begin(
