@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from oncelog.clock import Clock
-from oncelog.errors import NotFound, OncelogError
+from oncelog.errors import NotFound, OncelogError, Unavailable
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
 from oncelog.queue.rules.queue_time import QueueTime
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic
 from oncelog.queue.state import statements
-from oncelog.queue.state.database import StateDatabase, Transaction
+from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, Transaction, locked, patience_s
 from oncelog.types import Entry, micros
 
 POLL_S = 0.02
@@ -86,7 +86,7 @@ class Broker:
         self.id = self._id = row.id
         self.ordered = row.ordered
         self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
-        self._claiming = threading.Lock()
+        self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._cursors: list[int] = []
         self._turn = 0
@@ -120,15 +120,19 @@ class Broker:
 
     # Claiming.
 
-    def claim(self, limit: int, lease_us: int) -> list[Claimed]:
-        """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now."""
+    def claim(self, limit: int, lease_us: int, timeout_s: float = WAIT_S) -> list[Claimed]:
+        """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now.
+
+        ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
+        """
         leases: list[Run] = []
         fresh: dict[int, dict[int, Entry]] = {}
-        with self._claiming:
+        wait_s = patience_s(timeout_s)
+        with locked(self._claiming, wait_s):
             for _ in range(_LOOKS_MAX):
                 if leases or not self._read_ahead(limit):
                     break
-                with self._database.writing() as transaction:
+                with self._database.writing(wait_s=wait_s) as transaction:
                     leases, fresh = self._claim(transaction, limit, lease_us)
                 for partition, ahead in enumerate(self._ahead):
                     ahead.drop(self._cursors[partition])
@@ -297,7 +301,7 @@ class Broker:
 
     def buried(self, runs: Sequence[Run]) -> None:
         """Let go of messages that the dead letters have."""
-        with self._database.writing() as transaction:
+        with self._database.writing(wait_s=WAIT_S_MIN) as transaction:  # else the next time
             self._row(transaction)
             there = [run for run in runs if statements.at(transaction, self.id, run.partition, run.first) == run]
             self._apply(transaction, Change(there, []))
@@ -328,11 +332,14 @@ class Broker:
         try:
             with self._database.writing() as transaction:
                 self._settle_all(transaction, taken)
-        except BaseException as error:
+        except OncelogError as error:
             for asked in taken:
                 asked.error = error
-            if not isinstance(error, OncelogError):
-                raise
+        except BaseException as error:
+            interrupted = f"the thread that stored this among others was interrupted ({error!r}): try again"
+            for asked in taken:
+                asked.error = Unavailable(interrupted, outcome="unknown")
+            raise
         finally:
             for asked in taken:
                 asked.done = True

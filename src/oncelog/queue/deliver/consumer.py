@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from oncelog.queue.deliver.broker import Broker, Step
 from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Run
 from oncelog.queue.rules.message import Envelope
+from oncelog.queue.state.database import StateBusy
 from oncelog.types import Entry
 
 _STEP_S = 1.0
@@ -247,18 +249,20 @@ class Consumer(Handle):
                 self._check_usable()
                 heard = self._broker.rings
                 if not self._held:
-                    self._fill(max(wanted, self._prefetch))
+                    self._fill(max(wanted, self._prefetch), (deadline_us - self._clock.elapsed_us()) / 1e6)
                 found = self._hand_out(wanted)
                 left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
                 if found or left_s <= 0:
                     return found
                 self._broker.wait(heard, left_s)
 
-    def _fill(self, count: int) -> None:
+    def _fill(self, count: int, left_s: float) -> None:
+        """Claim what there is. While another process keeps the group to itself there is nothing for this one."""
         self._broker.bury()
         self._broker.trim(self._broker.settings.trim_s)
-        for run, entries in self._broker.claim(count, self._lease_us):
-            self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
+        with contextlib.suppress(StateBusy):
+            for run, entries in self._broker.claim(count, self._lease_us, left_s):
+                self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
         if self._closed:  # meanwhile, by another thread
             self._give_back()
 

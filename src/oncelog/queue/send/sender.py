@@ -21,7 +21,7 @@ from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import Topic
 from oncelog.queue.send.writer_turns import Turns
 from oncelog.queue.state import gate
-from oncelog.queue.state.database import StateDatabase
+from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, patience_s
 from oncelog.types import Ack, Entry, Record
 
 OnPending = Literal["join", "refuse"]
@@ -140,7 +140,7 @@ class Sending:
         self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
     ) -> list[Sent | OncelogError]:
         """Append records to one partition, through the gate."""
-        with self._through_gate(partition, records, on_pending) as gated:
+        with self._through_gate(partition, records, on_pending, deadline_us) as gated:
             known = self._known(partition, records, gated.committed)
             new = [record for row, record in enumerate(records) if row not in known]
             appended = iter(self._append(partition, new, deadline_us) if new else [])
@@ -216,7 +216,9 @@ class Sending:
     # The gate.
 
     @contextlib.contextmanager
-    def _through_gate(self, partition: int, records: Sequence[Record], on_pending: OnPending) -> Iterator[_Gated]:
+    def _through_gate(
+        self, partition: int, records: Sequence[Record], on_pending: OnPending, deadline_us: int
+    ) -> Iterator[_Gated]:
         """Note that sends of records with an identity begin, and how they ended."""
         identities = [record.id for record in records if record.id is not None]
         if not identities:
@@ -227,7 +229,8 @@ class Sending:
         with self._lock:
             self._pending.update(identities)
         try:
-            gated = _Gated(self._begin(partition, identities), [])
+            left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
+            gated = _Gated(self._begin(partition, identities, left_s), [])
             yield gated
             outcomes = [
                 _outcome(record.id, answer)
@@ -239,10 +242,10 @@ class Sending:
             with self._lock:
                 self._pending -= Counter(identities)
 
-    def _begin(self, partition: int, identities: Sequence[str]) -> dict[str, int]:
+    def _begin(self, partition: int, identities: Sequence[str], timeout_s: float = WAIT_S) -> dict[str, int]:
         """Note that sends begin; return those that are in the queue already, with their positions."""
         now_us = self._clock.now_us()
-        with self._database.writing(durable=False) as transaction:
+        with self._database.writing(durable=False, wait_s=patience_s(timeout_s)) as transaction:
             committed = gate.committed(transaction, self._topic.name, identities)
             pairs = [(identity, partition) for identity in identities]
             gate.begin(transaction, self._topic.name, pairs, self._turns.session, now_us)
@@ -253,7 +256,8 @@ class Sending:
 
     def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
         """Note how sends ended. If that cannot be noted, the log knows it all the same."""
-        with contextlib.suppress(Unavailable), self._database.writing(durable=False) as transaction:
+        noting = self._database.writing(durable=False, wait_s=WAIT_S_MIN)
+        with contextlib.suppress(Unavailable), noting as transaction:
             gate.end(transaction, self._topic.name, outcomes)
 
     def _refuse_pending(self, partition: int, identities: Sequence[str]) -> None:

@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from oncelog.errors import Unavailable
+
 Row = tuple[Any, ...]
+
+WAIT_S = 30.0
+"""So long a transaction waits for those of others, unless its caller has less time."""
+
+WAIT_S_MIN = 1.0
+"""So long it waits at least: healthy neighbours are through by then."""
+
+
+class StateBusy(Unavailable):
+    """Another process, or another thread, is in a transaction and does not end it. Nothing was written."""
+
+
+def patience_s(timeout_s: float) -> float:
+    """Return how long a transaction of a call that may take ``timeout_s`` waits for others.
+
+    >>> patience_s(0), patience_s(5), patience_s(1e9)
+    (1.0, 5, 30.0)
+    """
+    return min(max(timeout_s, WAIT_S_MIN), WAIT_S)
+
+
+@contextlib.contextmanager
+def locked(lock: threading.RLock, wait_s: float) -> Iterator[None]:
+    """Hold a connection's lock; ``StateBusy`` if another thread keeps it."""
+    if not lock.acquire(timeout=wait_s):
+        message = f"another thread has used the queue's state for {wait_s:.1f} s: try again"
+        raise StateBusy(message)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Transaction(Protocol):
@@ -35,8 +70,11 @@ class StateDatabase(Protocol):
     one_machine: bool
     """Whether all who use it have the same steady clock."""
 
-    def writing(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
-        """Begin a transaction that nobody else can be in; leaving commits it, an error takes all of it back."""
+    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> AbstractContextManager[Transaction]:
+        """Begin a transaction that nobody else can be in; leaving commits it, an error takes all of it back.
+
+        ``StateBusy`` if another keeps it for ``wait_s``: a process may be stopped in the midst of its transaction.
+        """
         ...
 
     def reading(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.queue.state import statements
-from oncelog.queue.state.database import StateDatabase, Transaction
+from oncelog.queue.state.database import WAIT_S, StateDatabase, Transaction
 from oncelog.queue.state.sqlite import SqliteDatabase
 from oncelog.storage.base import Storage
 
@@ -54,8 +54,10 @@ class _Shared:
     def __init__(self, clock: Clock) -> None:
         self._database = SqliteDatabase(None, clock)
 
-    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
-        return self._database.writing(durable=durable)
+    def writing(
+        self, *, durable: bool = True, wait_s: float = WAIT_S
+    ) -> contextlib.AbstractContextManager[Transaction]:
+        return self._database.writing(durable=durable, wait_s=wait_s)
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
         return self._database.reading(durable=durable)

@@ -10,16 +10,46 @@ from typing import Any
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unavailable, Unsupported
 from oncelog.handle import Handle
-from oncelog.queue.state.database import GATE_TABLES, GENERATION_BYTES, LOCK, NEW_GENERATION, STATE_TABLES, Row
+from oncelog.queue.state.database import (
+    GATE_TABLES,
+    GENERATION_BYTES,
+    LOCK,
+    NEW_GENERATION,
+    STATE_TABLES,
+    WAIT_S,
+    Row,
+    StateBusy,
+    locked,
+)
 
 try:
     import psycopg
+    import psycopg.conninfo
 except ImportError as error:  # pragma: no cover (the tests have it)
     _message = "a queue's state in PostgreSQL needs psycopg 3: pip install 'oncelog[postgres]'"
     raise Unsupported(_message) from error
 
 _SCHEMA_LOCK = 0x6F6E63656C6F67
 """Whoever makes the tables holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
+
+_SESSION = {
+    "idle_in_transaction_session_timeout": "5000",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+"""A worker that is stopped, or whose machine is gone, in the midst of a transaction keeps its rows no longer than
+this: then the server ends the transaction, and the others of its group go on.
+"""
+
+_CONNECTION = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A server that is gone without a word is noticed after so long, unless the URL says otherwise."""
 
 
 class _Statements:
@@ -54,24 +84,37 @@ class _Server:
         self._synchronous_commit = synchronous_commit
         self._lock = threading.RLock()
         self._connection: psycopg.Connection[Any] | None = None
+        self._lock_timeout_ms = 0
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[_Statements]:
-        with self._lock, _explained():
+    def writing(self, wait_s: float) -> Iterator[_Statements]:
+        with locked(self._lock, wait_s), _explained():
             connection = self._connected()
+            self._wait_for_locks(connection, wait_s)
             with connection.transaction():
                 yield _Statements(connection, " FOR UPDATE")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[_Statements]:
-        with self._lock, _explained():
+        with locked(self._lock, WAIT_S), _explained():
             yield _Statements(self._connected(), "")
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._url, autocommit=True)
-            self._connection.execute(f"SET synchronous_commit = {self._synchronous_commit}".encode())
+            given = psycopg.conninfo.conninfo_to_dict(self._url)
+            more: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in given}
+            self._connection = psycopg.connect(self._url, autocommit=True, **more)
+            settings = {**_SESSION, "synchronous_commit": self._synchronous_commit}
+            self._connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()).encode())
+            self._lock_timeout_ms = 0
         return self._connection
+
+    def _wait_for_locks(self, connection: psycopg.Connection[Any], wait_s: float) -> None:
+        """Set how long the statements to come wait for rows that another transaction keeps."""
+        timeout_ms = max(1, round(wait_s * 1000))
+        if not self._lock_timeout_ms // 2 < timeout_ms <= self._lock_timeout_ms:  # about the same is good enough
+            connection.execute(f"SET lock_timeout = {timeout_ms}".encode())
+            self._lock_timeout_ms = timeout_ms
 
     def close(self) -> None:
         with self._lock:
@@ -92,7 +135,7 @@ class PostgresqlDatabase(Handle):
         self._durable = _Server(url, "on")
         self._loose = _Server(url, "off")
         try:
-            with self._durable.writing() as transaction:
+            with self._durable.writing(WAIT_S) as transaction:
                 transaction.all("SELECT pg_advisory_xact_lock(?)", _SCHEMA_LOCK)
                 for table in (*STATE_TABLES, *GATE_TABLES):
                     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -102,10 +145,12 @@ class PostgresqlDatabase(Handle):
             self.close()
             raise
 
-    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
+    def writing(
+        self, *, durable: bool = True, wait_s: float = WAIT_S
+    ) -> contextlib.AbstractContextManager[_Statements]:
         """Begin a transaction; rows that it reads to change are its own until it ends."""
         self._check_usable()
-        return (self._durable if durable else self._loose).writing()
+        return (self._durable if durable else self._loose).writing(wait_s)
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
         """Begin to read."""
@@ -125,7 +170,12 @@ def _explained() -> Iterator[None]:
     """Say what PostgreSQL's errors mean to a user of the queue."""
     try:
         yield
-    except psycopg.OperationalError as error:
+    except psycopg.errors.LockNotAvailable as error:
+        message = (
+            "another process is in a transaction of the queue's state (PostgreSQL), and does not end it: try again"
+        )
+        raise StateBusy(message) from error
+    except (psycopg.OperationalError, psycopg.InternalError) as error:  # InternalError: the server ended the session
         message = f"the queue's state in PostgreSQL cannot be used now ({_first_line(error)}): try again"
         raise Unavailable(message, outcome="unknown") from error
     except psycopg.Error as error:

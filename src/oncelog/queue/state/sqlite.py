@@ -11,9 +11,18 @@ from pathlib import Path
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError, Unavailable
 from oncelog.handle import Handle
-from oncelog.queue.state.database import GATE_TABLES, GENERATION_BYTES, LOCK, NEW_GENERATION, STATE_TABLES, Row
+from oncelog.queue.state.database import (
+    GATE_TABLES,
+    GENERATION_BYTES,
+    LOCK,
+    NEW_GENERATION,
+    STATE_TABLES,
+    WAIT_S,
+    Row,
+    StateBusy,
+    locked,
+)
 
-_BUSY_S = 30.0
 _AGAIN_S = 0.01
 _TRIES = 3_000
 _DAMAGED = ("malformed", "not a database", "corrupt")
@@ -26,11 +35,12 @@ class _File:
         self.name = str(path) if path is not None else "memory"
         self._lock = threading.RLock()
         self._clock = clock
+        self._wait_s = WAIT_S
         with _explained(self.name):
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
-                path or ":memory:", timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                path or ":memory:", timeout=WAIT_S, isolation_level=None, check_same_thread=False
             )
         try:
             with _explained(self.name):
@@ -64,9 +74,9 @@ class _File:
                 return
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[_File]:
-        with self._lock, _explained(self.name):
-            self._connection.execute("BEGIN IMMEDIATE")
+    def writing(self, wait_s: float = WAIT_S) -> Iterator[_File]:
+        with locked(self._lock, wait_s), _explained(self.name):
+            self._begin(wait_s)
             try:
                 yield self
                 self._connection.execute("COMMIT")
@@ -75,9 +85,21 @@ class _File:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    def _begin(self, wait_s: float) -> None:
+        if wait_s != self._wait_s:
+            self._connection.execute(f"PRAGMA busy_timeout = {max(1, round(wait_s * 1000))}")
+            self._wait_s = wait_s
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            message = f"{self.name}: another process is in a transaction, and does not end it: try again"
+            raise StateBusy(message) from error
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[_File]:
-        with self._lock, _explained(self.name):
+        with locked(self._lock, WAIT_S), _explained(self.name):
             yield self
 
     def all(self, statement: str, *values: object) -> list[Row]:
@@ -112,10 +134,10 @@ class SqliteDatabase(Handle):
             self._state.close()
             raise
 
-    def writing(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
+    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager[_File]:
         """Begin a transaction that nobody else can be in."""
         self._check_usable()
-        return (self._state if durable else self._gate).writing()
+        return (self._state if durable else self._gate).writing(wait_s)
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
         """Begin to read."""
