@@ -68,6 +68,9 @@ QUEUE_PARTITIONS_MAX = 1024
 QUEUE_DELAY_S_MAX = 366 * 86_400.0
 """How long a message may be delayed, rest between attempts, be leased, or wait for its deadline."""
 
+QUEUE_ATTEMPTS_MAX = 1_000_000_000
+"""How often a message may be delivered, where that is bounded."""
+
 QUEUE_PREFETCH_MAX = 10_000
 """Messages that one consumer may hold at once."""
 

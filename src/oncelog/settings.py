@@ -104,6 +104,9 @@ def check(settings: LogSettings) -> LogSettings:
     _check_range("window.duration_s", checked.window.duration_s, 0.001, limits.WINDOW_DURATION_S_MAX)
     _check_range("window.max_keys", checked.window.max_keys, 1, limits.WINDOW_KEYS_MAX)
     _check_policy_ranges("producers.", checked.producers)
+    if msgspec.msgpack.decode(msgspec.msgpack.encode(checked), type=LogSettings) != checked:
+        message = "settings: what would be stored reads as other settings"
+        raise InvalidArgument(message)
     return checked
 
 

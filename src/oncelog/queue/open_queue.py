@@ -50,11 +50,28 @@ def open_queue(
     if row.deleting:
         error = f"queue {name!r} is being deleted, or that was cut short: delete it again"
         raise NotFound(error)
+    if row.damage is not None:
+        row = _repaired(name, row, database, wanted if create else None)
     _check_same(name, row, wanted, partitions)
     with database.reading() as transaction:  # before the logs, which only grow
         reached = statements.reached(transaction, row.id)
     logs = [_log(log_name(name, part), row, open_log, reached.get(part, 0)) for part in range(row.partitions)]
     return Queue(Topic(name, logs), row, database, clock, sibling)
+
+
+def _repaired(
+    name: str, row: statements.QueueRow, database: StateDatabase, wanted: QueueSettings | None
+) -> statements.QueueRow:
+    """Store settings in the place of some that cannot be read, if they are given and it may be made."""
+    if wanted is None:
+        error = (
+            f"queue {name!r}: its settings cannot be read ({row.damage}): open it with settings and create=True to "
+            "store those, or delete it"
+        )
+        raise CorruptionError(error)
+    with database.writing() as transaction:
+        statements.configure(transaction, row.id, wanted)
+    return row._replace(settings=wanted, damage=None)
 
 
 def _log(name: str, row: statements.QueueRow, open_log: OpenLog, reached: int) -> Log:

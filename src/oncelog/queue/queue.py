@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from oncelog import arguments, names
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound, Unavailable
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
@@ -101,6 +101,9 @@ class Queue(Handle):
         if row is None or row.id != self._row.id or row.deleting:
             error = f"queue {self.name!r} was deleted: open it again"
             raise NotFound(error)
+        if row.damage is not None:
+            error = f"queue {self.name!r}: its settings cannot be read any more ({row.damage}): configure() it"
+            raise CorruptionError(error)
         self._row = row
         return row
 
@@ -319,9 +322,10 @@ class Queue(Handle):
     def configure(self, changed: QueueSettings) -> None:
         """Change the stored settings, but for those of its logs."""
         checked = settings.check(changed)
-        if checked.log != self._stored().settings.log:
+        if checked.log != self._row.settings.log:
             error = "settings: log cannot change here: configure() each of the queue's logs"
             raise InvalidArgument(error)
+        self._check_usable()
         with self._database.writing() as transaction:
             statements.configure(transaction, self._row.id, checked)
         self._row = self._stored()

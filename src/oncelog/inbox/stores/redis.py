@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
 from oncelog.inbox.decisions import Identity, Stored, event_tail, events, shortened, without_reasons
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.store import Claim, Held, Outcome, Row
@@ -330,7 +330,11 @@ def _number(text: str) -> int | None:
 
 
 def _head_of(fields: dict[str, str]) -> _Head:
-    return msgspec.json.decode(fields["head"], type=_Head)
+    try:
+        return msgspec.json.decode(fields["head"], type=_Head)
+    except (KeyError, msgspec.MsgspecError) as error:
+        message = f"a key of the inbox in Redis cannot be read ({error}): delete it, or restore it"
+        raise CorruptionError(message) from error
 
 
 def _whole(story: str) -> str:

@@ -102,7 +102,7 @@ def check(message: object) -> Message:
     if message.deadline_s is not None:
         span_us("deadline_s", message.deadline_s)
     if message.retry is not None:
-        retry_module.check(message.retry)
+        return msgspec.structs.replace(message, retry=retry_module.check(message.retry))
     return message
 
 

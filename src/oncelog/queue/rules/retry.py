@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from oncelog.errors import InvalidArgument
-from oncelog.limits import QUEUE_DELAY_S_MAX
+from oncelog.limits import QUEUE_ATTEMPTS_MAX, QUEUE_DELAY_S_MAX
 
 _DOUBLINGS_MAX = 64
 """Beyond this a backoff is as long as it may be, whatever it began with."""
@@ -38,8 +38,8 @@ def check(policy: object) -> RetryPolicy:
     except (msgspec.ValidationError, TypeError) as error:
         message = f"retry: {error}"
         raise InvalidArgument(message) from error
-    if checked.max_attempts is not None and checked.max_attempts < 1:
-        message = f"retry: max_attempts is {checked.max_attempts}, must be 1 or more, or None"
+    if checked.max_attempts is not None and not 1 <= checked.max_attempts <= QUEUE_ATTEMPTS_MAX:
+        message = f"retry: max_attempts is {checked.max_attempts}, must be from 1 to {QUEUE_ATTEMPTS_MAX}, or None"
         raise InvalidArgument(message)
     if not 0 <= checked.backoff_s <= checked.max_backoff_s <= QUEUE_DELAY_S_MAX:
         message = (

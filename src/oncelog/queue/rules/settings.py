@@ -33,8 +33,7 @@ def check(settings: object) -> QueueSettings:
     if not isinstance(settings, QueueSettings):
         message = f"settings: is {type(settings).__name__}, must be QueueSettings"
         raise InvalidArgument(message)
-    retry.check(settings.retry)
-    log_settings.check(settings.log)
+    settings = _plain(settings)
     if span_us("ack_timeout_s", settings.ack_timeout_s) <= 0:
         message = f"settings: ack_timeout_s is {settings.ack_timeout_s}, must be more than 0"
         raise InvalidArgument(message)
@@ -51,6 +50,18 @@ def check(settings: object) -> QueueSettings:
         message = "settings: log.retention_s and log.retention_bytes would remove what was never delivered: use trim()"
         raise InvalidArgument(message)
     return settings
+
+
+def _plain(settings: QueueSettings) -> QueueSettings:
+    """Return the settings in the types that are stored, whatever kinds of numbers were given."""
+    span_s = {
+        name: span_us(name, value) / 1e6
+        for name in ("ack_timeout_s", "gate_s", "trim_s")
+        if (value := getattr(settings, name)) is not None or name != "trim_s"
+    }
+    return msgspec.structs.replace(
+        settings, retry=retry.check(settings.retry), log=log_settings.check(settings.log), **span_s
+    )
 
 
 def check_partitions(partitions: object) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.delivery import Change, Condition, Run
 from oncelog.queue.rules.queue_time import Noted
 from oncelog.queue.rules.retry import RetryPolicy
@@ -21,13 +22,16 @@ _COUNTED = ("delivered", "acked", "refused", "timed_out", "buried")
 
 
 class QueueRow(NamedTuple):
-    """A queue as it is stored."""
+    """A queue as it is stored. ``damage`` says why its settings cannot be read, if they cannot: then those here are
+    the default ones, with which it can be deleted.
+    """
 
     id: int
     partitions: int
     settings: QueueSettings
     paused: bool
     deleting: bool
+    damage: str | None = None
 
 
 class GroupRow(NamedTuple):
@@ -56,8 +60,15 @@ def queue(transaction: Transaction, name: str, *, lock: bool = False) -> QueueRo
     if not rows:
         return None
     id, partitions, settings, paused = rows[0]
-    decoded = msgspec.json.decode(settings, type=QueueSettings)
-    return QueueRow(id, partitions, decoded, bool(paused), deleting=paused == _DELETING)
+    decoded, damage = _settings(settings)
+    return QueueRow(id, partitions, decoded, bool(paused), deleting=paused == _DELETING, damage=damage)
+
+
+def _settings(stored: str) -> tuple[QueueSettings, str | None]:
+    try:
+        return msgspec.json.decode(stored, type=QueueSettings), None
+    except msgspec.MsgspecError as error:
+        return QueueSettings(), str(error)
 
 
 def add_queue(transaction: Transaction, name: str, partitions: int, settings: QueueSettings) -> None:
@@ -66,7 +77,7 @@ def add_queue(transaction: Transaction, name: str, partitions: int, settings: Qu
         "INSERT INTO oncelog_queue (name, partitions, settings) VALUES (?, ?, ?) ON CONFLICT (name) DO NOTHING",
         name,
         partitions,
-        msgspec.json.encode(settings).decode(),
+        _encoded(settings),
     )
 
 
@@ -78,9 +89,16 @@ def queue_names(transaction: Transaction) -> list[str]:
 
 def configure(transaction: Transaction, queue_id: int, settings: QueueSettings) -> None:
     """Store other settings."""
-    transaction.all(
-        "UPDATE oncelog_queue SET settings = ? WHERE id = ?", msgspec.json.encode(settings).decode(), queue_id
-    )
+    transaction.all("UPDATE oncelog_queue SET settings = ? WHERE id = ?", _encoded(settings), queue_id)
+
+
+def _encoded(settings: QueueSettings) -> str:
+    """Return settings as they are stored, having read them again: what nobody can read locks everybody out."""
+    text = msgspec.json.encode(settings)
+    if msgspec.json.decode(text, type=QueueSettings) != settings:
+        message = "settings: what would be stored reads as other settings"
+        raise InvalidArgument(message)
+    return text.decode()
 
 
 def pause(transaction: Transaction, queue_id: int, group: str | None, *, paused: bool) -> None:
@@ -346,4 +364,10 @@ def _runs(rows: Iterable[Row]) -> list[Run]:
 
 
 def _policy(stored: str | None) -> RetryPolicy | None:
-    return msgspec.json.decode(stored, type=RetryPolicy) if stored is not None else None
+    """Return a message's own policy; one that cannot be read is as none: the queue's holds."""
+    if stored is None:
+        return None
+    try:
+        return msgspec.json.decode(stored, type=RetryPolicy)
+    except msgspec.MsgspecError:
+        return None
