@@ -28,6 +28,8 @@ from oncelog.types import Ack, Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 5.0
 _ONCE = (True,)
+INTERRUPTS = (KeyboardInterrupt, SystemExit)
+"""What a signal handler raises in the midst of anything."""
 
 _T = TypeVar("_T")
 
@@ -344,10 +346,10 @@ class Committer:
                 try:
                     if not self._work_once():
                         self._sleep(self._until_retry_s())
-                except Exception:  # noqa: BLE001
+                except INTERRUPTS:
+                    continue  # out of a callback: that is no reason to leave what is pending
+                except BaseException:  # noqa: BLE001
                     return  # everybody who waits has been told by _die
-                except BaseException:  # noqa: BLE001, S112
-                    continue  # a callback ended in SystemExit: that is no reason to leave what is pending
 
     def _work_once(self) -> bool:
         """Offer one block, if there is one that may be offered now."""
@@ -409,7 +411,7 @@ class Committer:
                 return True
             self._form_attempts += 1
             self._form_retry_at_us = self._later(request, self._form_attempts, error)
-            if not isinstance(error, Exception):
+            if isinstance(error, INTERRUPTS):
                 raise
             return True
         finally:
@@ -443,7 +445,7 @@ class Committer:
             self._attempts += 1
             group.retry_at_us = self._later(request, group.attempts, error)
             self._tell()
-            if not isinstance(error, Exception):
+            if isinstance(error, INTERRUPTS):
                 raise
             return
         group.busy = False
@@ -465,7 +467,7 @@ class Committer:
         if answered:
             try:
                 self._unlocked(lambda: self._answer_groups(answered))
-            except BaseException:
+            except INTERRUPTS:
                 self._unlocked(lambda: self._answer_groups(answered))
                 raise
 
@@ -521,9 +523,9 @@ class Committer:
     def _survivable(self, error: BaseException) -> bool:
         """Tell whether the same bytes may be offered again: after all but losing the log, damage, and bugs.
 
-        What is no ``Exception`` (KeyboardInterrupt, SystemExit) comes from a signal handler, not from storage.
+        KeyboardInterrupt and SystemExit come from a signal handler, not from storage.
         """
-        if not isinstance(error, Exception):
+        if isinstance(error, INTERRUPTS):
             return True
         return isinstance(error, OncelogError) and not isinstance(error, WriterFenced | CorruptionError | Closed)
 
