@@ -13,8 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BinaryType, StructField, StructType
 
+from oncelog.errors import InvalidArgument
 from oncelog.settings import LogSettings
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import StreamWriter
 from tests.spark.jobs import Shop, ids
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -256,3 +260,14 @@ def test_ids_for_a_log_that_keeps_none(shop: Shop) -> None:
         shop.write(shop.rows(range(3)), "off")
     shop.write(shop.rows(range(3)).select("value"), "off")
     assert len(shop.entries("off")) == 3
+
+
+def test_commit_without_a_message_is_an_error(shop: Shop) -> None:
+    """Spark has at least one message for every batch, even for one without rows: none at all is not "no rows".
+
+    A continuous trigger commits epochs like this, without a row of them.
+    """
+    options = WriteOptions(url=shop.url, log="orders")
+    writer = StreamWriter(options, StructType([StructField("value", BinaryType())]), overwrite=False)
+    with pytest.raises(InvalidArgument, match=r"continuous=…\) does so, and is not supported"):
+        writer.commit([None, None], 0)

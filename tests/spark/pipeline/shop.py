@@ -91,10 +91,16 @@ class Shop:
         """Return the ids in a log, sorted."""
         return sorted(id or "" for id, _ in self.stored(name))
 
-    def sent_on(self) -> list[dict[str, Any]]:
-        """Return the rows of the output, as any program finds them that reads Parquet files in folders."""
-        files = [str(path) for path in (self.folder / "out").rglob("*.parquet") if "_temporary" not in str(path)]
-        rows: list[dict[str, Any]] = ds.dataset(files).to_table().sort_by("position").to_pylist() if files else []
+    def sent_on(self, kind: str = "parquet") -> list[dict[str, Any]]:
+        """Return the rows of the output, as any program finds them that reads every file below the folder."""
+        files = [str(path) for path in (self.folder / "out").rglob("*") if path.is_file()]
+        if kind == "csv":
+            return [
+                {"position": int(line.split(",")[0])} for path in files for line in Path(path).read_text().splitlines()
+            ]
+        if not files:
+            return []
+        rows: list[dict[str, Any]] = ds.dataset(files, format=kind).to_table().sort_by("position").to_pylist()
         return rows
 
     def forget(self, leg: str, batches: int = 1) -> None:

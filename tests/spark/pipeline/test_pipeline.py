@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
-from oncelog.errors import InvalidArgument, OncelogError
-from oncelog.spark.pipeline import check, check_with_spark, history, jobs
+from oncelog.clock import SYSTEM
+from oncelog.errors import InvalidArgument, LogBusy, OncelogError
+from oncelog.spark.pipeline import check, check_with_spark, history, jobs, lease
 from oncelog.spark.pipeline.history import History
 from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.spark.report import report
+from oncelog.spark.sinks.folder import Folder, Manifest
+from oncelog.spark.sinks.places import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:
@@ -114,6 +120,67 @@ def test_delta_knows_a_batch_again_and_not_one_of_a_lost_checkpoint(
     assert [one["txnVersion"] for one in seen] == ["0", "0", "0"]
     assert seen[0] == seen[1] != seen[2]
     assert "None" not in seen[0]["txnAppId"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+def test_two_runs_write_a_batch_at_once(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Both stage the batch, as two drivers do that no lease kept apart: one of them is the batch."""
+    shop.change(('format = "parquet"', f'format = "{kind}"'))
+    write = Folder.write
+
+    def twice(self: Folder, query: str, batch: int, save: Callable[[str], None]) -> Manifest:
+        def both(path: str) -> None:
+            save(path)
+            write(self, query, batch, save)
+
+        return write(self, query, batch, both)
+
+    monkeypatch.setattr(Folder, "write", twice)
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.send(*orders(4, 6))
+    shop.run(spark)
+    assert sorted(row["position"] for row in shop.sent_on(kind)) == list(range(6))
+    assert not any(path.name.startswith((".", "_")) for path in (shop.folder / "out").rglob("*"))
+
+
+def test_second_run_is_refused_while_the_first_runs(shop: Shop, spark: SparkSession) -> None:
+    """Two runs of cron that overlap: the second one says who runs, and does nothing."""
+    shop.send(*orders(0, 4))
+    given, _ = check.check(shop.spec)
+    assert given is not None
+    with lease.held(given, SYSTEM), pytest.raises(LogBusy, match="is being run by process"):
+        shop.run(spark)
+    assert shop.run(spark).stored == 4
+
+
+def test_sink_in_a_bucket(shop: Shop, spark: SparkSession, bucket_url: str) -> None:
+    """Files go to a bucket by way of a folder on this machine, and each batch is there once."""
+    shop.change(('path = "out"', f'path = "{bucket_url}/out"'))
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.send(*orders(2, 6))
+    shop.run(spark)
+    found = bucket_of(bucket_url)
+    assert found is not None
+    bucket, prefix = found
+    tables = [pq.read_table(pa.BufferReader(bucket.get(path))) for path, _ in bucket.below(f"{prefix}/out/")]
+    assert sorted(id for table in tables for id in table.column("order_id").to_pylist()) == shop.ids()
+    assert len(shop.ids()) == 6
+
+
+def test_error_of_a_batch_is_told_in_full(shop: Shop, spark: SparkSession) -> None:
+    """What fails in a batch out of the log is told as it is, not as the first line of a trace."""
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.lose(".oncelog/orders/out-of-log")
+    (shop.folder / ".oncelog" / "orders" / "out-of-log").mkdir()
+    with pytest.raises(InvalidArgument, match="has batches that pipeline 'orders', query"):
+        shop.run(spark)
 
 
 def test_identity_by_expression(shop: Shop, spark: SparkSession) -> None:

@@ -54,13 +54,17 @@ def run(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes, until Ctrl-C.")
     ] = False,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a run that is under way.", min=0)
+    ] = 0.0,
     master: Master = None,
     json: Json = False,
 ) -> None:
     """Run a pipeline until all there is has gone through.
 
-    It may be killed at any moment and run again: what is in the log is recognised, what is not goes in. With --json:
-    one object for each batch, and the outcome at the end. A report is written beside the pipeline's progress.
+    It may be killed at any moment and run again: what is in the log is recognised, what is not goes in. One run at a
+    time: a second one says who runs, and ends with exit code 3, unless it is to wait. With --json: one object for each
+    batch, and the outcome at the end. A report is written beside the pipeline's progress.
     """
     from oncelog.clock import SYSTEM  # noqa: PLC0415 (as below)
     from oncelog.spark.pipeline import pipeline as pipelines  # noqa: PLC0415 (as above)
@@ -71,7 +75,7 @@ def run(
     running = pipelines.Pipeline(given, spec.parent, SYSTEM)
     batches = None if follow else specs.batches_expected(given)
     with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
-        outcome = running.run(_print_batch if json else _Shown(bar, given.name, batches), follow=follow)
+        outcome = running.run(_print_batch if json else _Shown(bar, given.name, batches), follow=follow, wait_s=wait_s)
     target = _report_path(given, spec)
     page.write(target, report.of_run(outcome, list(running.history)))
     if json:

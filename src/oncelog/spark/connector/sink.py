@@ -29,7 +29,7 @@ ATTEMPTS_MAX = 3
 TIDY_BATCHES = 64
 """How often a stream puts small files together, and looks for files that were never adopted."""
 
-QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY = "sql.streaming.queryId"
 _logger = logging.getLogger("oncelog.spark")
 
 
@@ -69,6 +69,13 @@ class _Sink:
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: Batch | None) -> Ingested:
         heard = sorted((each for each in messages if isinstance(each, Message)), key=lambda each: each.partition)
+        if not heard:
+            message = (
+                f"log {self._options.log}, {batch}: Spark commits without a message of any task, so that nothing is "
+                "known of its rows: nothing was written. trigger(continuous=…) does so, and is not supported: use "
+                "trigger(processingTime=…) or trigger(availableNow=True)"
+            )
+            raise InvalidArgument(message)
         check_rows(heard)
         staged = [file for message in heard for file in message.taken.staged]
         if not staged:

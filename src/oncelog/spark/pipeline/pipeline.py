@@ -1,7 +1,7 @@
 """Running a pipeline: rows become records of a log, once, and go on from there. It may be killed at any moment.
 
 Two queries of Spark do it. The first writes into the log, which recognises what it has. The second reads the log by
-position, and writes what it read under the batch's own name, so that a batch that is done again replaces itself.
+position, and writes each batch of what it read once. One run at a time holds the pipeline's lease.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import check, frames, history, ownership, spec
+from oncelog.spark.pipeline import check, frames, history, lease, ownership, spec
 from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
+from oncelog.spark.pipeline.lease import Lease
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.session import session, spark_errors
+from oncelog.spark.sinks import folder as folders
 from oncelog.types import micros
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ _LOOK_S: Any = 0.2
 """How often Spark is asked how far it is."""
 
 Tell = Callable[[Batch], None]
+Write = Callable[["DataFrame", int], None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +68,21 @@ class Pipeline:
         self._log: Log = self._db.log(given.log.name, _creating(self._db, given), create=True)
         self._last: dict[Leg, int] = {}
         self._rows = self._batches = 0
+        self._failure: Exception | None = None
+        self._lease: Lease = lease.NoLease()
 
-    def run(self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None) -> Outcome:
+    def run(
+        self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None, wait_s: float = 0.0
+    ) -> Outcome:
         """Run until all there is has gone through; with ``follow``, until it is stopped.
 
-        Without a session, one is started for this run, and stopped after it.
+        Without a session, one is started for this run, and stopped after it. ``LogBusy``, which says who runs, when
+        another run of this pipeline does not end within ``wait_s``.
         """
+        with lease.held(self.spec, self._clock, wait_s) as self._lease:
+            return self._run_alone(tell, follow=follow, spark=spark)
+
+    def _run_alone(self, tell: Tell, *, follow: bool, spark: SparkSession | None) -> Outcome:
         begin_us = self._clock.elapsed_us()
         checkpoint = spec.local_path(self.spec.checkpoint)
         if checkpoint is not None:
@@ -139,25 +151,47 @@ class Pipeline:
         going = frames.going_on(self.spec, frames.log_view(spark, self.spec, rows.schema))
         writer: Any = going.writeStream.queryName("out of the log")
         writer = writer.option("checkpointLocation", f"{self.spec.checkpoint}/out-of-log")
-        name = sink.format.lower()
-        if name in FILE_FORMATS:
-            writer = writer.foreachBatch(self._write_folder)
-        elif name == "delta":
-            writer = writer.foreachBatch(self._write_delta)
-        elif name in _BATCH_ONLY:
-            writer = writer.foreachBatch(self._append)
+        once = self._once()
+        if once is not None:
+            writer = writer.foreachBatch(self._telling(once))
         else:
             writer = writer.format(sink.format).options(**frames.options(sink.options))
             writer = writer.option("path", sink.path) if sink.path is not None else writer
         yield writer.trigger(**self._trigger(follow=follow)).start()
 
+    def _once(self) -> Write | None:
+        """Return what writes a batch to the sink, where that is not left to Spark."""
+        assert self.spec.sink is not None
+        name = self.spec.sink.format.lower()
+        if name in FILE_FORMATS:
+            return self._write_folder
+        if name == "delta":
+            return self._write_delta
+        return self._append if name in _BATCH_ONLY else None
+
+    def _telling(self, write: Write) -> Write:
+        """Return what keeps the error of a batch: of an error in Python, Spark tells the first line of its trace."""
+
+        def told(rows: DataFrame, batch: int) -> None:
+            try:
+                self._lease.check()
+                write(rows, batch)
+            except Exception as error:
+                self._failure = error
+                raise
+
+        return told
+
     def _write_folder(self, rows: DataFrame, batch: int) -> None:
-        """Write a batch as a folder of its own: done again, it replaces itself, whoever reads the files."""
+        """Write a batch as a folder of its own, once, also beside another run that does the same."""
         sink = self.spec.sink
         assert sink is not None
-        writer = rows.write.mode("overwrite").options(**frames.options(sink.options)).partitionBy(*sink.partition_by)
-        writer = writer.option("partitionOverwriteMode", "static")  # the whole folder, whatever the session is set to
-        writer.format(sink.format).save(f"{sink.path}/batch={batch:010d}")
+        assert sink.path is not None
+        folder = folders.Folder(folders.table(sink.path, spec.local_path(sink.path), self._clock), self._clock)
+        query = _query(rows)
+        folder.own(query, self.spec.name)
+        writer = rows.write.options(**frames.options(sink.options)).partitionBy(*sink.partition_by)
+        folder.write(query, batch, writer.format(sink.format).save)
 
     def _append(self, rows: DataFrame, _: int) -> None:
         """Append a batch to what Spark writes as a whole only: done again, it is there twice."""
@@ -177,22 +211,32 @@ class Pipeline:
         """Return what Delta knows a batch again by. A query whose checkpoint is lost is another one: its batches count
         from 0, and under the old name Delta would skip them, with what is new in them.
         """
-        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        return {"txnAppId": f"oncelog/{self.spec.name}/{query}", "txnVersion": str(batch)}
+        return {"txnAppId": f"oncelog/{self.spec.name}/{_query(rows)}", "txnVersion": str(batch)}
 
     def _trigger(self, *, follow: bool) -> dict[str, Any]:
         return {"processingTime": f"{self.spec.run.every_s} seconds"} if follow else {"availableNow": True}
 
     def _finish(self, leg: Leg, query: StreamingQuery, tell: Tell) -> None:
         """Wait until a query has done all there is."""
-        while not query.awaitTermination(_LOOK_S):
-            self._look(leg, query, tell)
+        with self._own_errors():
+            while not query.awaitTermination(_LOOK_S):
+                self._look(leg, query, tell)
         self._look(leg, query, tell)
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Raise the error that a batch failed with, in place of what Spark says of it."""
+        try:
+            yield
+        except Exception as error:
+            if self._failure is None:
+                raise
+            raise self._failure from error
 
     def _follow(self, queries: list[StreamingQuery], tell: Tell) -> None:
         """Wait until somebody stops the process, or a query fails."""
         legs: list[Leg] = ["into the log", "out of the log"]
-        with _stopped_politely() as stopping:
+        with _stopped_politely() as stopping, self._own_errors():
             while not stopping and all(query.isActive for query in queries):
                 queries[0].awaitTermination(_LOOK_S)
                 for leg, query in zip(legs, queries, strict=False):
@@ -202,7 +246,7 @@ class Pipeline:
             self._look(leg, query, tell)
             failure = query.exception()
             if failure is not None:
-                raise failure
+                raise self._failure or failure
 
     def _look(self, leg: Leg, query: StreamingQuery, tell: Tell) -> None:
         """Tell of the batches that were done since the last look."""
@@ -280,6 +324,11 @@ def _creating(db: oncelog.Database, given: Spec) -> Any:
     except NotFound:
         return check.wanted_settings(given)
     return given.log.settings
+
+
+def _query(rows: DataFrame) -> str:
+    """Return the id of the query whose batch this is: it is kept in the checkpoint."""
+    return str(rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 def _position(offset: Any) -> int | None:

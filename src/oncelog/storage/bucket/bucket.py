@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -29,6 +30,7 @@ _T = TypeVar("_T")
 _ALIGNMENT_BYTES = 64
 _FAILURES = (exceptions.BaseError, OSError, NotImplementedError)
 _REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+_CHANGING = {"copy", "delete", "upload"}
 _UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
 """What S3 says when two creates meet and neither is decided. The client takes it for "exists"; perhaps nothing does."""
 
@@ -121,12 +123,20 @@ class Bucket:
         except NotFound:
             return
 
+    def upload(self, path: str, file: Path) -> None:
+        """Store a file, in parts if it is large; what was there is replaced."""
+        self._ask("upload", path, lambda: obstore.put(self._store, path, file))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store; what was at ``target`` is replaced. ``NotFound`` if there is no source."""
+        self._ask("copy", source, lambda: obstore.copy(self._store, source, target, overwrite=True))
+
     def _ask(self, kind: str, path: str, request: Callable[[], _T]) -> _T:
         self._count(kind)
         try:
             return request()
         except _FAILURES as error:
-            raise self._explained(error, path, "unknown" if kind == "delete" else "not written") from error
+            raise self._explained(error, path, "unknown" if kind in _CHANGING else "not written") from error
 
     def _count(self, kind: str) -> None:
         with self._lock:

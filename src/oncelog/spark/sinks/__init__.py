@@ -1,0 +1,1 @@
+"""Sinks that take each batch exactly once: folders of files, and tables."""

@@ -1,0 +1,22 @@
+"""Buckets by the paths that Spark knows them by."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # who has no bucket needs no client of one
+    from oncelog.storage.bucket.bucket import Bucket
+
+_BUCKET = re.compile(r"(?P<scheme>s3[an]?|gs|az)://(?P<name>[^/]+)/?(?P<prefix>.*)")
+
+
+def bucket_of(path: str) -> tuple[Bucket, str] | None:
+    """Return the bucket that a path is in, and the prefix there; ``None`` for a path that is in none."""
+    found = _BUCKET.fullmatch(path)
+    if found is None:
+        return None
+    from oncelog.storage.bucket.bucket import Bucket  # noqa: PLC0415 (as above)
+
+    scheme = "s3" if found["scheme"].startswith("s3") else found["scheme"]
+    return Bucket.connect(f"{scheme}://{found['name']}", {}), found["prefix"].strip("/")
