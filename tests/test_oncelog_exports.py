@@ -15,10 +15,10 @@ EXPORTED = {
     "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
     "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
     "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap",
-    "ProducerPolicy", "Queue",
+    "Pending", "ProducerPolicy", "Queue",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription",
     "TooManyCalls", "TooSlow", "Unavailable", "Unsupported",
-    "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "worker",
+    "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "later", "worker",
 }  # fmt: skip
 
 PARENTS = {

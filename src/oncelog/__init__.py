@@ -35,6 +35,7 @@ if _typing.TYPE_CHECKING:
     from oncelog.connect import Database, connect
     from oncelog.inbox.effect import Effect
     from oncelog.inbox.inbox import Inbox
+    from oncelog.pending import Pending, later
     from oncelog.queue.deliver.consumer import Delivery
     from oncelog.queue.queue import Queue
     from oncelog.queue.rules.message import Message
@@ -72,6 +73,7 @@ __all__ = [
     "NotFound",
     "OncelogError",
     "PartialOverlap",
+    "Pending",
     "ProducerPolicy",
     "Queue",
     "QueueSettings",
@@ -90,6 +92,7 @@ __all__ = [
     "WriterFenced",
     "WrongExpectedVersion",
     "connect",
+    "later",
     "worker",
 ]
 
@@ -105,6 +108,7 @@ _LATER = {
     "Inbox": "inbox.inbox",
     "LogSettings": "settings",
     "Message": "queue.rules.message",
+    "Pending": "pending",
     "ProducerPolicy": "settings",
     "Queue": "queue.queue",
     "QueueSettings": "queue.rules.settings",
@@ -117,6 +121,7 @@ _LATER = {
     "Window": "settings",
     "Worker": "workers.worker",
     "connect": "connect",
+    "later": "pending",
     "worker": "workers.worker",
 }
 """In which module a name is that is loaded on its first use."""

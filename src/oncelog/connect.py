@@ -293,22 +293,33 @@ class Database(Handle):
                     ending.callback(streams.close)
 
 
-def connect(url: str, *, options: Mapping[str, str] | None = None) -> Database:
+def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:
     """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``), or ``memory://``
-    (``memory://name`` is shared within the process).
+    (``memory://name`` is shared within the process). A path (``./shop``, ``Path("shop")``) is a folder on this machine.
 
     ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
     ``secret_access_key``; what is not given comes from the usual environment variables. Nothing is created before the
     first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported`` for a kind of home that this
     version does not have, or lacks the package for.
     """
-    return Database(_storage(url, options or {}))
+    return Database(_storage(_url(url), options or {}))
 
 
-def _storage(url: object, options: Mapping[str, str]) -> Storage:
-    if not isinstance(url, str):
-        message = f"a URL is a str such as 'file:///var/lib/shop', not {type(url).__name__}"
+def _url(given: object) -> str:
+    """Return a URL as it is, and a path as the URL of its folder."""
+    found = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(found, str):
+        message = f"a URL is a str such as 'file:///var/lib/shop', or a path, not {type(given).__name__}"
         raise InvalidArgument(message)
+    if found is not given or (found and not _parts(found).scheme):
+        if "\0" in found:
+            message = f"{found!r}: no folder has a zero byte in its name"
+            raise InvalidArgument(message)
+        return Path(found).absolute().as_uri()
+    return found
+
+
+def _storage(url: str, options: Mapping[str, str]) -> Storage:
     parts = _parts(url)
     if parts.scheme in _BUCKETS:
         return _in_bucket(url, parts, options)
@@ -325,7 +336,7 @@ def _storage(url: object, options: Mapping[str, str]) -> Storage:
     if parts.scheme in _LATER:
         message = f"{url!r}: this version has homes on a disk (file:///…), in buckets (s3://…) and in memory only"
         raise Unsupported(message)
-    message = f"{url!r} is not a URL of a database: use file:///path, s3://bucket/prefix or memory://"
+    message = f"{url!r} is not a URL of a database: use file:///path, ./path, s3://bucket/prefix or memory://"
     raise InvalidArgument(message)
 
 

@@ -97,6 +97,18 @@ class Handle:
         """Close."""
         self.close()
 
+    async def __aenter__(self) -> Self:
+        """Return the handle itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, without blocking the event loop. Ends when the handle is closed, also if the task is cancelled."""
+        from oncelog.pending import later, uncancelled  # noqa: PLC0415
+
+        await uncancelled(later(self.__exit__, kind, error, trace))
+
 
 _H = TypeVar("_H", bound=Handle)
 _P = ParamSpec("_P")

@@ -19,7 +19,8 @@ import oncelog
 from oncelog.errors import Closed
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
-from oncelog.log.writer import COLUMNS_MIN, Writer
+from oncelog.log.submitting import COLUMNS_MIN
+from oncelog.log.writer import Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld

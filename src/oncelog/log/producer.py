@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
 from oncelog.arguments import listed
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.pending import Pending, failed
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Producer(Handle):
         headers: Mapping[str, bytes] | None = None,
         tenant: str | None = None,
         timeout_s: float | None = TIMEOUT_S,
-    ) -> Future[Ack]:
+    ) -> Pending[Ack]:
         """Append one record without waiting for it, as ``Writer.submit`` does."""
         self._check_usable()
         with self._writer.acting(self):
@@ -115,6 +115,35 @@ class Producer(Handle):
         self._check_usable()
         with self._writer.acting(self):
             return self._writer.append_arrow(table, producer=self.name, timeout_s=timeout_s)
+
+    def submit_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
+        """Append records, each decided on its own, without waiting for them, as ``Writer.submit_many`` does."""
+        try:
+            mine = self._mine(records)
+        except OncelogError as error:
+            return failed(error)
+        with self._writer.acting(self):
+            return self._writer.submit_many(mine, timeout_s=timeout_s)
+
+    def submit_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
+        """Append records all or none, without waiting for them, as ``Writer.submit_batch`` does."""
+        try:
+            mine = self._mine(records)
+        except OncelogError as error:
+            return failed(error)
+        with self._writer.acting(self):
+            return self._writer.submit_batch(mine, timeout_s=timeout_s)
+
+    def submit_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S
+    ) -> Pending[ColumnAcks]:
+        """Append the rows of a table without waiting for them, as ``Writer.submit_arrow`` does."""
+        try:
+            self._check_usable()
+        except OncelogError as error:
+            return failed(error)
+        with self._writer.acting(self):
+            return self._writer.submit_arrow(table, producer=self.name, timeout_s=timeout_s)
 
     def _mine(self, records: Sequence[Record]) -> list[Record]:
         self._check_usable()

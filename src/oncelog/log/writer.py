@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import cast
 
 import numpy as np
@@ -33,7 +32,7 @@ from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters, Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.decisions import Admitted, Seen
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Submitted, Ticket, Waiting
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -41,9 +40,9 @@ from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
-from oncelog.log.producing import Producing
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Manifests
+from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.upkeep.keeper import Keeper
 from oncelog.settings import LogSettings, ProducerPolicy
@@ -53,11 +52,9 @@ from oncelog.types import Ack, ColumnAcks, Record, moment
 TIMEOUT_S = 30.0
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
 _NO_LABELS = (None,) * 6
-COLUMNS_MIN = 32
-"""So many submitted records are decided together sooner than one by one."""
 
 
-class Writer(Producing):
+class Writer(Submitting):
     """The one writer of a log. Made by ``Log.writer``; safe to share between threads.
 
     Every method that returns an ``Ack`` returns it when the record is durable, or, for a duplicate, when the original
@@ -124,6 +121,7 @@ class Writer(Producing):
             clock=clock,
             counters=self._counters,
         )
+        self._open_door()
         self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
@@ -189,36 +187,6 @@ class Writer(Producing):
             return not self._names_content
         return type(id) is str and 0 < len(id) <= limits.ID_BYTES_MAX and id.isascii() and self._window is not None
 
-    def submit(
-        self,
-        value: bytes,
-        *,
-        id: str | None = None,
-        stream: str | None = None,
-        type: str | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        tenant: str | None = None,
-        producer: str | None = None,
-        sequence: int | None = None,
-        timeout_s: float | None = TIMEOUT_S,
-    ) -> Future[Ack]:
-        """Append one record without waiting for it: the future has the ack, or the error, once it is known.
-
-        Blocks only while too much is pending, at most ``timeout_s``. ``asyncio.wrap_future`` makes it awaitable.
-        """
-        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
-        size_bytes = _size_bytes(record)
-        deadline_us = self._deadline(timeout_s)
-        committer = self._committer
-        with committer.lock:
-            committer.room(size_bytes, 1, deadline_us)
-            if record.producer is not None:
-                self._check_owner(record.producer)
-            future = committer.submit(record, size_bytes)
-            if committer.stalled:
-                self._absorb()  # what is stored already need not wait for an outage to end
-            return future
-
     def _checked(self, record: Record) -> Record:
         """Return the record as it will be stored, or raise ``InvalidArgument``."""
         self._check_usable()
@@ -236,36 +204,9 @@ class Writer(Producing):
             record = decisions.replace(record, id=content_id(self._log_id, record))
         return record
 
-    def _absorb(self) -> None:
-        """Decide what was submitted, in its order. The committer's lock is held, but for answering."""
-        submitted = self._committer.take_submitted()
-        if not submitted:
-            return
-        try:
-            self._decide_submitted(submitted)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.forsake([future for _, _, future in submitted], error)
-
-    def _decide_submitted(self, submitted: list[Submitted]) -> None:
-        if len(submitted) >= COLUMNS_MIN:
-            ready = self._decider.submitted(submitted)
-            if ready:
-                self._committer.answer_crowds(ready)
-            return
-        waiting = [
-            Waiting(future, self._decider.one(record, size_bytes), record.id)
-            for record, size_bytes, future in submitted
-        ]
-        stored = [one for one in waiting if one.ticket.group is None]
-        for one in waiting:
-            if one.ticket.group is not None:
-                one.ticket.group.waiting.append(one)
-        if stored:
-            self._committer.answer(stored)
-
     def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new. The committer's lock is held."""
-        size_bytes = _size_bytes(record)
+        size_bytes = record_bytes(record)
         self._make_room(size_bytes, 1, deadline_us)
         if record.producer is not None:
             self._check_owner(record.producer)
@@ -301,10 +242,17 @@ class Writer(Producing):
 
         Settles every record, then raises ``AppendErrors`` (with the ack or the error of each) if any was refused.
         """
-        records = arguments.listed(records)
+        deadline_us = self._deadline(timeout_s)
+        submission = self._admit_many(arguments.listed(records), deadline_us)
+        self._wait_until_stored(submission, deadline_us)
+        return cast("list[Ack]", submission.answer())
+
+    def _admit_many(self, records: Sequence[Record], deadline_us: int | None) -> Submission:
+        """Admit records; the answer is their acks, or ``AppendErrors``."""
         payload = self._plain(records)
         if payload is not None:
-            return self._all_acks(self._append_payload(payload, timeout_s))
+            admitted, pieces = self._admit_payload(payload, deadline_us)
+            return Submission(admitted, pieces, lambda: self._all_acks(admitted))
         results: list[Ack | OncelogError | None] = [None] * len(records)
         good: list[int] = []
         checked: list[Record] = []
@@ -316,11 +264,14 @@ class Writer(Producing):
                 self._check_usable()
                 results[row] = error
                 self._counters.refused += 1
-        if checked:
-            admitted = self._append_payload(decisions.payload_of(checked), timeout_s)
+        admitted, pieces = self._admit_payload(decisions.payload_of(checked), deadline_us)
+
+        def answer() -> list[Ack]:
             for row, result in zip(good, self._decider.answers(admitted), strict=True):
                 results[row] = result
-        return futures.all_acks(results)
+            return futures.all_acks(results)
+
+        return Submission(admitted, pieces, answer)
 
     def _plain(self, records: Sequence[Record]) -> pa.RecordBatch | None:
         """Return records in columns when they are plain and all may be stored, else ``None``."""
@@ -344,23 +295,34 @@ class Writer(Producing):
         stored batch with other content is ``IdConflict``. Nothing is written then. ``judge`` sees what was decided
         before anything is done, with nobody else deciding meanwhile, and may refuse it by raising.
         """
-        checked = [self._checked(record) for record in arguments.listed(records)]
-        if not checked:
-            return []
-        payload = decisions.batch_payload(checked, self._settings)
         deadline_us = self._deadline(timeout_s)
+        submission = self._admit_batch(arguments.listed(records), deadline_us, judge)
+        self._wait_until_stored(submission, deadline_us)
+        return cast("list[Ack]", submission.answer())
+
+    def _admit_batch(
+        self, records: Sequence[Record], deadline_us: int | None, judge: Callable[[Admitted], None] | None
+    ) -> Submission:
+        """Admit a batch; the answer is its acks, or the error for which nothing was written."""
+        checked = [self._checked(record) for record in records]
+        payload = decisions.batch_payload(checked, self._settings)
+        if not checked:
+            return Submission(Admitted(payload), 1, list)
         keys = decisions.keys_of(payload, self._hasher, self._window)
         with self._committer.changed:
             size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
             self._make_room(size_bytes, payload.num_rows, deadline_us)
             self._check_owners(payload)
             admitted = self._decider.batch(payload, keys, judge)
-            self._wait_for(admitted, deadline_us)
-        results = self._decider.answers(admitted)
-        for result in results:
-            if isinstance(result, OncelogError):
-                raise result
-        return futures.all_acks(results)
+
+        def answer() -> list[Ack]:
+            results = self._decider.answers(admitted)
+            for result in results:
+                if isinstance(result, OncelogError):
+                    raise result
+            return futures.all_acks(results)
+
+        return Submission(admitted, 1, answer)
 
     def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
@@ -373,18 +335,30 @@ class Writer(Producing):
         ``InvalidArgument`` and nothing of it is written; rows whose id is taken by other content, or whose sequence is
         out of order, are ``AppendErrors``, after every other row is stored.
         """
+        deadline_us = self._deadline(timeout_s)
+        submission = self._admit_arrow(table, producer, deadline_us)
+        self._wait_until_stored(submission, deadline_us)
+        return cast("ColumnAcks", submission.answer())
+
+    def _admit_arrow(
+        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
+    ) -> Submission:
+        """Admit the rows of a table; the answer is in columns, or ``AppendErrors``."""
         self._check_usable()
         payload = decisions.intake_of(
             table, self._settings, self._log_id, lambda payload: self._owned_rows(payload, producer)
         )
-        admitted = self._append_payload(payload, timeout_s)
-        if admitted.refused or (self._settings.on_conflict == "error" and admitted.conflicts.any()):
-            self._all_acks(admitted)
-        return ColumnAcks(admitted.positions, admitted.duplicates, admitted.conflicts)
+        admitted, pieces = self._admit_payload(payload, deadline_us)
 
-    def _append_payload(self, payload: pa.RecordBatch, timeout_s: float | None) -> Admitted:
-        """Admit a payload in pieces of a block, and wait for the last: one piece is hashed while another is stored."""
-        deadline_us = self._deadline(timeout_s)
+        def answer() -> ColumnAcks:
+            if admitted.refused or (self._settings.on_conflict == "error" and admitted.conflicts.any()):
+                self._all_acks(admitted)
+            return ColumnAcks(admitted.positions, admitted.duplicates, admitted.conflicts)
+
+        return Submission(admitted, pieces, answer)
+
+    def _admit_payload(self, payload: pa.RecordBatch, deadline_us: int | None) -> tuple[Admitted, int]:
+        """Admit a payload in pieces of a block, one hashed while another is stored; return also how many."""
         pieces = decisions.pieces(payload, self._settings)
         parts: list[Admitted] = []
         for piece in pieces:
@@ -399,13 +373,15 @@ class Writer(Producing):
                     raise type(error)(message, outcome="unknown") from error
                 if len(pieces) > 1:
                     self._committer.start_threads()
-        admitted = Admitted.joined(parts, payload)
+        return Admitted.joined(parts, payload), len(parts)
+
+    def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
         with self._committer.changed:
             try:
-                self._wait_for(admitted, deadline_us)
+                self._wait_for(submission.admitted, deadline_us)
             except WriterFenced as error:  # it tells of the last piece, and those before may be stored
-                raise WriterFenced(str(error), outcome="unknown" if len(parts) > 1 else error.outcome) from error
-        return admitted
+                outcome = "unknown" if submission.pieces > 1 else error.outcome
+                raise WriterFenced(str(error), outcome=outcome) from error
 
     def _admit_rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, deadline_us: int | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
@@ -432,9 +408,11 @@ class Writer(Producing):
         first.
         """
         self._check_usable()
+        deadline_us = self._deadline(timeout_s)
+        self._door.wait_idle(timeout_s)
         with self._committer.changed:
             self._committer.check()
-            self._committer.drain(self._deadline(timeout_s))
+            self._committer.drain(deadline_us)
 
     def snapshot(self) -> None:
         """Store a dedup snapshot of what is durable now. Writers do this by themselves, by time and by count."""
@@ -545,6 +523,7 @@ class Writer(Producing):
             return
         deadline_us = self._deadline(timeout_s)  # first: a bad argument leaves the writer open
         self._watch.stop()
+        self._door.wait_idle(timeout_s)
         try:
             self._end(deadline_us, Closed("this writer is closed"))
         finally:
@@ -599,7 +578,3 @@ class Writer(Producing):
 
     def _micros(self, timeout_s: float | None) -> int | None:
         return None if timeout_s is None else int(arguments.seconds("timeout_s", timeout_s) * 1e6)
-
-
-def _size_bytes(record: Record) -> int:
-    return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES

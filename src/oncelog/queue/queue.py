@@ -10,8 +10,9 @@ from typing import Literal, Self
 
 from oncelog import arguments, names
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.pending import Pending, failed
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
@@ -24,6 +25,7 @@ from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import OnPending, Sending, SendStatus, Sent
+from oncelog.queue.send.submissions import Submissions
 from oncelog.queue.send.topic import DEAD_LETTERS, Topic
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
@@ -68,6 +70,7 @@ class Queue(Handle):
         self._clock = clock
         self._sibling = sibling
         self._sending = Sending(topic, row.id, database, clock, row.settings)
+        self._submissions = Submissions(self._sending, clock, self._sent)
         self._lock = threading.Lock()
         self._brokers: dict[str, Broker] = {}
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
@@ -143,9 +146,39 @@ class Queue(Handle):
         self._check_usable()
         outgoing = [self._sending.outgoing(one) for one in message.listed(messages)]
         sent = self._sending.send(outgoing, arguments.seconds("timeout_s", timeout_s), on_pending)
+        self._sent()
+        return sent
+
+    def submit(
+        self,
+        value: bytes,
+        *,
+        id: str = "",
+        key: str = "",
+        tenant: str = "",
+        headers: Mapping[str, bytes] | None = None,
+        delay_s: float = 0.0,
+        deadline_s: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_pending: OnPending = "join",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Pending[Sent]:
+        """Send one message without waiting for it: the future has what ``send`` returns, or its error.
+
+        Messages that come together are sent together, in their order. Blocks only while too many wait, and never on an
+        event loop.
+        """
+        try:
+            self._check_usable()
+            outgoing = self._sending.outgoing(Message(value, id, key, tenant, headers, delay_s, deadline_s, retry))
+            within_s = arguments.seconds("timeout_s", timeout_s)
+            return self._submissions.submit(outgoing, on_pending, within_s)
+        except OncelogError as error:
+            return failed(error)
+
+    def _sent(self) -> None:
         for broker in list(self._brokers.values()):
             broker.wake()
-        return sent
 
     def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
         """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
@@ -351,6 +384,7 @@ class Queue(Handle):
             return
         with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
             ending.callback(self._sending.close)
+            ending.callback(self._submissions.close)
             for broker in self._brokers.values():
                 ending.callback(broker.close)
             for consumer in list(self._consumers):

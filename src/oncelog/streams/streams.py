@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import chain, islice
 from typing import Literal
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import arguments
+from oncelog.batcher import Batcher
 from oncelog.clock import Clock
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
 from oncelog.handle import Handle, closes_anywhere
@@ -23,6 +25,7 @@ from oncelog.log.append.decisions import Admitted
 from oncelog.log.log import Log
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.pending import Pending, begun, failed, later, on_loop, settle
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import reading
 from oncelog.streams.events import (
@@ -98,6 +101,7 @@ class Streams(Handle):
         self._housekeeper = Housekeeper()
         self._live = Live(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)
 
     @property
     def index_bytes(self) -> int:
@@ -128,48 +132,108 @@ class Streams(Handle):
         however long ago; else by the ids that the window remembers.
         """
         self._check_usable()
-        records = self._records(stream, events)
-        expected = check_expected(expected)
-        if not records:
+        judged = _Judged(self, stream, self._records(stream, events), check_expected(expected))
+        if not judged.records:
             return []
-        first = NO_VERSION
-
-        def judge(admitted: Admitted) -> None:
-            nonlocal first
-            if not admitted.duplicates.any():
-                with self._noting:
-                    if int(admitted.positions[0]) != self._next_position:
-                        raise _Foreign
-                    current = self._version(stream)
-                    self._check_version(stream, expected, current)
-                    first = current + 1
-                    last_position = int(admitted.positions[-1])
-                    self._ahead[stream] = (current + len(records), last_position)
-                    self._next_position = last_position + 1
-
-        try:
-            acks = self._append(records, judge, wait_s, timeout_s)
-        except Earlier as error:
-            return stored_already(self._index, self._log, records, error)
-        self._look_after(len(records))
-        if not acks[0].duplicate:
-            return _acks(acks, range(first, first + len(acks)))
-        return self._original(stream, acks, records, expected)
-
-    def _append(
-        self, records: list[Record], judge: Callable[[Admitted], None], wait_s: float, timeout_s: float | None
-    ) -> list[Ack]:
-        """Append under a judge; again when others had written to the log since the streams were counted."""
         with self._writing(wait_s) as writer:
-            while True:
-                try:
-                    return writer.append_batch(records, timeout_s=timeout_s, judge=judge)
-                except _Foreign:
-                    writer.flush(timeout_s=timeout_s)
-                    self._count_anew()
-                except WriterFenced:
-                    self._leave(writer)
-                    raise
+            return self._ended(judged, writer, lambda: self._append(judged, writer, timeout_s))
+
+    def _append(self, judged: _Judged, writer: Writer, timeout_s: float | None) -> list[Ack]:
+        """Append under a judge; again when others had written to the log since the streams were counted."""
+        while True:
+            try:
+                return writer.append_batch(judged.records, timeout_s=timeout_s, judge=judged)
+            except _Foreign:
+                writer.flush(timeout_s=timeout_s)
+                self._count_anew()
+
+    def submit(
+        self,
+        stream: str,
+        events: Record | Iterable[Record],
+        *,
+        expected: Expected = "any",
+        wait_s: float = 5.0,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Pending[list[EventAck]]:
+        """Append events to a stream without waiting for them: the future has what ``append`` returns, or its error.
+
+        Events are decided in the order in which they were submitted. Blocks only while too much is pending, and never
+        on an event loop.
+        """
+        pending = begun()
+        try:
+            self._check_usable()
+            judged = _Judged(self, stream, self._records(stream, events), check_expected(expected))
+            if not judged.records:
+                pending.set_result([])
+            elif on_loop() or self._submitted.busy:
+                size_bytes = sum(len(record.value) for record in judged.records)
+                self._submitted.put(
+                    lambda: self._submit(judged, wait_s, timeout_s, pending), size_bytes=size_bytes, timeout_s=timeout_s
+                )
+            else:
+                self._submit(judged, wait_s, timeout_s, pending)
+        except OncelogError as error:
+            return failed(error)
+        return pending
+
+    def _submit(
+        self, judged: _Judged, wait_s: float, timeout_s: float | None, pending: Pending[list[EventAck]]
+    ) -> None:
+        """Have events admitted. If their answer has to be read from the log, a thread of a pool does that."""
+        try:
+            with self._writing(wait_s) as writer:
+                submitted = self._admit(judged, writer, timeout_s)
+        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+            pending.set_exception(error)
+            return
+
+        def ended(done: Future[list[Ack]]) -> None:
+            if done.exception() is None and not done.result()[0].duplicate:
+                settle(pending, lambda: _acks(done.result(), judged.versions(len(done.result()))))
+                later(self._look_after, len(judged.records))
+            else:
+                later(lambda: settle(pending, lambda: self._ended(judged, writer, done.result)))
+
+        submitted.add_done_callback(ended)
+
+    def _admit(self, judged: _Judged, writer: Writer, timeout_s: float | None) -> Pending[list[Ack]]:
+        """Have a writer admit events; again when others had written to the log since the streams were counted."""
+        while True:
+            try:
+                return writer.submit_batch(judged.records, timeout_s=timeout_s, judge=judged)
+            except _Foreign:
+                writer.flush(timeout_s=timeout_s)
+                self._count_anew()
+
+    def _ended(self, judged: _Judged, writer: Writer, acks_of: Callable[[], list[Ack]]) -> list[EventAck]:
+        """Return the acks of events whose batch has ended, or raise what refused it."""
+        try:
+            acks = acks_of()
+        except Earlier as error:
+            return stored_already(self._index, self._log, judged.records, error)
+        except WriterFenced:
+            self._leave(writer)
+            raise
+        self._look_after(len(judged.records))
+        if not acks[0].duplicate:
+            return _acks(acks, judged.versions(len(acks)))
+        return self._original(judged.stream, acks, judged.records, judged.expected)
+
+    def judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
+        """Return the version of the first of so many new events, and note them; raise if the stream is not as expected.
+
+        Nobody else is deciding meanwhile.
+        """
+        with self._noting:
+            if first_position != self._next_position:
+                raise _Foreign
+            current = self._version(stream)
+            self._check_version(stream, expected, current)
+            self._ahead[stream] = (current + count, first_position + count - 1)
+            self._next_position = first_position + count
+        return current + 1
 
     def _records(self, stream: str, events: Record | Iterable[Record]) -> list[Record]:
         """Return the events as records of their stream."""
@@ -417,6 +481,8 @@ class Streams(Handle):
         """End the subscriptions, store the index and let the log go. May be repeated."""
         if self._closed:
             return
+        if self._of_this_process:
+            self._submitted.wait_idle(TIMEOUT_S)
         self._closed = True
         if not self._of_this_process:
             return
@@ -435,6 +501,32 @@ class Streams(Handle):
     def _store_last(self) -> None:
         if self._index.catch_up() > self._stored:
             self._index.store()
+
+
+class _Judged:
+    """Events on their way into a stream, and the version that they got."""
+
+    def __init__(self, streams: Streams, stream: str, records: list[Record], expected: Expected) -> None:
+        self._streams = streams
+        self.stream = stream
+        self.records = records
+        self.expected = expected
+        self._first = NO_VERSION
+
+    def __call__(self, admitted: Admitted) -> None:
+        """Judge what was decided; raise if the stream is not as expected."""
+        if not admitted.duplicates.any():
+            first_position = int(admitted.positions[0])
+            self._first = self._streams.judge(self.stream, self.expected, first_position, len(self.records))
+
+    def versions(self, count: int) -> range:
+        """Return the versions of the events, which are new."""
+        return range(self._first, self._first + count)
+
+
+def _call_all(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _filter(prefix: str, types: Iterable[str] | None) -> Filter:

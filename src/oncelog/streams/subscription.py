@@ -16,7 +16,8 @@ from typing import Self
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument, TooSlow
-from oncelog.handle import Handle, closes_anywhere
+from oncelog.feeding import AT_ONCE, Fed
+from oncelog.handle import closes_anywhere
 from oncelog.limits import MIB
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
@@ -108,6 +109,12 @@ class Live:
                 self._reading = False
                 self._changed.notify_all()
 
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Return when the log may have grown, or ``wake`` was called, or the time is over."""
+        tail = self._tail
+        if tail is not None:
+            tail._await_more(timeout_s)  # noqa: SLF001 (as the feeder of tails does)
+
     def _read(self, timeout_s: float) -> None:
         """Read on, waiting for something if there is nothing yet."""
         tail = self._tail
@@ -160,8 +167,9 @@ def _size_bytes(event: StreamEvent) -> int:
     return len(event.value) + sum(map(len, (event.headers or {}).values()))
 
 
-class Subscription(Handle):
-    """Events as they become durable, from some point on. Iterate it, or ``poll``; ``close()`` ends it from any thread.
+class Subscription(Fed[StreamEvent | CaughtUp]):
+    """Events as they become durable, from some point on. Iterate it (``for``, or in a task ``async for``), or ``poll``;
+    ``close()`` ends it from any thread.
 
     Yields ``CaughtUp`` once, when it has come to the end of what there was. Used by one thread at a time. Raises
     ``TooSlow`` when it falls too far behind after that; ``position`` is where to subscribe again.
@@ -221,7 +229,15 @@ class Subscription(Handle):
         While it is not ``caught_up``, ``None`` says that nothing that is wanted was found in time; the next call reads
         on from there. ``Closed`` once closed, ``TooSlow`` once too far behind.
         """
-        deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        self._check_unfed()
+        self._iterated = True
+        try:
+            return self._poll(arguments.seconds("timeout_s", timeout_s))
+        finally:
+            self._iterated = False
+
+    def _poll(self, timeout_s: float) -> StreamEvent | CaughtUp | None:
+        deadline_us = self._clock.elapsed_us() + int(timeout_s * 1e6)
         pieces = 0
         while True:
             self._check_usable()
@@ -240,6 +256,24 @@ class Subscription(Handle):
             self._check_usable()
             if not self._take_live() and self._clock.elapsed_us() >= deadline_us:
                 return None
+
+    def _look(self) -> list[StreamEvent | CaughtUp]:
+        found: list[StreamEvent | CaughtUp] = []
+        while len(found) < AT_ONCE and (one := self._poll(0.0)) is not None:
+            found.append(one)
+            if not self._ready:
+                break
+        return found
+
+    def _await_more(self, timeout_s: float) -> None:
+        if not self._catching_up:
+            self._live.wait_for_change(timeout_s)
+
+    def _end_wait(self) -> None:
+        self._live.wake()
+
+    def _source(self) -> object:
+        return self._live
 
     def _give(self, event: StreamEvent | CaughtUp) -> StreamEvent | CaughtUp:
         self._given = event.position + isinstance(event, StreamEvent)

@@ -130,7 +130,7 @@ WRONG: list[tuple[str, str]] = [
     ("log delete filled", "say --yes"),
     ("log append filled /nowhere/at/all", "/nowhere/at/all: No such file or directory"),
     ("log append off --id-field id", "has idempotence off"),
-    ("log list --url nonsense", "is not a URL of a database"),
+    ("log list --url http://nonsense", "is not a URL of a database"),
     ("log list --url quorum://nodes", "this version has homes on a disk"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
-from oncelog.log.writer import COLUMNS_MIN
+from oncelog.log.submitting import COLUMNS_MIN
 from oncelog.types import Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld

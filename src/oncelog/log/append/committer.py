@@ -95,15 +95,12 @@ class Committer:
         """Wait until that much more may be pending; ``Unavailable`` when time runs out first."""
         while True:
             self.check_open()
-            pending, pending_bytes = self.pending()
-            if pending == 0 or (
-                pending_bytes + size_bytes <= self._settings.pending_bytes
-                and pending + records <= self._settings.pending_records
-            ):
+            if self.has_room(size_bytes, records):
                 return
             if not self._past(deadline_us):
                 self._step(deadline_us)
                 continue
+            pending, pending_bytes = self.pending()
             message = (
                 f"{pending} records ({pending_bytes} bytes) are waiting for storage, which is as many as may: "
                 "slow down, or raise pending_bytes and pending_records"
@@ -189,11 +186,18 @@ class Committer:
             self._pending_bytes + self._submitted_bytes,
         )
 
-    def submit(self, record: Record, size_bytes: int) -> AckFuture:
+    def has_room(self, size_bytes: int, records: int) -> bool:
+        """Tell whether that much more may be pending."""
+        pending, pending_bytes = self.pending()
+        return pending == 0 or (
+            pending_bytes + size_bytes <= self._settings.pending_bytes
+            and pending + records <= self._settings.pending_records
+        )
+
+    def submit(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> AckFuture[Ack]:
         """Put a record aside, to be decided with others that come meanwhile; return the future of its ack."""
         if not self.submitted:
             self.start_threads()
-        future = AckFuture(self.answered)
         self.submitted.append((record, size_bytes, future))
         self._submitted_bytes += size_bytes
         return future
@@ -306,7 +310,7 @@ class Committer:
             self._die(error)
         raise error
 
-    def forsake(self, futures: Sequence[AckFuture], error: BaseException) -> None:
+    def forsake(self, futures: Sequence[AckFuture[Ack]], error: BaseException) -> None:
         """Tell those whose records were being decided, and whom nobody else knows, what came in between; end and raise
         it, unless it is a refusal.
         """

@@ -169,7 +169,7 @@ class Decider:
                 ready.append(self._crowd(admitted, here, np.flatnonzero(left)))
         return ready
 
-    def _crowd(self, admitted: Admitted, futures: list[AckFuture], rows: NDArray[np.int64]) -> Crowd:
+    def _crowd(self, admitted: Admitted, futures: list[AckFuture[Ack]], rows: NDArray[np.int64]) -> Crowd:
         return [futures[row] for row in rows.tolist()], partial(self.answers, admitted, rows)
 
     def answers(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:

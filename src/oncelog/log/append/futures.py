@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
-from typing import Any
+from typing import Any, TypeVar
 
 from oncelog.errors import AppendErrors, OncelogError, Unavailable
+from oncelog.pending import Pending
 from oncelog.types import Ack
 
+T = TypeVar("T")
 
-class AckFuture(Future[Ack]):
-    """The answer to a ``submit``. It cannot be cancelled: what was submitted is on its way.
+
+class AckFuture(Pending[T]):
+    """The answer to a ``submit``, or to all records of a ``submit_many``. It cannot be cancelled: what was submitted is
+    on its way.
 
     A condition for each future would cost more than all else that a submit does; that is why this sets up the
     state of a standard future by itself, and waits in a loop: it is woken for its neighbours too. What few futures
@@ -21,7 +24,7 @@ class AckFuture(Future[Ack]):
     """
 
     _state = RUNNING
-    _result: Ack | None = None
+    _result: T | None = None
     _exception: BaseException | None = None
     _watched: list[Any] | None = None
     _followed: list[Any] | None = None
@@ -43,7 +46,11 @@ class AckFuture(Future[Ack]):
             self._followed = []
         return self._followed
 
-    def result(self, timeout: float | None = None) -> Ack:
+    def done(self) -> bool:
+        """Tell whether the answer is known. That is read without the condition, which many futures share."""
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> T:
         """Return the ack, or raise what refused the record; ``TimeoutError`` if it is not known in time."""
         self._await(timeout)
         return super().result(0) if self._result is None else self._result
@@ -58,7 +65,7 @@ class AckFuture(Future[Ack]):
             with self._condition:
                 self._condition.wait_for(self.done, timeout_s)
 
-    def finish(self, answer: Ack | OncelogError) -> None:
+    def finish(self, answer: T | OncelogError) -> None:
         """Take the answer. The shared condition is held."""
         if isinstance(answer, OncelogError):
             self._exception = answer
@@ -78,7 +85,7 @@ class AckFuture(Future[Ack]):
             self._followed = None  # not again, whoever answers again
 
 
-Answers = tuple[Sequence[AckFuture], Iterable[Ack | OncelogError]]
+Answers = tuple[Sequence[AckFuture[Any]], Iterable[Any]]
 """Futures, and the answer to each."""
 
 

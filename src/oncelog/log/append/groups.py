@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -17,6 +17,11 @@ RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
 
 _NO_LABELS = (None,) * 6
+
+
+def record_bytes(record: Record) -> int:
+    """Return what a record is taken to cost."""
+    return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES
 
 
 class Ticket(NamedTuple):
@@ -35,16 +40,16 @@ class Ticket(NamedTuple):
 class Waiting(NamedTuple):
     """A future, and all that is needed to answer it once its group is stored."""
 
-    future: AckFuture
+    future: AckFuture[Ack]
     ticket: Ticket
     id: str | None
 
 
-Submitted = tuple[Record, int, AckFuture]
+Submitted = tuple[Record, int, AckFuture[Ack]]
 """A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
 
 
-Crowd = tuple[list[AckFuture], Callable[[], list[Ack | OncelogError]]]
+Crowd = tuple[list[AckFuture[Any]], Callable[[], Sequence[Any]]]
 """Futures that are answered together, and what has their answers once their records are stored."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Self
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ import pyarrow as pa
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument
+from oncelog.feeding import AT_ONCE, Fed
 from oncelog.format.schema import READ_SCHEMA
-from oncelog.handle import Handle
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.stored.rows import Rows
@@ -22,8 +23,10 @@ from oncelog.types import Entry
 POLL_S = 1.0
 
 
-class Reader(Handle):
-    """The entries of a log from a start to its end as it was when reading began. Iterate it, once."""
+class Reader(Fed[Entry]):
+    """The entries of a log from a start to its end as it was when reading began. Iterate it, once: ``for``, or in a
+    task ``async for``.
+    """
 
     _what = "reader"
 
@@ -37,13 +40,35 @@ class Reader(Handle):
         self._left = None if limit is None else arguments.count("limit", limit)
         begin(scan, start, lease)
         self._until = scan.end()
+        self._left_over: Iterator[Entry] | None = None  # what a task iterates
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield the entries in order."""
+        self._check_unfed()
+        return self._entries()
+
+    def _entries(self) -> Iterator[Entry]:
         for rows in self._rows():
             for entry in rows.entries():
                 self._check_usable()
                 yield entry
+
+    def _look(self) -> list[Entry]:
+        if self._left_over is None:
+            self._left_over = self._entries()
+        found = list(islice(self._left_over, AT_ONCE))
+        if not found:
+            raise StopIteration
+        return found
+
+    def _await_more(self, timeout_s: float) -> None:
+        """Return at once: a reader never waits."""
+
+    def _end_wait(self) -> None:
+        """Do nothing: a reader never waits."""
+
+    def _source(self) -> object:
+        return self._scan.home
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the entries in columns, a block at a time, without copying them."""
@@ -98,9 +123,9 @@ def check_columns(names: Sequence[str] | None) -> None:
             raise InvalidArgument(message)
 
 
-class Tail(Handle):
-    """The entries of a log as they become durable, for ever. Iterate it, or ``poll``; ``close()`` ends it from any
-    thread.
+class Tail(Fed[Entry]):
+    """The entries of a log as they become durable, for ever. Iterate it (``for``, or in a task ``async for``), or
+    ``poll``; ``close()`` ends it from any thread.
     """
 
     _what = "tail"
@@ -132,6 +157,10 @@ class Tail(Handle):
 
     def take(self, limit: int) -> list[Entry]:
         """Return the next entries that are there now, at most ``limit``, without waiting. ``Closed`` once closed."""
+        self._check_unfed()
+        return self._take(limit)
+
+    def _take(self, limit: int) -> list[Entry]:
         self._check_usable()
         if not self._ready:
             if self._lease is not None:
@@ -146,9 +175,14 @@ class Tail(Handle):
         closed.
         """
         self._check_usable()
+        self._check_unfed()
         if not self._ready:
-            for rows in self.poll_rows(timeout_s):
-                self._ready += rows.entries()
+            self._iterated = True
+            try:
+                for rows in self.poll_rows(timeout_s):
+                    self._ready += rows.entries()
+            finally:
+                self._iterated = False
         return self._ready.popleft() if self._ready else None
 
     @property
@@ -176,6 +210,18 @@ class Tail(Handle):
                 return []
             if place == self._scan.place:
                 self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
+
+    def _look(self) -> list[Entry]:
+        return self._take(AT_ONCE)
+
+    def _await_more(self, timeout_s: float) -> None:
+        self._home.wait(self._scan.place, timeout_s)
+
+    def _end_wait(self) -> None:
+        self._home.wake()
+
+    def _source(self) -> object:
+        return self._home
 
     def close(self) -> None:
         """End the tail; a thread that waits in it returns."""

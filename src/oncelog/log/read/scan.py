@@ -30,7 +30,7 @@ class Scan:
     """
 
     def __init__(self, home: LogHome, manifests: Manifests, name: str, columns: Sequence[str] | None = None) -> None:
-        self._home = home
+        self._home = self.home = home
         self._manifests = manifests
         self._files = Files(home)
         self._name = name

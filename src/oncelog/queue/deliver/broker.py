@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from oncelog.batcher import Batcher
 from oncelog.clock import Clock
 from oncelog.errors import NotFound, OncelogError, Unavailable
 from oncelog.queue.rules import delivery, message
@@ -33,6 +35,10 @@ can be delivered.
 _LOOKED_AT_MIN = 256
 """So many fresh messages are read at once at least: those that are delayed, say, must not hide what is behind them."""
 _LOOKS_MAX = 50
+_CLOSE_S = 30.0
+
+Ended = Callable[[list[list[int]] | BaseException], None]
+"""What is called with the positions that steps lost, or with the error for which none was stored."""
 
 
 class Claimed(NamedTuple):
@@ -86,6 +92,7 @@ class Broker:
         self.id = self._id = row.id
         self.ordered = row.ordered
         self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
+        self._submitted: Batcher[tuple[Sequence[Step], Ended]] = Batcher("oncelog-settler", self._settle_submitted)
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._cursors: list[int] = []
@@ -326,6 +333,22 @@ class Broker:
             self.wake()
         return asked.lost
 
+    def submit(self, steps: Sequence[Step], ended: Ended) -> None:
+        """Have steps stored without waiting for it; ``ended`` has what ``settle`` returns, or raises."""
+        self._submitted.put((steps, ended))
+
+    def _settle_submitted(self, submitted: Sequence[tuple[Sequence[Step], Ended]]) -> None:
+        try:
+            lost = iter(self.settle([step for steps, _ in submitted for step in steps]))
+        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+            for _, ended in submitted:
+                ended(error)
+            return
+        if any(step.kind == "refused" for steps, _ in submitted for step in steps):
+            self.bury()
+        for steps, ended in submitted:
+            ended(list(islice(lost, len(steps))))
+
     def _store(self) -> None:
         with self._asking:
             taken, self._asked = self._asked, []
@@ -398,7 +421,8 @@ class Broker:
                 self._clock.wait(self._changed, min(POLL_S, timeout_s))
 
     def close(self) -> None:
-        """Stop reading."""
+        """Settle what was submitted, and stop reading."""
+        self._submitted.wait_idle(_CLOSE_S)
         with self._claiming:
             for ahead in self._ahead:
                 ahead.close()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import repeat
 
 from oncelog import arguments
 from oncelog.clock import Clock
-from oncelog.errors import Closed, InvalidArgument, LeaseLost
-from oncelog.handle import Handle, closes_anywhere
-from oncelog.limits import QUEUE_ERROR_BYTES_MAX, QUEUE_PREFETCH_MAX
-from oncelog.queue.deliver.broker import Broker, Step
+from oncelog.errors import Closed, InvalidArgument
+from oncelog.feeding import Fed
+from oncelog.handle import closes_anywhere
+from oncelog.limits import QUEUE_PREFETCH_MAX
+from oncelog.pending import Pending, mapped
+from oncelog.queue.deliver import settling
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.deliver.settling import Settlement
 from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Run
 from oncelog.queue.rules.message import Envelope
@@ -39,6 +43,11 @@ class Delivery:
         self._run = run
         self.until_us: int = run.at_us
         """When the lease ends, in queue time."""
+
+    @property
+    def lease(self) -> Run:
+        """The run of messages that share this delivery's lease."""
+        return self._run
 
     @property
     def _envelope(self) -> Envelope:
@@ -121,82 +130,45 @@ class Delivery:
 
     def ack(self) -> None:
         """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
-        _settle(self._broker, [self], "acked")
+        settling.settle(self._broker, [self], Settlement("acked"))
 
     def nack(self, reason: str, *, retry: bool = True) -> None:
         """Say why it could not be done: it is delivered again after a rest, or with ``retry=False``, or when its
         attempts are used up, goes to the dead letters.
         """
-        _settle(self._broker, [self], "refused", reason=_reason(reason), again=retry)
+        settling.settle(self._broker, [self], Settlement.refusal(reason, retry=retry))
 
     def extend(self, seconds: float) -> None:
         """Have so many seconds more, from now."""
         span_us = message.span_us("seconds", seconds)
-        _settle(self._broker, [self], "extended", extend_us=span_us)
+        settling.settle(self._broker, [self], Settlement("extended", extend_us=span_us))
         self.until_us = self._broker.now_us() + span_us
+
+    def submit_ack(self) -> Pending[None]:
+        """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
+        return settling.submit(self._broker, [self], Settlement("acked"))
+
+    def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
+        """Say why it could not be done, without waiting, as ``nack`` does."""
+        return settling.submit(self._broker, [self], Settlement.refusal(reason, retry=retry))
+
+    def submit_extend(self, seconds: float) -> Pending[None]:
+        """Have so many seconds more, without waiting, as ``extend`` does."""
+        span_us = message.span_us("seconds", seconds)
+
+        def extended(_: None) -> None:
+            self.until_us = self._broker.now_us() + span_us
+
+        return mapped(settling.submit(self._broker, [self], Settlement("extended", extend_us=span_us)), extended)
 
     def __repr__(self) -> str:
         """Show what it is."""
         return f"<Delivery {self.topic}/{self.partition}:{self.position} attempts={self.attempts}>"
 
 
-def _reason(reason: object) -> str:
-    if not isinstance(reason, str):
-        error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
-        raise InvalidArgument(error)
-    plain = reason.replace("\0", "\\0")  # which PostgreSQL cannot store
-    return plain.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
-
-
-def _settle(
-    broker: Broker,
-    deliveries: Sequence[Delivery],
-    kind: str,
-    *,
-    reason: str = "",
-    again: bool = True,
-    extend_us: int = 0,
-) -> None:
-    lost = settle(broker, deliveries, kind, reason=reason, again=again, extend_us=extend_us)
-    if lost:
-        one = lost[0]
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        error = (
-            f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over: it "
-            "was settled before, or its time ran out; then it is delivered again, and what another makes of it stands"
-        )
-        raise LeaseLost(error)
-
-
-def settle(
-    broker: Broker,
-    deliveries: Sequence[Delivery],
-    kind: str,
-    *,
-    reason: str = "",
-    again: bool = True,
-    extend_us: int = 0,
-) -> list[Delivery]:
-    """Settle deliveries in one commit; return those that were lost to others."""
-    grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
-    run: Run | None = None
-    for one in deliveries:
-        if one._run is not run:  # noqa: SLF001  neighbours share theirs
-            run = one._run  # noqa: SLF001
-            held = grouped.setdefault((run.token, run.partition), {})
-        held[one._entry.position] = one  # noqa: SLF001
-    steps = [
-        Step(token, partition, list(held), kind, reason, again, extend_us)
-        for (token, partition), held in grouped.items()
-    ]
-    lost = broker.settle(steps)
-    if kind == "refused":
-        broker.bury()
-    return [held[position] for held, positions in zip(grouped.values(), lost, strict=True) for position in positions]
-
-
-class Consumer(Handle):
-    """Messages of a group, for ever: iterate it, or ``receive`` some at a time. Used by one thread at a time.
+class Consumer(Fed[Delivery]):
+    """Messages of a group, for ever: iterate it (``for``, or in a task ``async for``), or ``receive`` some at a time.
+    Used by one thread at a time.
 
     What was claimed ahead and not handed out goes back when it is closed, and does not count as an attempt.
     """
@@ -220,6 +192,7 @@ class Consumer(Handle):
         self._on_leave = leave
         self._held: deque[Delivery] = deque()
         self._receiving = threading.Lock()
+        self._heard = 0
 
     @property
     def group(self) -> str:
@@ -242,19 +215,38 @@ class Consumer(Handle):
 
         They are stored as delivered before this returns. A message that its last worker did not answer for comes alone.
         """
+        self._check_unfed()
         wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:
             while True:
-                self._check_usable()
                 heard = self._broker.rings
-                if not self._held:
-                    self._fill(max(wanted, self._prefetch), (deadline_us - self._clock.elapsed_us()) / 1e6)
-                found = self._hand_out(wanted)
+                found = self._claimed(wanted, (deadline_us - self._clock.elapsed_us()) / 1e6)
                 left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
                 if found or left_s <= 0:
                     return found
                 self._broker.wait(heard, left_s)
+
+    def _claimed(self, wanted: int, left_s: float) -> list[Delivery]:
+        """Return up to so many deliveries that there are now."""
+        self._check_usable()
+        if not self._held:
+            self._fill(max(wanted, self._prefetch), left_s)
+        return self._hand_out(wanted)
+
+    def _look(self) -> list[Delivery]:
+        self._heard = self._broker.rings
+        with self._receiving:
+            return self._claimed(1, 0.0)
+
+    def _await_more(self, timeout_s: float) -> None:
+        self._broker.wait(self._heard, timeout_s)
+
+    def _end_wait(self) -> None:
+        self._broker.wake()
+
+    def _source(self) -> object:
+        return self._broker
 
     def _fill(self, count: int, left_s: float) -> None:
         """Claim what there is. While another process keeps the group to itself there is nothing for this one."""
@@ -277,7 +269,7 @@ class Consumer(Handle):
     def _renew(self) -> None:
         """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
         held = list(self._held)
-        lost = set(map(id, settle(self._broker, held, "extended", extend_us=self._lease_us)))
+        lost = set(map(id, settling.lost_of(self._broker, held, Settlement("extended", extend_us=self._lease_us))))
         until_us = self._broker.now_us() + self._lease_us
         self._held.clear()
         for one in held:
@@ -287,11 +279,15 @@ class Consumer(Handle):
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
-        _settle(self._broker, self._own(deliveries), "acked")
+        settling.settle(self._broker, self._own(deliveries), Settlement("acked"))
+
+    def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
+        """Acknowledge many without waiting: the future ends when that is durable, or has the error of ``ack``."""
+        return settling.submit(self._broker, self._own(deliveries), Settlement("acked"))
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
         """Refuse many in one commit, as ``Delivery.nack`` does one."""
-        _settle(self._broker, self._own(deliveries), "refused", reason=_reason(reason), again=retry)
+        settling.settle(self._broker, self._own(deliveries), Settlement.refusal(reason, retry=retry))
 
     def _own(self, deliveries: object) -> list[Delivery]:
         """Return deliveries of this group as a list: the tokens of another say nothing here."""
@@ -327,8 +323,12 @@ class Consumer(Handle):
 
     def _give_back(self) -> None:
         held, self._held = list(self._held), deque()
+        iterator = self._fed() if self._fed is not None else None
+        if iterator is not None:  # claimed for a task that was cancelled
+            held += iterator.ready
+            iterator.ready.clear()
         if held:
-            settle(self._broker, held, "returned")
+            settling.lost_of(self._broker, held, Settlement("returned"))
 
 
 def check_prefetch(count: object) -> int:

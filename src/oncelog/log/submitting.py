@@ -1,0 +1,285 @@
+"""What a writer does without waiting: ``submit`` and its kin.
+
+On an event loop no call here waits for room, stores or hashes a table: what cannot be put aside at once queues at the
+*door*, in order, and one thread of the writer's own admits it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from oncelog import arguments
+from oncelog.batcher import Batcher
+from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.log.append.decider import Decider
+from oncelog.log.append.decisions import Admitted
+from oncelog.log.append.futures import AckFuture, settle
+from oncelog.log.append.groups import Submitted, Waiting, record_bytes
+from oncelog.log.producer import TIMEOUT_S
+from oncelog.log.producing import Producing
+from oncelog.pending import Pending, failed, on_loop
+from oncelog.settings import LogSettings
+from oncelog.types import Ack, ColumnAcks, Record
+
+_T = TypeVar("_T")
+
+COLUMNS_MIN = 32
+"""So many submitted records are decided together sooner than one by one."""
+
+
+class Submission(NamedTuple):
+    """Rows that were admitted: what was decided, in how many pieces, and what makes the answer once all are stored."""
+
+    admitted: Admitted
+    pieces: int
+    answer: Callable[[], Any]
+
+
+class RowsFuture(AckFuture[Any]):
+    """The answer to rows that were admitted in one or more pieces."""
+
+    pieces = 1
+
+    def finish(self, answer: Any) -> None:
+        """Take the answer. What tells of the last piece says nothing of those before it, which may be stored."""
+        if self.pieces > 1 and isinstance(answer, WriterFenced):
+            answer = WriterFenced(str(answer), outcome="unknown")
+        super().finish(answer)
+
+
+class _Knock(NamedTuple):
+    """A call at the door: what admits it, and the future that fails if it cannot be admitted."""
+
+    admit: Callable[[], None]
+    future: AckFuture[Any]
+
+
+class Submitting(Producing):
+    """The part of a writer that does not wait."""
+
+    _settings: LogSettings
+    _decider: Decider
+
+    def _open_door(self) -> None:
+        """Begin: nobody stands at the door."""
+        self._door: Batcher[_Knock] = Batcher(
+            "oncelog-door",
+            self._admit_all,
+            items_max=self._settings.pending_records,
+            bytes_max=self._settings.pending_bytes,
+        )
+
+    @abstractmethod
+    def _checked(self, record: Record) -> Record: ...
+
+    @abstractmethod
+    def _admit_many(self, records: Sequence[Record], deadline_us: int | None) -> Submission: ...
+
+    @abstractmethod
+    def _admit_batch(
+        self, records: Sequence[Record], deadline_us: int | None, judge: Callable[[Admitted], None] | None
+    ) -> Submission: ...
+
+    @abstractmethod
+    def _admit_arrow(
+        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
+    ) -> Submission: ...
+
+    # One record.
+
+    def submit(
+        self,
+        value: bytes,
+        *,
+        id: str | None = None,
+        stream: str | None = None,
+        type: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        tenant: str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Pending[Ack]:
+        """Append one record without waiting for it: the future has the ack, or the error, once it is known.
+
+        Blocks only while too much is pending, at most ``timeout_s``. On an event loop it never blocks: as much again
+        may queue, and then the future fails with ``Unavailable``, not written.
+        """
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        size_bytes = record_bytes(record)
+        deadline_us = self._deadline(timeout_s)
+        committer = self._committer
+        future: AckFuture[Ack] = AckFuture(committer.answered)
+        if on_loop():
+            self._submit_on_loop(record, size_bytes, deadline_us, future)
+            return future
+        with committer.lock:
+            self._put_aside(record, size_bytes, deadline_us, future)
+        return future
+
+    def _put_aside(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
+        """Put a record aside as soon as there is room. The committer's lock is held."""
+        committer = self._committer
+        committer.room(size_bytes, 1, deadline_us)
+        if record.producer is not None:
+            self._check_owner(record.producer)
+        committer.submit(record, size_bytes, future)
+        if committer.stalled:
+            self._absorb()  # what is stored already need not wait for an outage to end
+
+    def _submit_on_loop(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
+        """Put a record aside if that needs no wait and no storage, else have it queue at the door."""
+        committer = self._committer
+        with committer.lock:
+            committer.check_open()
+            if record.producer is not None:
+                self._check_owner(record.producer)
+            if not self._door.busy and not committer.stalled and committer.has_room(size_bytes, 1):
+                committer.submit(record, size_bytes, future)
+                return
+
+        def admit() -> None:
+            with committer.lock:
+                self._put_aside(record, size_bytes, deadline_us, future)
+
+        self._knock(admit, future, 1, size_bytes)
+
+    def _absorb(self) -> None:
+        """Decide what was submitted, in its order. The committer's lock is held, but for answering."""
+        submitted = self._committer.take_submitted()
+        if not submitted:
+            return
+        try:
+            self._decide_submitted(submitted)
+        except BaseException as error:  # noqa: BLE001
+            self._committer.forsake([future for _, _, future in submitted], error)
+
+    def _decide_submitted(self, submitted: list[Submitted]) -> None:
+        if len(submitted) >= COLUMNS_MIN:
+            ready = self._decider.submitted(submitted)
+            if ready:
+                self._committer.answer_crowds(ready)
+            return
+        waiting = [
+            Waiting(future, self._decider.one(record, size_bytes), record.id)
+            for record, size_bytes, future in submitted
+        ]
+        stored = [one for one in waiting if one.ticket.group is None]
+        for one in waiting:
+            if one.ticket.group is not None:
+                one.ticket.group.waiting.append(one)
+        if stored:
+            self._committer.answer(stored)
+
+    # Many.
+
+    def submit_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
+        """Append records, each decided on its own, without waiting for them, as ``submit`` does.
+
+        The future has their acks in order, or ``AppendErrors`` if any was refused.
+        """
+        return self._submitted(
+            lambda: arguments.listed(records),
+            self._admit_many,
+            timeout_s,
+        )
+
+    def submit_batch(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout_s: float | None = TIMEOUT_S,
+        judge: Callable[[Admitted], None] | None = None,
+    ) -> Pending[list[Ack]]:
+        """Append records all or none, without waiting for them: the future has what ``append_batch`` returns, or its
+        error.
+        """
+        return self._submitted(
+            lambda: arguments.listed(records),
+            lambda given, deadline_us: self._admit_batch(given, deadline_us, judge),
+            timeout_s,
+        )
+
+    def submit_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+    ) -> Pending[ColumnAcks]:
+        """Append the rows of a table without waiting for them: the future has what ``append_arrow`` returns, or its
+        error.
+        """
+        return self._submitted(
+            lambda: table,
+            lambda given, deadline_us: self._admit_arrow(given, producer, deadline_us),
+            timeout_s,
+        )
+
+    def _submitted(
+        self, given: Callable[[], _T], admit: Callable[[_T, int | None], Submission], timeout_s: float | None
+    ) -> Pending[Any]:
+        """Admit rows, here or at the door; return what has their answer. Every error is in it."""
+        future = RowsFuture(self._committer.answered)
+        try:
+            self._check_usable()
+            taken = given()
+            deadline_us = self._deadline(timeout_s)
+            if on_loop():
+                self._knock(lambda: self._answer_later(admit(taken, deadline_us), future), future, *_extent(taken))
+            else:
+                self._answer_later(admit(taken, deadline_us), future)
+        except OncelogError as error:
+            return failed(error)
+        return future
+
+    def _answer_later(self, submission: Submission, future: RowsFuture) -> None:
+        """Have a future answered when the last group of the rows is stored."""
+        future.pieces = submission.pieces
+        groups = submission.admitted.groups
+        committer = self._committer
+        with committer.changed:
+            newest = max(groups, key=lambda group: group.first_position) if groups else None
+            if newest is None or newest.state == "stored":
+                committer.answer_crowds([([future], lambda: [submission.answer()])])
+            elif newest.error is not None:
+                settle(committer.answered, [([future], [newest.error])])
+            else:
+                newest.crowds.append(([future], lambda: [submission.answer()]))
+                committer.start_threads()
+
+    # The door.
+
+    def _knock(self, admit: Callable[[], None], future: AckFuture[Any], count: int, size_bytes: int) -> None:
+        """Queue at the door, for as long as that has room; else the future fails."""
+        acting = getattr(self._acting, "producer", None)
+
+        def enter() -> None:
+            if acting is None:
+                admit()
+            else:
+                with self.acting(acting):
+                    admit()
+
+        try:
+            self._door.put(_Knock(enter, future), count=count, size_bytes=size_bytes)
+        except Unavailable as error:
+            settle(self._committer.answered, [([future], [error])])
+
+    def _admit_all(self, knocks: Sequence[_Knock]) -> None:
+        """Admit those who stand at the door, one after the other, each as soon as there is room."""
+        for knock in knocks:
+            try:
+                knock.admit()
+            except OncelogError as error:
+                settle(self._committer.answered, [([knock.future], [error])])
+            except BaseException as error:  # noqa: BLE001 (the committer has ended and says why)
+                ended = self._committer.error or Unavailable(repr(error), outcome="unknown")
+                settle(self._committer.answered, [([knock.future], [ended])])
+
+
+def _extent(given: Any) -> tuple[int, int]:
+    """Return how many rows were given, and about how many bytes."""
+    if isinstance(given, list):
+        return len(given), sum(len(record.value) for record in given if isinstance(record.value, bytes))
+    return getattr(given, "num_rows", 1), getattr(given, "nbytes", 0)

@@ -1,0 +1,99 @@
+"""Settling: what consumers say of their deliveries becomes steps of a broker, waited for or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
+from oncelog.limits import QUEUE_ERROR_BYTES_MAX
+from oncelog.pending import Pending, begun, failed
+from oncelog.pending import settle as answer
+from oncelog.queue.deliver.broker import Broker, Step
+from oncelog.queue.rules.delivery import Run
+
+if TYPE_CHECKING:
+    from oncelog.queue.deliver.consumer import Delivery
+
+
+class Settlement(NamedTuple):
+    """What becomes of deliveries: "acked", "refused", "extended" or "returned"."""
+
+    kind: str
+    reason: str = ""
+    again: bool = True
+    extend_us: int = 0
+
+    @classmethod
+    def refusal(cls, reason: object, *, retry: bool) -> Settlement:
+        """Return a refusal; its reason is cut to what is stored. ``InvalidArgument`` for a reason that is no text."""
+        if not isinstance(reason, str):
+            error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
+            raise InvalidArgument(error)
+        plain = reason.replace("\0", "\\0")  # which PostgreSQL cannot store
+        cut = plain.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
+        return cls("refused", reason=cut, again=retry)
+
+
+class _Leases:
+    """Deliveries by their leases: neighbours share theirs."""
+
+    def __init__(self, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
+        self._grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
+        run: Run | None = None
+        for one in deliveries:
+            if one.lease is not run:
+                run = one.lease
+                held = self._grouped.setdefault((run.token, run.partition), {})
+            held[one.position] = one
+        self.steps = [
+            Step(token, partition, list(held), *settlement) for (token, partition), held in self._grouped.items()
+        ]
+
+    def among(self, lost: Sequence[Sequence[int]]) -> list[Delivery]:
+        """Return the deliveries at positions that were lost, step by step."""
+        pairs = zip(self._grouped.values(), lost, strict=True)
+        return [held[position] for held, positions in pairs for position in positions]
+
+
+def lost_of(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> list[Delivery]:
+    """Settle deliveries in one commit; return those that were lost to others."""
+    leases = _Leases(deliveries, settlement)
+    lost = broker.settle(leases.steps)
+    if settlement.kind == "refused":
+        broker.bury()
+    return leases.among(lost)
+
+
+def settle(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
+    """Settle deliveries in one commit; ``LeaseLost`` if some were lost to others."""
+    _check(lost_of(broker, deliveries, settlement))
+
+
+def submit(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> Pending[None]:
+    """Settle deliveries without waiting, together with all that are submitted meanwhile."""
+    leases = _Leases(deliveries, settlement)
+    pending = begun()
+
+    def ended(lost: Sequence[Sequence[int]] | BaseException) -> None:
+        if isinstance(lost, BaseException):
+            pending.set_exception(lost)
+        else:
+            answer(pending, lambda: _check(leases.among(lost)))
+
+    try:
+        broker.submit(leases.steps, ended)
+    except OncelogError as error:
+        return failed(error)
+    return pending
+
+
+def _check(lost: Sequence[Delivery]) -> None:
+    if lost:
+        one = lost[0]
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        error = (
+            f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over: it "
+            "was settled before, or its time ran out; then it is delivered again, and what another makes of it stands"
+        )
+        raise LeaseLost(error)
