@@ -39,7 +39,7 @@ Url = Annotated[
         "-u",
         envvar="ONCELOG_URL",
         metavar="URL",
-        help="The database the log is in, such as file:///var/lib/shop.",
+        help="The database the log is in: a folder, or a URL such as s3://bucket/shop.",
         show_default=False,
     ),
 ]
