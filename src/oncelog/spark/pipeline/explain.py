@@ -53,7 +53,10 @@ def _sink(given: Spec) -> str:
         return "none: the records stay in the log"
     name = sink.format.lower()
     if name in FILE_FORMATS:
-        return f"{name} in {sink.path}: exactly once; each batch is a folder whose files the first manifest of that batch names"
+        return (
+            f"{name} in {sink.path}: exactly once; each batch is a folder whose files the first manifest of that batch "
+            "names"
+        )
     if name == "delta":
         return f"delta in {sink.path}: exactly once; each batch is a transaction that Delta knows again"
     if name == "oncelog":
