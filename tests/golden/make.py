@@ -10,10 +10,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from oncelog.dedup.runs.entries import Entries
 from oncelog.format import block, columns, frame, identities, manifest, sealed, snapshot
+from oncelog.format.runs.times import Commits
+from oncelog.log.memory.building import store_run
 from oncelog.settings import LogSettings, Window
+from oncelog.storage.memory import MemoryStorage
 from oncelog.types import Record
 
 FOLDER = Path(__file__).parent / "v1"
@@ -92,6 +97,27 @@ def make_identities(count: int) -> identities.Identities:
     row = np.arange(count, dtype=np.uint64)
     keys = np.stack([row * np.uint64(0x9E37_79B9_7F4A_7C15), ~row], axis=1)
     return identities.Identities.sorted(keys, row * np.uint64(0xC2B2_AE3D_27D4_EB4F), row.astype(np.uint32))
+
+
+RUN_KEY = "sealed/01700000000123456791-0123456789abcdef"
+RUN_FIRST = 1_000_041
+
+
+def make_run() -> dict[str, bytes]:
+    """Return a run of 200 ids, what the manifest says of it and its two objects, always the same."""
+    row = np.arange(200, dtype=np.uint64)
+    keys = np.stack([row * np.uint64(0x9E37_79B9_7F4A_7C15), ~row], axis=1)
+    keys[199] = keys[0]  # stored twice
+    fingerprints = row * np.uint64(0xC2B2_AE3D_27D4_EB4F)
+    positions = row.astype(np.int64) * ((1 << 38) // 200)
+    entries = Entries.of(keys, fingerprints, positions, row % 3 == 0, row % 3 == 2)
+    commits = Commits(positions[::20], 1_700_000_000_000_000 + positions[::20])
+    home = MemoryStorage().home("golden")
+    run = store_run(
+        home, "6f1d0c52a3e94d0bb0f3a7f2c8d5e611", RUN_KEY, entries, RUN_FIRST, RUN_FIRST + (1 << 38), commits
+    )
+    objects = [home.read(key).to_pybytes() for key in (run.part_key(0), run.times_key(0))]
+    return {"run": msgspec.msgpack.encode(run), "run_part": objects[0], "run_times": objects[1]}
 
 
 def make_segment(number: int, **more: Any) -> manifest.Segment:
@@ -180,6 +206,7 @@ def make() -> dict[str, bytes]:
         ),
         "manifest_body": manifest.encode_body(MANIFEST),
         "manifest_page": manifest.encode_page(PAGE),
+        **make_run(),
     }
 
 

@@ -35,12 +35,13 @@ class Kernels(NamedTuple):
     filter_find: Any
     find_in_pages: Any
     digest: Any
+    bucket_order: Any
 
 
 def compile_all(numba: Any) -> Kernels:
     """Return the functions compiled, from numba's cache where it has them; ``RuntimeError`` if it can keep none."""
     functions = hash_four, hash_two, find, insert, distinct
-    of_runs = runs.mix_keys, runs.filter_add, runs.filter_find, runs.find_in_pages, runs.digest
+    of_runs = runs.mix_keys, runs.filter_add, runs.filter_find, runs.find_in_pages, runs.digest, runs.bucket_order
     return Kernels(*(numba.njit(cache=True, nogil=True)(function) for function in (*functions, *of_runs)))
 
 

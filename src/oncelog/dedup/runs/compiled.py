@@ -20,6 +20,8 @@ _ONE = np.uint64(1)
 _TWO = np.uint64(2)
 _THREE = np.uint64(3)
 _ZERO = np.uint64(0)
+_CROWD = 64
+"""More keys than this are in one bucket only where keys repeat, or are no mixed ones."""
 
 
 def mix_keys(keys: _Column, high: _Column, low: _Column) -> None:
@@ -107,3 +109,30 @@ def digest(high: _Column, low: _Column, fingerprints: _Column, places: _Column) 
         weights += weight
         values += (value ^ value >> _SHIFT) + (places[row] >> _TWO) * weight
     return weights, values
+
+
+def bucket_order(
+    high: _Column, least: np.uint64, shift: int, ends: NDArray[np.int64], order: NDArray[np.int64]
+) -> bool:
+    """Set the order of numbers by bucket sort; ``False`` when they are not spread evenly. ``ends`` is zero."""
+    move = np.uint64(shift)
+    for row in range(len(high)):
+        ends[np.int64((high[row] - least) >> move) + 1] += 1
+    for bucket in range(1, len(ends)):
+        if ends[bucket] > _CROWD:
+            return False
+        ends[bucket] += ends[bucket - 1]
+    for row in range(len(high)):
+        home = np.int64((high[row] - least) >> move)
+        order[ends[home]] = row
+        ends[home] += 1
+    start = np.int64(0)
+    for bucket in range(len(ends) - 1):
+        for place in range(start + 1, ends[bucket]):
+            moving, at = order[place], place - 1
+            while at >= start and high[order[at]] > high[moving]:
+                order[at + 1] = order[at]
+                at -= 1
+            order[at + 1] = moving
+        start = ends[bucket]
+    return True

@@ -113,7 +113,7 @@ class OpenPart:
         self._mapped: Pages | None = None
         if data is not None:
             self._mapped = np.frombuffer(data, PAGE, self.head.pages, told.front_bytes)
-            self._bytes = memoryview(data)[told.front_bytes :]
+            self._bytes = memoryview(data).cast("B")[told.front_bytes :]
             self._checked = np.zeros(self.head.pages, np.bool_)
 
     @property
@@ -185,15 +185,20 @@ class OpenPart:
 
     def page(self, number: int) -> memoryview:
         """Return the bytes of one page, checked; ``CorruptionError`` if they are not what was written."""
+        if self._mapped is not None and self._checked[number]:
+            return self._bytes[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
         pages = self.read(number, 1)
         if self.bad_pages(pages, number, [number]):
             raise page_format.damaged(self.key, number)
         return pages.view(np.uint8).data
 
+    def unchecked(self, numbers: NDArray[np.int64]) -> list[int]:
+        """Return which of these pages have to be checked, each once: what is mapped is checked when first touched."""
+        left = numbers if self._mapped is None else numbers[~self._checked[numbers]]
+        return np.unique(left).tolist() if len(left) else []
+
     def bad_pages(self, pages: Pages, first: int, numbers: Sequence[int]) -> list[int]:
         """Return which of the numbered pages are damaged. ``pages`` begin with page ``first``."""
-        if self._mapped is not None:
-            numbers = [number for number in numbers if not self._checked[number]]
         if not numbers:
             return []
         raw = pages.view(np.uint8).data if self._mapped is None else self._bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 import msgspec
@@ -9,9 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs import search
+from oncelog.dedup.runs.order import order_of
 from oncelog.errors import CorruptionError
 from oncelog.format.runs import pages as page_format
-from oncelog.format.runs.pages import END, PLACE_SHIFT, START, Pages, places_at
+from oncelog.format.runs.pages import (
+    COLUMNS_AT,
+    END,
+    PAGE_ENTRIES,
+    PLACE_SHIFT,
+    PLACES_AT,
+    START,
+    Pages,
+    place_in,
+    places_at,
+)
 from oncelog.log.memory.objects import OpenPart, RunObjects
 
 Column = NDArray[np.uint64]
@@ -28,6 +40,8 @@ SCAN_SHARE = 8
 
 _DONE = 1 << 62
 """The page of a key that is looked for no more."""
+
+_FIRST = COLUMNS_AT // 8
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -93,7 +107,7 @@ class Quest:
     def __init__(  # noqa: PLR0917
         self, part: OpenPart, base: int, end: int, rows: Rows, high: Column, low: Column
     ) -> None:
-        order = np.argsort(high)
+        order = order_of(high)
         self.part = part
         self._base, self._end = base, end
         self._rows, self._high, self._low = rows[order], high[order], low[order]
@@ -123,7 +137,7 @@ class Quest:
         if isinstance(pages, CorruptionError):
             answers.fail(self._rows[mine], self._end, pages)
             return
-        bad = self.part.bad_pages(pages, first, np.unique(self._pages[mine]).tolist())
+        bad = self.part.bad_pages(pages, first, self.part.unchecked(self._pages[mine]))
         if bad:
             hurt = np.isin(self._pages[mine], bad)
             answers.fail(self._rows[mine[hurt]], self._end, page_format.damaged(self.part.key, bad[0]))
@@ -143,6 +157,41 @@ class Quest:
         self._pages, self._last = self._next[left], self._last[left]
         self._next = np.full(len(left), _DONE)
         return len(left) > 0
+
+
+def search_few(  # noqa: PLR0917
+    part: OpenPart, base: int, end: int, rows: Sequence[int], high: Column, low: Column, answers: Answers
+) -> None:
+    """Search a few rows of a batch in one part, one by one."""
+    for row in rows:
+        try:
+            found = find_in_part(part, int(high[row]), int(low[row]))
+        except CorruptionError as error:
+            answers.fail(np.array([row]), end, error)
+            continue
+        if found is not None:
+            place, fingerprint = (np.array([number], np.uint64) for number in found)
+            answers.note(np.array([row]), fingerprint, place, base)
+
+
+def find_in_part(part: OpenPart, high: int, low: int) -> tuple[int, int] | None:
+    """Return place and fingerprint of the newest entry of one mixed key; ``None`` when it is not in the part."""
+    part.check_fence()
+    fence = part.fence_view
+    number = max(0, bisect.bisect_left(fence, high) - 1)
+    while number < len(fence) and fence[number] <= high:
+        page = part.page(number)
+        end = _FIRST + part.head.entries_in(number)
+        words = page[:PLACES_AT].cast("Q")
+        at = bisect.bisect_left(words, high, _FIRST, end)
+        while at < end and words[at] == high:
+            if words[at + PAGE_ENTRIES] == low:
+                return place_in(page, at - _FIRST), words[at + 2 * PAGE_ENTRIES]
+            at += 1
+        if at < end:
+            return None
+        number += 1
+    return None
 
 
 def search_all(objects: RunObjects, quests: Sequence[Quest], answers: Answers) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,14 +10,17 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.runs.mix import mixed_key, mixed_keys
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
-from oncelog.format.runs.pages import COLUMNS_AT, END, PAGE_ENTRIES, PLACE_SHIFT, PLACES_AT, START, place_in
+from oncelog.format.runs.pages import END, PLACE_SHIFT, START
 from oncelog.format.runs.run import Run
 from oncelog.log.memory.objects import OpenPart, RunObjects
-from oncelog.log.memory.quest import Answers, Found, Quest, search_all
+from oncelog.log.memory.quest import Answers, Found, Quest, find_in_part, search_all, search_few
 from oncelog.log.memory.times import OpenTimes
 
 Column = NDArray[np.uint64]
 Rows = NDArray[np.int64]
+
+FEW = 8
+"""So few keys that may be in a mapped part are searched one by one: most of them are not there."""
 
 
 class Hit(NamedTuple):
@@ -95,12 +97,16 @@ class RunSet:
         """
         answers = Answers(len(keys))
         high, low = mixed_keys(keys)
-        quests = [
-            Quest(part, each.run.first_position, each.run.next_position, rows, high[rows], low[rows])
-            for each in self.opened
-            if each.run.next_position > max(behind, first_position)
-            for part, rows in _candidates(each, high, low)
-        ]
+        quests = []
+        for each in self.opened:
+            if each.run.next_position <= max(behind, first_position):
+                continue
+            for part, rows in _candidates(each, high, low):
+                base, end = each.run.first_position, each.run.next_position
+                if part.is_mapped and len(rows) <= FEW:
+                    search_few(part, base, end, rows.tolist(), high, low, answers)
+                else:
+                    quests.append(Quest(part, base, end, rows, high[rows], low[rows]))
         search_all(self._objects, quests, answers)
         return answers.settled(first_position)
 
@@ -115,9 +121,12 @@ class RunSet:
                 break
             part = parts[high >> 64 - run.bits] if len(parts) > 1 else parts[0]
             if part.may_have_one(high, low):
-                hit = _find_in(part, high, low, run.first_position)
-                if hit is not None:
-                    return hit if hit.position >= first_position else None
+                found = find_in_part(part, high, low)
+                if found is not None:
+                    place, fingerprint = found
+                    position = run.first_position + (place >> PLACE_SHIFT)
+                    hit = Hit(position, fingerprint, bool(place & START), bool(place & END))
+                    return hit if position >= first_position else None
         return None
 
     # Times.
@@ -163,39 +172,18 @@ def _open(objects: RunObjects, run: Run) -> _OpenRun:
 def _candidates(each: _OpenRun, high: Column, low: Column) -> Iterator[tuple[OpenPart, Rows]]:
     """Yield the parts of a run, each with the rows of the keys that may be in it."""
     if len(each.parts) == 1:
-        divided = [(each.parts[0], np.arange(len(high)))]
-    else:
-        numbers = (high >> np.uint64(64 - each.run.bits)).astype(np.uint16)
-        order = np.argsort(numbers, kind="stable")  # a radix sort
-        ends = np.cumsum(np.bincount(numbers, minlength=len(each.parts)))
-        divided = list(zip(each.parts, np.split(order, ends[:-1]), strict=True))
-    for part, rows in divided:
-        if len(rows):
-            passed = rows[part.may_have(high[rows], low[rows])]
-            if len(passed) and part.head.count:
-                yield part, passed
-
-
-def _find_in(part: OpenPart, high: int, low: int, base: int) -> Hit | None:
-    """Search one key in the pages of a part."""
-    part.check_fence()
-    fence = part.fence_view
-    number = max(0, bisect.bisect_left(fence, high) - 1)
-    while number < len(fence) and fence[number] <= high:
-        page = part.page(number)
-        count = part.head.entries_in(number)
-        words = page[:PLACES_AT].cast("Q")
-        slot = bisect.bisect_left(words, high, _HIGH, _HIGH + count)
-        while slot < _HIGH + count and words[slot] == high:
-            if words[slot + PAGE_ENTRIES] == low:
-                place = place_in(page, slot - _HIGH)
-                fingerprint = words[slot + 2 * PAGE_ENTRIES]
-                return Hit(base + (place >> PLACE_SHIFT), fingerprint, bool(place & START), bool(place & END))
-            slot += 1
-        if slot < _HIGH + count:
-            return None
-        number += 1
-    return None
-
-
-_HIGH = COLUMNS_AT // 8
+        passed = np.flatnonzero(each.parts[0].may_have(high, low))
+        if len(passed) and each.run.ids:
+            yield each.parts[0], passed
+        return
+    numbers = (high >> np.uint64(64 - each.run.bits)).astype(np.uint16)
+    order = np.argsort(numbers, kind="stable")  # a radix sort
+    ends = np.cumsum(np.bincount(numbers, minlength=len(each.parts)))
+    high, low = high[order], low[order]
+    start = 0
+    for part, end in zip(each.parts, ends.tolist(), strict=True):
+        mine = slice(start, end)
+        start = end
+        passed = order[mine][part.may_have(high[mine], low[mine])]
+        if len(passed) and part.head.count:
+            yield part, passed
