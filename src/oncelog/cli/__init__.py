@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli.commands import inbox, jobs, log, pipeline, producer, queue, serve, stream, token, worker
+from oncelog.cli.commands import doctor, inbox, jobs, log, pipeline, producer, queue, serve, sql, stream, token, worker
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -45,6 +45,8 @@ app = typer.Typer(
     help=paragraphs(_HELP),
     invoke_without_command=True,
 )
+doctor.add_to(app)
+sql.add_to(app)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(producer.app, name="producer")
