@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -12,13 +14,14 @@ import oncelog
 from oncelog import errors
 
 EXPORTED = {
-    "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "CorruptionError", "Database", "Delivery", "Effect",
-    "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "LogBusy",
+    "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "Consumer", "CorruptionError",
+    "Database", "DeadLetter", "DeadLetters", "Delivery", "Effect",
+    "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "Log", "LogBusy",
     "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap",
-    "Pending", "ProducerPolicy", "Queue",
-    "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription",
+    "Pending", "Producer", "ProducerPolicy", "Queue", "Reader",
+    "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "Tail",
     "TooManyCalls", "TooSlow", "Unavailable", "Unsupported",
-    "Window", "Worker", "WriterFenced", "WrongExpectedVersion", "connect", "later", "worker",
+    "Window", "Worker", "Writer", "WriterFenced", "WrongExpectedVersion", "connect", "later", "worker",
 }  # fmt: skip
 
 PARENTS = {
@@ -124,3 +127,38 @@ def test_everything_exported_is_documented(name: str) -> None:
 def test_every_error_is_in_the_drawing(name: str) -> None:
     """The tree at the top of ``errors`` is what people read: no error is missing there."""
     assert f"── {name} " in (errors.__doc__ or "")
+
+
+HANDLES = [
+    "Consumer", "Database", "DeadLetters", "Delivery", "Inbox", "Log", "Producer", "Queue", "Reader", "Streams",
+    "Subscription", "Tail", "Worker", "Writer",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*HANDLES, "connect", "later", "worker"])
+def test_annotations_can_be_read_at_run_time(name: str) -> None:
+    """Frameworks and documentation tools ask for type hints: every public function answers."""
+    value = getattr(oncelog, name)
+    members = [(name, value)] if inspect.isfunction(value) else inspect.getmembers(value, inspect.isfunction)
+    functions = [one for called, one in members if not called.startswith("_")]
+    assert functions
+    for function in functions:
+        typing.get_type_hints(function)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """A bug report can name it."""
+    assert oncelog.__version__ == importlib.metadata.version("oncelog")
+
+
+def test_every_handle_says_what_it_is() -> None:
+    """A handle in a log line, or in a debugger, is known by its name, and shows whether it is closed."""
+    with oncelog.connect("memory://") as db:
+        log = db.log("orders", create=True)
+        queue = db.queue("emails", create=True)
+        with log.writer() as writer, log.read() as reader, log.tail() as tail, queue.consume("mailer") as consumer:
+            shown = [repr(one) for one in (db, log, queue, writer, writer.as_producer("p"), reader, tail, consumer)]
+        assert [text for text in shown if not text.startswith("<oncelog ")] == []
+        assert repr(log) == "<oncelog log 'orders'>"
+        assert repr(queue) == "<oncelog queue 'emails'>"
+        assert repr(writer) == "<oncelog writer, closed>"

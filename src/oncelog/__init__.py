@@ -35,8 +35,13 @@ if _typing.TYPE_CHECKING:
     from oncelog.connect import Database, connect
     from oncelog.inbox.effect import Effect
     from oncelog.inbox.inbox import Inbox
+    from oncelog.log.log import Log
+    from oncelog.log.producer import Producer
+    from oncelog.log.read.reader import Reader, Tail
+    from oncelog.log.writer import Writer
     from oncelog.pending import Pending, later
-    from oncelog.queue.deliver.consumer import Delivery
+    from oncelog.queue.deliver.consumer import Consumer, Delivery
+    from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
     from oncelog.queue.queue import Queue
     from oncelog.queue.rules.message import Message
     from oncelog.queue.rules.retry import RetryPolicy
@@ -48,14 +53,19 @@ if _typing.TYPE_CHECKING:
     from oncelog.types import Ack, ColumnAcks, Entry, Record
     from oncelog.workers.worker import Worker, worker
 
+    __version__: str
+
 __all__ = [
     "Ack",
     "AppendErrors",
     "CaughtUp",
     "Closed",
     "ColumnAcks",
+    "Consumer",
     "CorruptionError",
     "Database",
+    "DeadLetter",
+    "DeadLetters",
     "Delivery",
     "Effect",
     "EffectFailed",
@@ -65,6 +75,7 @@ __all__ = [
     "Inbox",
     "InvalidArgument",
     "LeaseLost",
+    "Log",
     "LogBusy",
     "LogSettings",
     "Message",
@@ -74,21 +85,25 @@ __all__ = [
     "OncelogError",
     "PartialOverlap",
     "Pending",
+    "Producer",
     "ProducerPolicy",
     "Queue",
     "QueueSettings",
+    "Reader",
     "Record",
     "RetryPolicy",
     "StreamEvent",
     "StreamInfo",
     "Streams",
     "Subscription",
+    "Tail",
     "TooManyCalls",
     "TooSlow",
     "Unavailable",
     "Unsupported",
     "Window",
     "Worker",
+    "Writer",
     "WriterFenced",
     "WrongExpectedVersion",
     "connect",
@@ -100,26 +115,34 @@ _LATER = {
     "Ack": "types",
     "CaughtUp": "streams.events",
     "ColumnAcks": "types",
+    "Consumer": "queue.deliver.consumer",
     "Database": "connect",
+    "DeadLetter": "queue.deliver.dead_letters",
+    "DeadLetters": "queue.deliver.dead_letters",
     "Delivery": "queue.deliver.consumer",
     "Effect": "inbox.effect",
     "Entry": "types",
     "EventAck": "streams.events",
     "Inbox": "inbox.inbox",
+    "Log": "log.log",
     "LogSettings": "settings",
     "Message": "queue.rules.message",
     "Pending": "pending",
+    "Producer": "log.producer",
     "ProducerPolicy": "settings",
     "Queue": "queue.queue",
     "QueueSettings": "queue.rules.settings",
+    "Reader": "log.read.reader",
     "Record": "types",
     "RetryPolicy": "queue.rules.retry",
     "StreamEvent": "streams.events",
     "StreamInfo": "streams.events",
     "Streams": "streams.streams",
     "Subscription": "streams.subscription",
+    "Tail": "log.read.reader",
     "Window": "settings",
     "Worker": "workers.worker",
+    "Writer": "log.writer",
     "connect": "connect",
     "later": "pending",
     "worker": "workers.worker",
@@ -130,6 +153,8 @@ _LATER = {
 if not _typing.TYPE_CHECKING:  # for a type checker the names are those above, and no others
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return _importlib.import_module("importlib.metadata").version("oncelog")
         if name not in _LATER:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)

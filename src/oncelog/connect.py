@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
+import oncelog  # annotations name what is loaded later: typing.get_type_hints finds it there
 from oncelog import names
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
@@ -29,7 +30,6 @@ from oncelog.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spark starts process after process
     from oncelog.queue.queue import Queue
-    from oncelog.queue.rules.settings import QueueSettings
     from oncelog.queue.state.database import StateDatabase
     from oncelog.streams.streams import Streams
 
@@ -129,13 +129,13 @@ class Database(Handle):
     def queue(
         self,
         name: str,
-        settings: QueueSettings | None = None,
+        settings: oncelog.QueueSettings | None = None,
         *,
         partitions: int | None = None,
         create: bool = False,
         adopt: bool = False,
         state: str | None = None,
-    ) -> Queue:
+    ) -> oncelog.Queue:
         """Open a work queue; create it, of one partition or as many as asked, only when asked to.
 
         ``state`` is where its brokers remember what they delivered: beside the logs by default, or
@@ -205,7 +205,7 @@ class Database(Handle):
             self._states[url] = open_state(url, self._storage, self._clock)
         return self._states[url]
 
-    def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
+    def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> oncelog.Streams:
         """Open the event-store face of a log; create the log only when asked to.
 
         A new log gets ``settings``, or remembers as many event ids as ``ONCELOG_DEDUP_CAPACITY`` says (65,536), and in

@@ -87,6 +87,11 @@ class Handle:
         """Have this closed when the interpreter ends, if nobody has by then: what was submitted would be lost."""
         _left_open.add(self)
 
+    def __repr__(self) -> str:
+        """Say what this is, by its name where it has one, and whether it was closed."""
+        name = getattr(self, "name", None) or getattr(self, "url", None)
+        return f"<oncelog {self._what}{f' {name!r}' if name else ''}{', closed' if self._closed else ''}>"
+
     def __enter__(self) -> Self:
         """Return the handle itself."""
         return self
