@@ -129,3 +129,11 @@ def test_example_shows_what_it_promises() -> None:
     *_, lost, doubled = rows["control: idempotence off"]
     assert lost == 0
     assert doubled > 0
+
+
+def test_the_tour_leads_to_modules_that_are_there() -> None:
+    """A newcomer who follows the ten questions of CONTRIBUTING.md finds each module."""
+    tour = (ROOT / "CONTRIBUTING.md").read_text().partition("## A tour")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_/]+\.py)`", tour)
+    assert len(named) >= 10
+    assert [name for name in named if not (SOURCES / name).is_file()] == []
