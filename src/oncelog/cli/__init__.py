@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import sys
 from collections.abc import Sequence
@@ -61,6 +60,8 @@ serve.add_to(app)
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)
     if asked:
+        import importlib.metadata  # noqa: PLC0415  help does not wait for it
+
         sys.stdout.write(f"oncelog {importlib.metadata.version('oncelog')}\n")
         raise typer.Exit
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import platform
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -81,11 +77,15 @@ def _checks(url: str | None) -> Iterator[Check]:
 
 
 def _python() -> Check:
+    import platform  # noqa: PLC0415  help does not wait for what only a doctor needs
+
     version = platform.python_version()
     return Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", version, "")
 
 
 def _system() -> Check:
+    import platform  # noqa: PLC0415
+
     system = platform.system()
     verdict: Verdict = "ok" if system == "Linux" else "note"
     return Check(
@@ -101,6 +101,8 @@ def _extra(extra: str, modules: tuple[str, ...]) -> Check:
 
 
 def _is_installed(module: str) -> bool:
+    import importlib.util  # noqa: PLC0415
+
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its parent is missing
@@ -108,6 +110,9 @@ def _is_installed(module: str) -> bool:
 
 
 def _java() -> Check:
+    import shutil  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415
+
     found = shutil.which("java")
     advice = "Spark needs Java 17: apt-get install openjdk-17-jre-headless"
     if found is None:
@@ -138,6 +143,8 @@ def _database(url: str) -> Iterator[Check]:
 
 def _folder(url: str) -> Iterator[Check]:
     """Look at the folder of a database on a disk: may it be written, and is there room."""
+    import shutil  # noqa: PLC0415
+
     parts = urlsplit(url)
     if parts.scheme not in ("", "file"):
         return
