@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from oncelog.errors import CorruptionError
 from oncelog.format import frame
 from oncelog.format.snapshot import ProducerMark
 
@@ -35,9 +34,4 @@ def encode(base: Base) -> bytes:
 
 def decode(data: pa.Buffer | bytes, what: str) -> Base:
     """Return the base that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    payload = frame.unwrap(KIND, VERSION, data, what)
-    try:
-        return msgspec.msgpack.decode(payload, type=Base)
-    except msgspec.MsgspecError as error:
-        message = f"{what}: checksum holds but the content does not make sense: {error}"
-        raise CorruptionError(message) from error
+    return frame.unpack(frame.unwrap(KIND, VERSION, data, what), Base, what)

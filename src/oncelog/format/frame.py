@@ -15,7 +15,9 @@ All numbers are little endian.
 from __future__ import annotations
 
 import struct
+from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 import xxhash
 
@@ -27,6 +29,7 @@ HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 """What an envelope adds to its payload."""
 
 _KIND_BYTES = 4
+_T = TypeVar("_T")
 
 
 def wrap(kind: bytes, version: int, payload: bytes | bytearray | memoryview | pa.Buffer) -> bytes:
@@ -76,6 +79,18 @@ def unwrap_front(kind: bytes, newest_version: int, data: pa.Buffer | bytes, what
         message = f"{what}: format version {version}, this Oncelog reads up to {newest_version}: upgrade it"
         raise Unsupported(message)
     return payload.toreadonly(), size_bytes
+
+
+def unpack(packed: bytes | memoryview, shape: type[_T], what: str) -> _T:
+    """Return what a payload in msgpack says; ``CorruptionError`` if that does not make sense.
+
+    A text that is not UTF-8 is a ``ValueError`` of the decoder, a document nested too deep is a ``RecursionError``.
+    """
+    try:
+        return msgspec.msgpack.decode(packed, type=shape)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        message = f"{what}: checksum holds but the content does not make sense: {error}"
+        raise CorruptionError(message) from error
 
 
 def _checksum(head: bytes | memoryview, payload: memoryview) -> int:

@@ -114,11 +114,7 @@ def _checksum(arrays: Sequence[memoryview]) -> int:
 def decode(data: pa.Buffer, what: str) -> Identities:
     """Return the identities that the bytes hold, checked; ``CorruptionError`` or ``Unsupported`` otherwise."""
     packed, head_bytes = frame.unwrap_front(KIND, VERSION, data, what)
-    try:
-        head = msgspec.msgpack.decode(packed, type=_Head)
-    except msgspec.MsgspecError as error:
-        message = f"{what}: its head does not make sense: {error}"
-        raise CorruptionError(message) from error
+    head = frame.unpack(packed, _Head, what)
     body = data.slice(head_bytes)
     if body.size != head.count * _KEY_BYTES or xxhash.xxh3_64_intdigest(body) != head.checksum:
         message = f"{what}: its arrays are not those that were written"

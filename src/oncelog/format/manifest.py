@@ -11,7 +11,6 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from oncelog.errors import CorruptionError
 from oncelog.format import frame
 from oncelog.settings import LogSettings, Window
 
@@ -211,9 +210,4 @@ def decode_page(data: pa.Buffer, what: str) -> tuple[Segment, ...]:
 
 
 def _decode(kind: bytes, data: pa.Buffer, shape: type[_T], what: str) -> _T:
-    payload = frame.unwrap(kind, FORMAT, data, what)
-    try:
-        return msgspec.msgpack.decode(payload, type=shape)
-    except msgspec.MsgspecError as error:
-        message = f"{what}: checksum holds but the content does not make sense: {error}"
-        raise CorruptionError(message) from error
+    return frame.unpack(frame.unwrap(kind, FORMAT, data, what), shape, what)

@@ -14,7 +14,7 @@ A snapshot caches what the log can tell, so a damaged one is refused whole and n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -95,8 +95,6 @@ class _Details(msgspec.Struct, frozen=True, array_like=True):
     producers: dict[str, ProducerMark]
 
 
-_Struct = TypeVar("_Struct", SnapshotHead, _Details)
-
 
 def encode(snapshot: Snapshot) -> list[bytes]:
     """Return a snapshot's bytes, in pieces."""
@@ -152,7 +150,7 @@ def decode_head(prefix: pa.Buffer | bytes, what: str = "snapshot") -> SnapshotHe
 
 def _head(data: pa.Buffer | bytes, what: str) -> tuple[SnapshotHead, int]:
     payload, size_bytes = frame.unwrap_front(KIND, VERSION, data, what)
-    return _unpacked(payload, SnapshotHead, what), size_bytes
+    return frame.unpack(payload, SnapshotHead, what), size_bytes
 
 
 def decode(buffer: pa.Buffer | bytes, what: str = "snapshot") -> Snapshot:
@@ -174,7 +172,7 @@ def decode(buffer: pa.Buffer | bytes, what: str = "snapshot") -> Snapshot:
         _refuse(what, "the checksum of its arrays does not match")
     if xxhash.xxh3_64_intdigest(memory[behind:]) != head.details_checksum:
         _refuse(what, "the checksum of its details does not match")
-    details = _unpacked(memory[behind:], _Details, what)
+    details = frame.unpack(memory[behind:], _Details, what)
     return _assembled(head, details, memory[first:behind])
 
 
@@ -203,14 +201,6 @@ def _assembled(head: SnapshotHead, details: _Details, arrays: memoryview) -> Sna
         producers=details.producers,
         pending_until=head.pending_until,
     )
-
-
-def _unpacked(packed: memoryview, kind: type[_Struct], what: str) -> _Struct:
-    try:
-        return msgspec.msgpack.decode(packed, type=kind)
-    except (msgspec.DecodeError, ValueError) as error:
-        message = f"{what}: its checksum holds and it cannot be read: {error}"
-        raise CorruptionError(message) from error
 
 
 def _refuse(what: str, why: str) -> None:

@@ -137,9 +137,4 @@ def _packed(numbers: NDArray[np.int64]) -> bytes:
 
 
 def _decode(kind: bytes, data: pa.Buffer | bytes, shape: type[_T], what: str) -> _T:
-    payload = frame.unwrap(kind, VERSION, data, what)
-    try:
-        return msgspec.msgpack.decode(payload, type=shape)
-    except msgspec.MsgspecError as error:
-        message = f"{what}: checksum holds but the content does not make sense: {error}"
-        raise CorruptionError(message) from error
+    return frame.unpack(frame.unwrap(kind, VERSION, data, what), shape, what)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from oncelog import names
-from oncelog.errors import CorruptionError, InvalidArgument, Unavailable
+from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.format import frame
 from oncelog.settings import ProducerPolicy, check_policy, resolve
 from oncelog.storage.base import LogHome, Storage
@@ -82,12 +82,7 @@ class Policies:
         if not version:
             return _Stored(), 0
         key = _key(version)
-        payload = frame.unwrap(KIND, FORMAT, self._home.read(key), key)
-        try:
-            return msgspec.msgpack.decode(payload, type=_Stored), version
-        except msgspec.MsgspecError as error:
-            message = f"{key}: checksum holds but the content does not make sense: {error}"
-            raise CorruptionError(message) from error
+        return frame.unpack(frame.unwrap(KIND, FORMAT, self._home.read(key), key), _Stored, key), version
 
 
 def _key(version: int) -> str:
