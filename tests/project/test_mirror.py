@@ -6,7 +6,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 ROOMS = TESTS.parent / "src" / "oncelog"
-CROSSING = {"bad_input", "crash", "docs", "examples", "golden", "models", "project"}
+CROSSING = {"bad_input", "crash", "docs", "examples", "golden", "hostile", "models", "project"}
 """Folders of tests that cross rooms."""
 
 

@@ -152,10 +152,14 @@ def entries(
 
 
 def _moments(timestamp_us: Timestamps) -> Iterable[datetime]:
-    if isinstance(timestamp_us, int):
-        return repeat(moment(timestamp_us))
-    micros = _micros_array(timestamp_us).tolist()
-    known = {one: moment(one) for one in set(micros)}  # the records of a block have one
+    try:
+        if isinstance(timestamp_us, int):
+            return repeat(moment(timestamp_us))
+        micros = _micros_array(timestamp_us).tolist()
+        known = {one: moment(one) for one in set(micros)}  # the records of a block have one
+    except OverflowError as error:
+        message = f"a time in a block or file whose checksum holds is on no calendar: {error}"
+        raise CorruptionError(message) from error
     return map(known.__getitem__, micros)
 
 

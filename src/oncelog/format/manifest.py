@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from oncelog.format import frame
+from oncelog.format.manifest_rules import Checksum, Count, Doomed, Key, Micros, Part, check_manifest, check_segments
 from oncelog.settings import LogSettings, Window
 
 FORMAT = 1
@@ -37,10 +38,10 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     Small neighbours share a file. ``checksum`` is over all its bytes.
     """
 
-    key: str
-    row: int
-    size_bytes: int
-    checksum: int
+    key: Key
+    row: Count
+    size_bytes: Count
+    checksum: Checksum
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -54,19 +55,19 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     of their own, so that it does not spend the window's keys. ``labels`` are those its records carry; -1: perhaps any.
     """
 
-    number: int
-    first_position: int
-    entries: int
-    epoch: int
-    end: int
-    checksum: int
-    size_bytes: int
-    first_timestamp_us: int
-    last_timestamp_us: int
-    last_uptime_us: int
-    ids: int
+    number: Count
+    first_position: Count
+    entries: Count
+    epoch: Count
+    end: Count
+    checksum: Checksum
+    size_bytes: Count
+    first_timestamp_us: Micros
+    last_timestamp_us: Micros
+    last_uptime_us: Count
+    ids: Count
     file: File | None = None
-    identities: str | None = None
+    identities: Key | None = None
     labels: int = -1
 
     @property
@@ -78,12 +79,12 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 class Page(msgspec.Struct, frozen=True, array_like=True):
     """A pointer to a page: an immutable object with consecutive segments of long ago."""
 
-    key: str
-    checksum: int
-    first_position: int
-    next_position: int
-    segments: int
-    size_bytes: int
+    key: Key
+    checksum: Checksum
+    first_position: Count
+    next_position: Count
+    segments: Count
+    size_bytes: Count
 
 
 class MarkedBatch(msgspec.Struct, frozen=True, array_like=True):
@@ -92,8 +93,8 @@ class MarkedBatch(msgspec.Struct, frozen=True, array_like=True):
     """
 
     number: int
-    records: int
-    digest: int
+    records: Count
+    digest: Checksum
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -105,11 +106,11 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
     producer: str
     owner: str
-    marked_us: int
+    marked_us: Micros
     batches: tuple[MarkedBatch, ...]
-    records: int = 0
-    duplicates: int = 0
-    conflicts: int = 0
+    records: Count = 0
+    duplicates: Count = 0
+    conflicts: Count = 0
 
     @property
     def last(self) -> int:
@@ -137,43 +138,43 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    log_id: str
+    log_id: Part
     secret: bytes
     settings: LogSettings
-    created_us: int
-    epoch: int = 0
+    created_us: Micros
+    epoch: Count = 0
     writer: bytes = b""
     writer_window: Window | None = None
-    window_since: int = 0
-    open_segment: int | None = None
-    open_epoch: int = 0
-    next_segment: int = 0
-    first_position: int = 0
-    next_position: int = 0
-    last_timestamp_us: int = 0
-    uptime_us: int = 0
+    window_since: Count = 0
+    open_segment: Count | None = None
+    open_epoch: Count = 0
+    next_segment: Count = 0
+    first_position: Count = 0
+    next_position: Count = 0
+    last_timestamp_us: Micros = 0
+    uptime_us: Count = 0
     pages: tuple[Page, ...] = ()
     segments: tuple[Segment, ...] = ()
-    doomed: tuple[str, ...] = ()
+    doomed: tuple[Doomed, ...] = ()
     staging_floor_us: int = 0
-    truncating: int = 0
+    truncating: Count = 0
     truncator: bytes = b""
     marks: tuple[Mark, ...] = ()
     conflicts: tuple[Segment, ...] = ()
     conflict_pages: tuple[Page, ...] = ()
     labels: int = -1
-    base: str | None = None
-    forgotten: tuple[tuple[str, int], ...] = ()
+    base: Key | None = None
+    forgotten: tuple[tuple[str, Count], ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):
     """One version: which body it points to. ``nonce`` tells whose it is when an answer was lost."""
 
-    number: int
-    epoch: int
+    number: Count
+    epoch: Count
     nonce: bytes
-    body_key: str
-    body_checksum: int
+    body_key: Key
+    body_checksum: Checksum
 
 
 _T = TypeVar("_T")
@@ -196,7 +197,9 @@ def encode_body(manifest: Manifest) -> bytes:
 
 def decode_body(data: pa.Buffer, what: str) -> Manifest:
     """Return the manifest that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    return _decode(BODY_KIND, data, Manifest, what)
+    manifest = _decode(BODY_KIND, data, Manifest, what)
+    check_manifest(manifest, what)
+    return manifest
 
 
 def encode_page(segments: tuple[Segment, ...]) -> bytes:
@@ -206,7 +209,9 @@ def encode_page(segments: tuple[Segment, ...]) -> bytes:
 
 def decode_page(data: pa.Buffer, what: str) -> tuple[Segment, ...]:
     """Return the segments that a page holds; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    return _decode(PAGE_KIND, data, tuple[Segment, ...], what)
+    segments = _decode(PAGE_KIND, data, tuple[Segment, ...], what)
+    check_segments(segments, what)
+    return segments
 
 
 def _decode(kind: bytes, data: pa.Buffer, shape: type[_T], what: str) -> _T:

@@ -298,16 +298,20 @@ class SealedFile:
         self._what = what
         try:
             self._file = pq.ParquetFile(pa.BufferReader(data))
-        except (pa.ArrowException, OSError) as error:
+            counts = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
+            self._names: list[str] = self._file.schema_arrow.names
+        except (pa.ArrowException, OSError, ValueError) as error:  # names that are not UTF-8 are a ValueError
             message = f"{what} is not a Parquet file that can be read: {error}"
             raise CorruptionError(message) from error
-        counts = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
+        if min(counts, default=0) < 0 or len(set(self._names)) < len(self._names):
+            message = f"{what} has a row group of {min(counts, default=0)} rows, or a column twice: {self._names}"
+            raise CorruptionError(message)
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
 
     @property
     def has_purged(self) -> bool:
         """Whether rows of the file were purged."""
-        return PURGED in self._file.schema_arrow.names
+        return PURGED in self._names
 
     @property
     def schema(self) -> pa.Schema:
@@ -340,13 +344,21 @@ class SealedFile:
                 continue
             table = self._read(number, names)
             low, high = max(start, begin), min(end, stop)
-            yield self._piece(table.slice(low - begin, high - low), low)
+            yield self._checked_piece(table.slice(low - begin, high - low), low)
+
+    def _checked_piece(self, table: pa.Table, first_row: int) -> Piece:
+        """Return rows of a table; ``CorruptionError`` if its columns are not those of a sealed file."""
+        try:
+            return self._piece(table, first_row)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            message = f"{self._what}: its columns from row {first_row} on do not make sense: {error}"
+            raise CorruptionError(message) from error
 
     def _latest_us(self, row_group: int) -> int:
         """Return the time of a row group's last record as far as it is known, or one after all times."""
-        if TIMESTAMP not in self._file.schema_arrow.names:
+        if TIMESTAMP not in self._names:
             return _NEVER_US
-        column = self._file.metadata.row_group(row_group).column(self._file.schema_arrow.names.index(TIMESTAMP))
+        column = self._file.metadata.row_group(row_group).column(self._names.index(TIMESTAMP))
         statistics = column.statistics
         if column.path_in_schema != TIMESTAMP or statistics is None or not statistics.has_min_max:
             return _NEVER_US
@@ -354,7 +366,7 @@ class SealedFile:
 
     def _read(self, row_group: int, names: Sequence[str] | None) -> pa.Table:
         wanted = None if names is None else [TIMESTAMP, UPTIME, START, PURGED, IDENTITY, FINGERPRINT, *names]
-        present = self._file.schema_arrow.names
+        present = self._names
         try:
             return self._file.read_row_group(
                 row_group, columns=None if wanted is None else [name for name in present if name in wanted]

@@ -95,7 +95,6 @@ class _Details(msgspec.Struct, frozen=True, array_like=True):
     producers: dict[str, ProducerMark]
 
 
-
 def encode(snapshot: Snapshot) -> list[bytes]:
     """Return a snapshot's bytes, in pieces."""
     arrays = _array_bytes(snapshot)
