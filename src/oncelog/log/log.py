@@ -177,9 +177,15 @@ class Log(Handle):
         lease_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
+        return self.reader(start, limit=limit, columns=columns, lease_s=lease_s).batches()
+
+    def reader(
+        self, start: Start, *, limit: int | None, columns: Sequence[str] | None, lease_s: float | None
+    ) -> Reader:
+        """Return a reader of all columns or those named: for one who takes the rows as they are kept."""
         check_columns(columns)
         lease = self._lease(lease_s)
-        return self._opened(Reader(self.scan(columns), start, lease=lease, limit=limit, columns=columns)).batches()
+        return self._opened(Reader(self.scan(columns), start, lease=lease, limit=limit, columns=columns))
 
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
         """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""

@@ -499,6 +499,11 @@ class Writer(Submitting):
         return None if self._closed else self._keeper.window_from()
 
     @property
+    def epoch(self) -> int:
+        """The number of this writer among those of its log."""
+        return self._run.known.manifest.epoch
+
+    @property
     def ended(self) -> bool:
         """Whether this writer takes no records any more: it was closed, or lost the log, or lets the log go."""
         return self._closed or self._committer.is_leaving

@@ -18,6 +18,7 @@ from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
 from oncelog.queue.deliver.dead_letters import GROUP as RETURNED
 from oncelog.queue.deliver.dead_letters import Burials, DeadLetters, Undertaker
+from oncelog.queue.deliver.settling import LeaseName, Settlement, settle_leases
 from oncelog.queue.deliver.trimming import Trimming
 from oncelog.queue.inspect import Peeked, QueueStats
 from oncelog.queue.rules import message, settings
@@ -217,6 +218,26 @@ class Queue(Handle):
         )
         self._consumers.add(consumer)
         return consumer
+
+    def settle(
+        self,
+        group: str,
+        leases: Iterable[LeaseName],
+        settlement: Settlement,
+    ) -> list[LeaseName]:
+        """Settle what was delivered to a group, by the names of its leases; return what was lost to others.
+
+        For one who hands deliveries on to other processes. Raises ``NotFound`` when there is no such group.
+        """
+        self._check_usable()
+        with self._lock:
+            known = group in self._brokers
+        if not known and group not in (groups := self.groups()):
+            raise inspect.no_group(self.name, group, groups)
+        broker = self._broker(group, ordered=None, start="earliest")
+        lost = settle_leases(broker, leases, settlement)
+        broker.wake()
+        return lost
 
     def _broker(self, group: str, *, ordered: bool | None, start: str) -> Broker:
         self._check_usable()

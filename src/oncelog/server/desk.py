@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,6 @@ class Ask:
     records: int
     encode: Callable[[Any], Any] | None = None
     lane: Lane | None = None
-    alone: bool = False
     peer: str = ""
     started: bool = field(default=False, init=False)
     loaded: Any = field(default=None, init=False)
@@ -122,12 +121,14 @@ class Desk:
             else:
                 self._changed.notify()
 
-    def withdraw(self, ask: Ask) -> bool:
-        """Take an ask back; tell whether that was in time. What has begun cannot be taken back."""
+    def withdraw(self, ask: Ask, reason: OncelogError) -> bool:
+        """Take an ask back, and stop its lane; tell whether that was in time. What has begun cannot be taken back."""
         with self._changed:
             if ask.started:
                 return False
             self._asks.remove(ask)
+            if ask.lane is not None and ask.lane.stopped is None:  # what is behind it is still here, too
+                ask.lane.stopped = reason
             return True
 
     # The thread.
@@ -174,15 +175,19 @@ class Desk:
         return refused + [self._encoded(one) for one in done]
 
     def _append(self, writer: Writer, group: list[Ask]) -> list[Settled]:
-        loaded, failed = _loaded(group)
-        if len(loaded) > 1:
-            try:
-                return failed + _append_many(writer, loaded)
-            except (Closed, Unavailable, WriterFenced) as error:
-                return failed + [self._refused(ask, error) for ask in loaded]
-            except OncelogError:  # nothing was written: one of them is at fault, and the others are not
-                return failed + [self._append_one(writer, ask) for ask in loaded]
-        return failed + [self._append_one(writer, ask) for ask in loaded]
+        loaded, settled = _loaded(group)
+        for run in _runs(loaded):
+            settled += self._append_run(writer, run) if len(run) > 1 else [self._append_one(writer, run[0])]
+        return settled
+
+    def _append_run(self, writer: Writer, run: list[Ask]) -> list[Settled]:
+        """Append the records of several asks by one call."""
+        try:
+            return _append_many(writer, run)
+        except (Closed, Unavailable, WriterFenced) as error:
+            return [self._refused(ask, error) for ask in run]
+        except OncelogError:  # nothing was written: one of them is at fault, and the others are not
+            return [self._append_one(writer, ask) for ask in run]
 
     def _append_one(self, writer: Writer, ask: Ask) -> Settled:
         if ask.lane is not None and ask.lane.stopped is not None:
@@ -230,7 +235,7 @@ def stops(error: OncelogError) -> bool:
 
 def _may_join(group: list[Ask], ask: Ask) -> bool:
     """Tell whether an ask can be appended by the same call as those before it."""
-    if ask.way is not Way.EACH or group[0].way is not Way.EACH or ask.alone or group[0].alone:
+    if ask.way is not Way.EACH or group[0].way is not Way.EACH:
         return False
     return (
         sum(one.records for one in group) + ask.records <= GROUP_RECORDS_MAX
@@ -266,6 +271,29 @@ def _loaded(group: list[Ask]) -> tuple[list[Ask], list[Settled]]:
     return good, bad
 
 
+def _runs(asks: list[Ask]) -> Iterator[list[Ask]]:
+    """Yield asks that can be appended by one call, in their order. Those of a producer are alone: a name that is open
+    elsewhere is refused for the whole call.
+    """
+    run: list[Ask] = []
+    for ask in asks:
+        if _is_joinable(ask):
+            run.append(ask)
+            continue
+        if run:
+            yield run
+        yield [ask]
+        run = []
+    if run:
+        yield run
+
+
+def _is_joinable(ask: Ask) -> bool:
+    if ask.way is not Way.EACH or (ask.lane is not None and ask.lane.producer is not None):
+        return False
+    return all(record.producer is None and record.sequence is None for record in ask.loaded)
+
+
 def _append_many(writer: Writer, group: list[Ask]) -> list[Settled]:
     """Append the records of several asks by one call, each decided on its own."""
     records = [record for ask in group for record in ask.loaded]
@@ -281,7 +309,10 @@ def _append_many(writer: Writer, group: list[Ask]) -> list[Settled]:
 def _append_to(target: Writer | Producer, ask: Ask) -> Any:
     if ask.way is Way.TABLE:
         table: pa.Table = ask.loaded
-        return target.append_arrow(table, timeout_s=COMMIT_S)
+        try:
+            return target.append_arrow(table, timeout_s=COMMIT_S)
+        except AppendErrors as errors:  # an answer to each row, too
+            return errors
     if ask.way is Way.BATCH:
         return target.append_batch(ask.loaded, timeout_s=COMMIT_S)
     return _each(target, ask.loaded)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oncelog.clock import Clock
-from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.errors import AppendErrors, OncelogError, Unavailable, WriterFenced
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES
 from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S, Writer
@@ -68,19 +68,22 @@ class Seat:
         ``"unknown"`` when the answer is not there in time. Time over, or a cancelled caller, ends the wait alone.
         """
         way = Way.BATCH if atomic else Way.EACH
-        named = any(record.producer is not None or record.sequence is not None for record in records)
         size_bytes = sum(map(_size_bytes, records))
-        return await self._asked(  # type: ignore[no-any-return]
-            way, lambda: records, size_bytes, len(records), timeout_s, peer=peer, alone=named
+        results: list[Ack | OncelogError] = await self._asked(
+            way, lambda: records, size_bytes, len(records), timeout_s, peer=peer
         )
+        return results
 
     async def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S, peer: str = ""
     ) -> ColumnAcks:
         """Append the rows of a table, as ``Writer.append_arrow`` does; ``AppendErrors`` if rows were refused."""
-        return await self._asked(  # type: ignore[no-any-return]
+        acks: ColumnAcks | AppendErrors = await self._asked(
             Way.TABLE, lambda: table, table.nbytes, table.num_rows, timeout_s, peer=peer
         )
+        if isinstance(acks, AppendErrors):
+            raise acks
+        return acks
 
     async def _asked(
         self,
@@ -91,7 +94,6 @@ class Seat:
         timeout_s: float | None,
         *,
         peer: str,
-        alone: bool = False,
     ) -> Any:
         answer: asyncio.Future[Any] = self._server.loop.create_future()
 
@@ -103,7 +105,7 @@ class Seat:
             else:
                 answer.set_result(result)
 
-        ask = Ask(way, load, settled, size_bytes, records, alone=alone, peer=peer)
+        ask = Ask(way, load, settled, size_bytes, records, peer=peer)
         await self.put(ask)
         timer = None if timeout_s is None else self._server.loop.call_later(timeout_s, self._late, ask, settled)
         try:
@@ -114,12 +116,19 @@ class Seat:
 
     def _late(self, ask: Ask, settled: Callable[[Any, OncelogError | None], None]) -> None:
         """End the wait for an ask. What no thread has begun is taken back, and surely not written."""
-        if self.desk.withdraw(ask):
-            self._give(ask)
-            settled(None, Unavailable(f"log {self.name!r} is busy: this was not begun in time"))
+        busy = Unavailable(f"log {self.name!r} is busy: this was not begun in time")
+        if self.withdraw(ask, busy):
+            settled(None, busy)
         else:
             message = f"log {self.name!r}: no answer in time; the write goes on: send it again with the same ids"
             settled(None, Unavailable(message, outcome="unknown"))
+
+    def withdraw(self, ask: Ask, reason: OncelogError) -> bool:
+        """Take an ask back from the desk, if no thread has begun it."""
+        withdrawn = self.desk.withdraw(ask, reason)
+        if withdrawn:
+            self._give(ask)
+        return withdrawn
 
     async def put(self, ask: Ask) -> None:
         """Hand an ask to the desk when there is room for its bytes; ``Unavailable``, not written, without room."""
@@ -228,6 +237,10 @@ class Seat:
     def writer(self) -> Writer | None:
         """The writer, while there is one: to be looked at."""
         return self._writer
+
+    def is_open(self, generation: int) -> bool:
+        """Tell whether the writer of a generation is still the log's writer here."""
+        return self._writer is not None and self.generation == generation and not self._writer.ended
 
     def unused_s(self) -> float:
         """Return for how long nothing was written; 0 while something is."""

@@ -17,18 +17,25 @@ from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
 from oncelog.server.call import Call
+from oncelog.server.consumers import Consumers
 from oncelog.server.crew import Crew
+from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
 from oncelog.server.seats import Seat, Seats
+from oncelog.server.sessions import Sessions
 from oncelog.server.settings import ServeSettings
+from oncelog.server.tails import Tails
 
 _T = TypeVar("_T")
 
 READERS = 8
 """Threads that read."""
 
-WRITERS = 32
-"""Threads for calls that wait for a commit and do not go through a desk: streams, queues, ingesting."""
+WRITERS = 64
+WRITERS_EACH = 8
+"""Threads for calls that wait for a commit and do not go through a desk (streams, queues, ingesting): in all, and for
+one log or queue.
+"""
 
 OPENING_WAIT_S = 1.0
 """How long a seat waits for a log on a disk that another process holds."""
@@ -36,12 +43,23 @@ OPENING_WAIT_S = 1.0
 OPENING_WAIT_BUCKET_S = 10.0
 """The same in a bucket, where the holder is asked and lets go after a while."""
 
+LEAVE_S = 30.0
+"""How long a log that is to be deleted may take to store what is pending."""
+
 VERSION = importlib.metadata.version("oncelog")
 
 Guard = Callable[[Call, str, str | None], None]
 """Raises unless a caller may call a method (``"Log.Append"``) on the log or queue of this name."""
 
 _log = logging.getLogger("oncelog.server")
+
+
+class Turns:
+    """Those who wait for a thread to write, of one name."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.limit = asyncio.Semaphore(WRITERS_EACH)
 
 
 class Server:
@@ -71,13 +89,21 @@ class Server:
         self.readers = Crew("read", READERS, clock=clock)
         self.writers = Crew("write", WRITERS, clock=clock)
         self.workers = Crew("job", 1, waiting_max=100, clock=clock)
+        self.closers = Crew("close", 8, clock=clock)
         self.seats = Seats(self)
+        self.sessions = Sessions(self)
+        self.tails = Tails(self)
+        self.jobs = Jobs(self)
+        self.consumers = Consumers(self)
         self.draining = asyncio.Event()
         """Set when the server was told to stop: streams tell their clients, and end."""
+        self.told: set[asyncio.Event] = set()
+        """Set, all of them, when the server begins to drain."""
         self.ready = False
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
         """Called, and not waited for, when the server begins to drain."""
         self._telling: list[asyncio.Future[None]] = []
+        self._turns: dict[str, Turns] = {}
         self._wakers: dict[str, set[asyncio.Event]] = {}
         self._tidying: asyncio.Task[None] | None = None
         database.lend_writers(self.seats.lender)
@@ -104,7 +130,9 @@ class Server:
         while True:
             await asyncio.sleep(1.0)
             with contextlib.suppress(OncelogError):
-                await self.workers.run(self.seats.tidy)
+                await self.closers.run(self.seats.tidy)
+            self.sessions.tidy(self.clock.elapsed_us())
+            self.consumers.tidy(self.clock.elapsed_us())
 
     # Logs and their writers.
 
@@ -117,14 +145,51 @@ class Server:
         wait_s = OPENING_WAIT_S if self.database.url.startswith(("file:", "memory:")) else OPENING_WAIT_BUCKET_S
         return self.database.log(name).writer(wait_s=wait_s)
 
+    async def delete_log(self, name: str) -> None:
+        """Let a log go here, and delete it. ``LogBusy`` if another process holds it."""
+        await self.write(lambda: self._delete(name))
+
+    def _delete(self, name: str) -> None:
+        self.seats.leave(name, LEAVE_S)
+        self.database.delete(name)
+
+    async def delete_queue(self, name: str, *, force: bool = False) -> None:
+        """Let the logs of a queue and of its dead letters go here, and delete them."""
+        await self.write(lambda: self._delete_queue(name, force=force))
+
+    def _delete_queue(self, name: str, *, force: bool) -> None:
+        for seat in self.seats.all():
+            if seat.name.startswith((f"queue/{name}/", f"queue/dlq.{name}/")):
+                self.seats.leave(seat.name, LEAVE_S)
+        self.database.delete_queue(name, force=force, state=self.settings.queue_state)
+
     async def read(self, work: Callable[[], _T]) -> _T:
         """Run a function that reads, in a thread."""
         return await self.readers.run(work)
 
-    async def write(self, work: Callable[[], _T]) -> _T:
-        """Run a function that waits for a commit, in a thread; not while the server drains."""
+    async def write(self, work: Callable[[], _T], name: str = "") -> _T:
+        """Run a function that waits for a commit, in a thread; not while the server drains.
+
+        At most ``WRITERS_EACH`` threads work for one name: a log whose storage hangs must not take them all.
+        """
         self.check_serving()
-        return await self.writers.run(work)
+        turns = self._turns.setdefault(name, Turns())
+        turns.waiting += 1
+        try:
+            async with turns.limit:
+                return await self.writers.run(work)
+        finally:
+            turns.waiting -= 1
+            if not turns.waiting:
+                self._turns.pop(name, None)
+
+    def wake_queue(self, name: str) -> None:
+        """Wake all who wait for a message of a queue. For the event loop."""
+        self.wake(f"queue {name}")
+
+    def queue_woken(self, name: str) -> contextlib.AbstractContextManager[asyncio.Event]:
+        """Have an event that is set whenever something may have changed in a queue by this server."""
+        return self.woken(f"queue {name}")
 
     # Waking who waits for a log.
 
@@ -152,6 +217,8 @@ class Server:
         """Take nothing new: the server is not ready any more, and streams tell their clients."""
         self.ready = False
         self.draining.set()
+        for event in self.told:
+            event.set()
         if self._tidying is not None:
             self._tidying.cancel()
         for tell in self.on_drain:
@@ -159,9 +226,10 @@ class Server:
 
     async def leave_logs(self) -> None:
         """Store what has arrived, and let every log go, within ``drain_s``."""
-        closing = Crew("close", 8, clock=self.clock)
         timeout_s = self.settings.drain_s
-        await asyncio.gather(*(closing.run(functools.partial(_leave, seat, timeout_s)) for seat in self.seats.all()))
+        await asyncio.gather(
+            *(self.closers.run(functools.partial(_leave, seat, timeout_s)) for seat in self.seats.all())
+        )
 
 
 def _leave(seat: Seat, timeout_s: float) -> None:

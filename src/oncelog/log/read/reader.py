@@ -48,7 +48,7 @@ class Reader(Fed[Entry]):
         return self._entries()
 
     def _entries(self) -> Iterator[Entry]:
-        for rows in self._rows():
+        for rows in self.rows():
             for entry in rows.entries():
                 self._check_usable()
                 yield entry
@@ -72,10 +72,11 @@ class Reader(Fed[Entry]):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the entries in columns, a block at a time, without copying them."""
-        for rows in self._rows():
+        for rows in self.rows():
             yield rows.view(self._columns)
 
-    def _rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[Rows]:
+        """Yield the records in the form in which they are kept, a run at a time."""
         while self._left is None or self._left > 0:
             self._check_usable()
             if self._lease is not None:

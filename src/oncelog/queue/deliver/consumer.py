@@ -166,6 +166,11 @@ class Delivery:
         return f"<Delivery {self.topic}/{self.partition}:{self.position} attempts={self.attempts}>"
 
 
+def lease_left_s(delivery: Delivery) -> float:
+    """Return how long the lease of a delivery lasts from now."""
+    return max(0.0, (delivery.until_us - delivery._broker.now_us()) / 1e6)  # noqa: SLF001
+
+
 class Consumer(Fed[Delivery]):
     """Messages of a group, for ever: iterate it (``for``, or in a task ``async for``), or ``receive`` some at a time.
     Used by one thread at a time.
@@ -198,6 +203,11 @@ class Consumer(Fed[Delivery]):
     def group(self) -> str:
         """The group's name."""
         return self._broker.name
+
+    @property
+    def terms(self) -> tuple[float, bool]:
+        """How long a lease lasts, in seconds, and whether messages of one key come one after the other."""
+        return self._lease_us / 1e6, self._broker.ordered
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield deliveries as they come, until the consumer is closed."""

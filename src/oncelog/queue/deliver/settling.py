@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
@@ -54,6 +54,30 @@ class _Leases:
         """Return the deliveries at positions that were lost, step by step."""
         pairs = zip(self._grouped.values(), lost, strict=True)
         return [held[position] for held, positions in pairs for position in positions]
+
+
+class LeaseName(NamedTuple):
+    """A message in somebody's hands, by the number of its lease and its place."""
+
+    token: int
+    partition: int
+    position: int
+
+
+def settle_leases(broker: Broker, leases: Iterable[LeaseName], settlement: Settlement) -> list[LeaseName]:
+    """Settle what was delivered elsewhere, by name, in one commit; return what was lost to others."""
+    grouped: dict[tuple[int, int], list[int]] = {}
+    for lease in leases:
+        grouped.setdefault((lease.token, lease.partition), []).append(lease.position)
+    steps = [Step(token, partition, positions, *settlement) for (token, partition), positions in grouped.items()]
+    lost = broker.settle(steps)
+    if settlement.kind == "refused":
+        broker.bury()
+    return [
+        LeaseName(step.token, step.partition, position)
+        for step, positions in zip(steps, lost, strict=True)
+        for position in positions
+    ]
 
 
 def lost_of(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> list[Delivery]:

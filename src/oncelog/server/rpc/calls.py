@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -81,12 +82,14 @@ class _Rpc:
 def handlers(server: Server, service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
     """Return the handlers of a service, for ``grpc.aio.Server.add_generic_rpc_handlers``."""
     made = {name: _handler(_Rpc(server, f"{service}.{name}"), does) for name, does in methods.items()}
+    known = {key.partition(".")[2] for key in METHODS if key.startswith(f"{service}.")}
+    assert known == set(made), f"{service}: {known ^ set(made)}"
     return grpc.method_handlers_generic_handler(f"{messages.PACKAGE}.{service}", made)
 
 
 def _handler(rpc: _Rpc, does: Callable[..., Any]) -> Any:
     method = rpc.method
-    encode = {"response_serializer": method.encode_response}
+    encode = {"response_serializer": functools.partial(_serialized, method)}
     if method.client_streams and method.server_streams:
         return grpc.stream_stream_rpc_method_handler(_talking(rpc, does), **encode)
     if method.client_streams:
@@ -94,6 +97,14 @@ def _handler(rpc: _Rpc, does: Callable[..., Any]) -> Any:
     if method.server_streams:
         return grpc.unary_stream_rpc_method_handler(_answering(rpc, does), **encode)
     return grpc.unary_unary_rpc_method_handler(_once(rpc, does), **encode)
+
+
+def _serialized(method: Method, answer: Any) -> bytes:
+    """Return an answer as bytes; what many followers share is bytes already."""
+    if isinstance(answer, bytes):
+        return answer
+    assert method.encode_response is not None
+    return bytes(method.encode_response(answer))
 
 
 def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from oncelog.server.rpc.calls import handlers
+from oncelog.server.rpc.database_service import DatabaseService
 from oncelog.server.rpc.log_service import LogService
+from oncelog.server.rpc.queue_service import QueueService
+from oncelog.server.rpc.streams_service import StreamsService
 from oncelog.server.server import Server
 
 
 def all_handlers(server: Server) -> list[Any]:
     """Return the handlers of every service of ``wire.proto``."""
-    log = LogService(server)
-    return [handlers(server, "Log", {"Append": log.append})]
+    return [
+        handlers(server, "Log", LogService(server).methods()),
+        handlers(server, "Streams", StreamsService(server).methods()),
+        handlers(server, "Queue", QueueService(server).methods()),
+        handlers(server, "Database", DatabaseService(server).methods()),
+    ]

@@ -1,0 +1,369 @@
+"""Reading for clients: to the end of a log, or for ever.
+
+A log that is followed has one *hub*: it reads the log once, encodes each piece once, and keeps the latest pieces within
+a number of bytes. Followers take pieces from the hub; a follower that is too slow for that reads the log itself until
+it has caught up. No thread waits for a log: the hub is woken by the appends of this server, and looks from time to time
+for what others have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from oncelog.limits import MIB
+from oncelog.log.read.reader import Reader, Tail
+from oncelog.log.read.scan import Start
+from oncelog.log.stored.rows import Rows
+from oncelog.types import Entry
+
+if TYPE_CHECKING:
+    from oncelog.server.server import Server
+
+PIECE_BYTES = MIB
+"""A piece has about so many bytes at most, unless a single record is larger."""
+
+HUB_BYTES = 8 * MIB
+HUB_PIECES = 4096
+"""What a hub keeps of the latest pieces; up to twice as much for a moment."""
+
+LOOK_S = 0.25
+"""How often a hub looks for what other processes have written to a log on a disk."""
+
+LOOK_BUCKET_S = 1.0
+"""The same in a bucket, where looking costs requests."""
+
+HELD_S = 5.0
+"""The same for a log whose writer is here: its appends wake the hub."""
+
+LINGER_S = 5.0
+"""A hub without followers ends after so long."""
+
+_T = TypeVar("_T")
+
+
+class Piece:
+    """Some neighbouring records of a log, and where the log ended when they were read."""
+
+    __slots__ = ("_encoded", "end", "rows", "size_bytes")
+
+    def __init__(self, rows: Rows, end: int) -> None:
+        self.rows = rows
+        self.end = end
+        self.size_bytes = int(rows.payload.nbytes)
+        self._encoded: dict[Hashable, Any] = {}
+
+    @property
+    def first(self) -> int:
+        """The position of the first record."""
+        return self.rows.first_position
+
+    @property
+    def next(self) -> int:
+        """The position behind the last record."""
+        return self.rows.next_position
+
+    def entries(self) -> list[Entry]:
+        """Return the records one by one."""
+        return self.rows.entries()
+
+    def encoded(self, encode: Encode[_T]) -> _T:
+        """Return what an encoder makes of this piece, made once."""
+        if encode.key not in self._encoded:
+            self._encoded[encode.key] = encode.function(self)
+        found: _T = self._encoded[encode.key]
+        return found
+
+    def is_encoded(self, encode: Encode[Any]) -> bool:
+        """Tell whether an encoder's work was done."""
+        return encode.key in self._encoded
+
+    def behind(self, position: int) -> Piece:
+        """Return the records from a position on."""
+        return self if position <= self.first else Piece(self.rows.cut(position - self.first), self.end)
+
+
+class Encode(Generic[_T]):
+    """A way to encode pieces, and the name by which followers share the result."""
+
+    def __init__(self, key: Hashable, function: Callable[[Piece], _T]) -> None:
+        self.key = key
+        self.function = function
+
+
+ENTRIES: Encode[list[Entry]] = Encode("entries", Piece.entries)
+
+
+def pieces(found: list[Rows], end: int) -> Iterator[Piece]:
+    """Cut rows into pieces that are not too large."""
+    for rows in found:
+        if rows.count > 1 and rows.payload.nbytes > PIECE_BYTES:
+            half = rows.count // 2
+            yield from pieces([rows.cut(0, half), rows.cut(half)], end)
+        elif rows.count:
+            yield Piece(rows, end)
+
+
+class _Hub:
+    """One log that is followed. Used by the event loop alone, but for ``_look``."""
+
+    def __init__(self, server: Server, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._tail: Tail | None = None
+        self._recent: list[Piece] = []
+        self._bytes = 0
+        self.since = self.until = 0
+        self.end = 0
+        self.followers = 0
+        self.encoders: dict[Hashable, tuple[Encode[Any], int]] = {}
+        self.error: BaseException | None = None
+        self.started: asyncio.Future[None] = server.loop.create_future()
+        self._changed: asyncio.Future[None] = server.loop.create_future()
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            await self._server.read(self._open)
+            self.started.set_result(None)
+            with self._server.woken(self._name) as woken:
+                while self.followers or not await self._lingered():
+                    woken.clear()
+                    if not self._take(await self._server.read(self._look)):
+                        await _wait(woken, self._look_s())
+        except BaseException as error:  # noqa: BLE001 (every follower gets it)
+            self.error = error
+            if not self.started.done():
+                self.started.set_result(None)
+            self._tell()
+        finally:
+            if self._tail is not None:
+                self._server.readers.post(self._tail.close)
+
+    async def _lingered(self) -> bool:
+        """Wait a while for another follower; tell whether none came."""
+        await asyncio.sleep(LINGER_S)
+        return not self.followers
+
+    def _open(self) -> None:
+        self._tail = self._server.open_log(self._name).tail("latest")
+        self.since = self.until = self.end = self._tail.position
+
+    def _look(self) -> list[Piece]:
+        """Read on, and encode what was found for those who follow. For a thread."""
+        assert self._tail is not None
+        found = self._tail.poll_rows(0)
+        if not found:
+            return []
+        made = list(pieces(found, self._tail.end()))
+        for encode, _ in list(self.encoders.values()):
+            for piece in made:
+                piece.encoded(encode)
+        return made
+
+    def _look_s(self) -> float:
+        seat = self._server.seats.get(self._name)
+        if seat is not None and seat.writer is not None:
+            return HELD_S
+        return LOOK_S if self._server.database.url.startswith(("file:", "memory:")) else LOOK_BUCKET_S
+
+    def _take(self, found: list[Piece]) -> bool:
+        for piece in found:
+            self._recent.append(piece)
+            self._bytes += piece.size_bytes
+            self.until, self.end = piece.next, piece.end
+        if self._bytes > 2 * HUB_BYTES or len(self._recent) > 2 * HUB_PIECES:
+            self._let_go()
+        if found:
+            self._tell()
+        return bool(found)
+
+    def _let_go(self) -> None:
+        """Keep the newest pieces only."""
+        kept = kept_bytes = 0
+        for piece in reversed(self._recent[-HUB_PIECES:]):
+            if kept and kept_bytes + piece.size_bytes > HUB_BYTES:
+                break
+            kept, kept_bytes = kept + 1, kept_bytes + piece.size_bytes
+        del self._recent[: len(self._recent) - kept]
+        self._bytes, self.since = kept_bytes, self._recent[0].first
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, self._server.loop.create_future()
+        changed.set_result(None)
+
+    def at(self, position: int) -> Piece:
+        """Return the piece with the record at a position, which is from ``since`` to before ``until``."""
+        return self._recent[bisect.bisect_right(self._recent, position, key=lambda piece: piece.next)]
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for more."""
+        await asyncio.wait({self._changed}, timeout=timeout_s)
+        if self.error is not None:
+            raise self.error
+
+
+class Tails:
+    """What clients of a server read."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._hubs: dict[str, _Hub] = {}
+
+    @property
+    def hubs(self) -> int:
+        """How many logs are followed."""
+        return len(self._hubs)
+
+    def followers(self, name: str) -> int:
+        """Return how many follow a log."""
+        hub = self._hubs.get(name)
+        return 0 if hub is None else hub.followers
+
+    async def read(
+        self,
+        name: str,
+        start: Start,
+        encode: Encode[_T],
+        *,
+        limit: int | None = None,
+        lease_s: float | None = None,
+        columns: list[str] | None = None,
+    ) -> AsyncIterator[tuple[Piece, _T]]:
+        """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded."""
+        reader, end = await self._server.read(lambda: self._reader(name, start, limit, lease_s, columns))
+        try:
+            found = (piece for rows in reader.rows() for piece in pieces([rows], end))
+
+            def step() -> tuple[Piece, _T] | None:
+                piece = next(found, None)
+                return None if piece is None else (piece, encode.function(piece))
+
+            while (one := await self._server.read(step)) is not None:
+                yield one
+        finally:
+            self._server.readers.post(reader.close)
+
+    def _reader(
+        self, name: str, start: Start, limit: int | None, lease_s: float | None, columns: list[str] | None
+    ) -> tuple[Reader, int]:
+        log = self._server.open_log(name)
+        reader = log.reader(start, limit=limit, lease_s=lease_s, columns=columns)
+        return reader, log.end_position()
+
+    async def follow(
+        self, name: str, start: Start, encode: Encode[_T], *, lease_s: float | None = None, beat_s: float = 15.0
+    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+        """Yield the records from ``start`` on, as they become durable, in pieces, encoded; it ends when the server
+        drains.
+
+        ``(None, position)`` comes when nothing was yielded for ``beat_s``. With ``lease_s`` the log is not truncated
+        behind the reader.
+        """
+        if lease_s is not None:
+            async for one in self._alone(name, start, encode, lease_s, beat_s):
+                yield one
+            return
+        position = await self._server.read(lambda: self._server.open_log(name).position_at(start))
+        with self._following(name, encode) as hub:
+            await hub.started
+            async for one in self._with_hub(hub, name, position, encode, beat_s):
+                yield one
+
+    async def _with_hub(
+        self, hub: _Hub, name: str, position: int, encode: Encode[_T], beat_s: float
+    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+        while not self._server.draining.is_set():
+            if hub.error is not None:
+                raise hub.error
+            if position < hub.since:
+                async for piece, made in self._catch_up(hub, name, position, encode):
+                    yield piece, made
+                    position = piece.next
+            elif position < hub.until:
+                part = hub.at(position).behind(position)
+                if not part.is_encoded(encode):
+                    await self._server.read(functools.partial(part.encoded, encode))
+                position = part.next
+                yield part, part.encoded(encode)
+            else:
+                before = hub.until
+                await hub.wait(beat_s)
+                if hub.until == before:
+                    yield None, position
+
+    async def _catch_up(
+        self, hub: _Hub, name: str, position: int, encode: Encode[_T]
+    ) -> AsyncIterator[tuple[Piece, _T]]:
+        """Yield what lies before the pieces that a hub has."""
+        tail = await self._server.read(lambda: self._server.open_log(name).tail(position))
+        try:
+            while position < hub.since and not self._server.draining.is_set():
+                found = await self._server.read(lambda: _step(tail, encode))
+                if not found:
+                    return
+                for piece, made in found:
+                    yield piece, made
+                    position = piece.next
+        finally:
+            self._server.readers.post(tail.close)
+
+    async def _alone(
+        self, name: str, start: Start, encode: Encode[_T], lease_s: float, beat_s: float
+    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+        """Follow without the hub: the lease is that of the reader."""
+        tail = await self._server.read(lambda: self._server.open_log(name).tail(start, lease_s=lease_s))
+        look_s = min(beat_s, lease_s / 3, LOOK_BUCKET_S)
+        try:
+            with self._server.woken(name) as woken:
+                quiet_s = 0.0
+                while not self._server.draining.is_set():
+                    woken.clear()
+                    found = await self._server.read(lambda: _step(tail, encode))
+                    for one in found:
+                        yield one
+                    if not found:
+                        await _wait(woken, look_s)
+                    quiet_s = 0.0 if found else quiet_s + look_s
+                    if quiet_s >= beat_s:
+                        quiet_s = 0.0
+                        yield None, tail.position
+        finally:
+            self._server.readers.post(tail.close)
+
+    @contextlib.contextmanager
+    def _following(self, name: str, encode: Encode[Any]) -> Iterator[_Hub]:
+        hub = self._hubs.get(name)
+        if hub is None or hub.task.done() or hub.error is not None:
+            hub = self._hubs[name] = _Hub(self._server, name)
+            hub.task.add_done_callback(lambda _: self._ended(name, hub))
+        hub.followers += 1
+        _, count = hub.encoders.get(encode.key, (encode, 0))
+        hub.encoders[encode.key] = (encode, count + 1)
+        try:
+            yield hub
+        finally:
+            hub.followers -= 1
+            _, count = hub.encoders[encode.key]
+            if count > 1:
+                hub.encoders[encode.key] = (encode, count - 1)
+            else:
+                del hub.encoders[encode.key]
+
+    def _ended(self, name: str, hub: _Hub) -> None:
+        if self._hubs.get(name) is hub:
+            del self._hubs[name]
+
+
+def _step(tail: Tail, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
+    return [(piece, encode.function(piece)) for piece in pieces(tail.poll_rows(0), tail.end())]
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
