@@ -12,7 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import bucket, crash, faces, growth, inbox, jobs, queues, reading, report, spark, window, workloads
+from benchmarks import (
+    bucket,
+    crash,
+    faces,
+    growth,
+    inbox,
+    jobs,
+    memory,
+    queues,
+    reading,
+    report,
+    spark,
+    window,
+    workloads,
+)
 from benchmarks.machine import machine
 from benchmarks.measure import FULL, QUICK, Measurement, Plan
 from benchmarks.reach import reach
@@ -29,6 +43,7 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "read": reading.read,
     "open": crash.open_after_crash,
     "window": window.window,
+    "memory": memory.memory,
     "bucket": bucket.bucket,
     "queue": queues.queues,
     "inbox": inbox.inbox,
@@ -48,7 +63,8 @@ def main() -> None:
         if options.what == "growth":
             _growth(folder, options.records, reference=options.reference)
         else:
-            _compare(folder, QUICK if options.quick else FULL, options.only, reference=options.reference)
+            plan = msgspec.structs.replace(QUICK if options.quick else FULL, ids=options.ids)
+            _compare(folder, plan, options.only, reference=options.reference)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -59,6 +75,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute: its figures mean little")
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
     parser.add_argument("--records", type=int, default=100_000_000, help="growth: how far to go")
+    parser.add_argument("--ids", type=int, default=FULL.ids, help="memory: how many ids are remembered")
     parser.add_argument("--dir", type=Path, help="where to write; on the disk that is to be measured")
     parser.add_argument(
         "--reference",

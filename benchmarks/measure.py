@@ -42,11 +42,12 @@ class Measurement(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How long to measure: rounds, and seconds of work in each."""
+    """How long to measure: rounds, and seconds of work in each. ``ids``: how many the memory of ids is filled with."""
 
     rounds: int
     round_s: float
     quick: bool
+    ids: int = 2_000_000
 
     def finer(self) -> Plan:
         """Return as long a plan in more and shorter rounds: beside noisy neighbours some of them are left alone."""

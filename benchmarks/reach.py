@@ -73,6 +73,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _single,
         _submit,
         _window,
+        _memory,
         _open,
         _read,
         _bucket,
@@ -152,6 +153,22 @@ def _window(table: Table) -> Iterator[Reached]:
     for which in ("absent", "present"):
         rate = table.best(workload, f"Oncelog, batch look-up, {which}") / 1e6
         yield Reached(f"window of 100,000 keys, batch look-ups, {which}", "20 M/s", rate, "M/s", rate >= 20)
+
+
+def _memory(table: Table) -> Iterator[Reached]:
+    workload = next((row.workload for row in table.rows if row.workload.startswith("memory of ")), "")
+    peers = ("RocksDB", "SQLite", "PostgreSQL")
+    best = max(peers, key=lambda peer: table.best(workload, f"{peer}, new ids") if _has(table, workload, peer) else 0)
+    for ours, goal in (("Oncelog", 4), (f"Oncelog{COMPILED}", 5)):
+        ratio = table.best(workload, f"{ours}, new ids") / table.best(workload, f"{best}, new ids")
+        work = f"{workload}, new ids, {ours.removeprefix('Oncelog').lstrip(', ') or 'numpy'}, against the best ({best})"
+        yield Reached(work, f"{goal} x", ratio, "x", ratio >= goal)
+    size = table.best(workload, "Oncelog, at rest")
+    yield Reached(f"{workload}, bytes at rest", "32 and 8 a commit", size, "bytes", size <= 33)
+
+
+def _has(table: Table, workload: str, peer: str) -> bool:
+    return table.has(workload, f"{peer}, new ids")
 
 
 def _open(table: Table) -> Iterator[Reached]:

@@ -84,7 +84,7 @@ def test_entries_out_of_order_are_never_stored() -> None:
 
 
 def test_a_run_takes_32_bytes_an_id() -> None:
-    """Pages, filter and fence; and eight bytes for a commit."""
+    """Pages, filter and index; and eight bytes for a commit."""
     run = Ids.random(1, 0, 100_000).stored(MemoryStorage().home("shop"), "sealed/1")
     assert run.parts[0].size_bytes / run.ids < 32
     assert run.parts[0].front_bytes / run.ids < 2.7

@@ -25,7 +25,7 @@ def test_the_digest_is_that_of_the_log() -> None:
 
 
 def test_every_changed_byte_is_found() -> None:
-    """In head, filter, fence, pages and times: all but padding."""
+    """In head, filter, index, pages and times: all but padding."""
     home = MemoryStorage().home("shop")
     run = Ids.random(5, 0, 50).stored(home, "sealed/1")
     for key in list(run.keys()):

@@ -39,7 +39,7 @@ def test_a_second_opening_fetches_nothing(tmp_path: Path, storage: ObjectStorage
 
 
 def test_a_damaged_file_is_fetched_again(tmp_path: Path, storage: ObjectStorage) -> None:
-    """Cut short, changed in its head or its fence, or not a file at all; a changed filter costs time alone."""
+    """Cut short, changed in its head or its index, or not a file at all; a changed filter costs time alone."""
     home = storage.home("shop")
     ids = Ids.random(1, 0, 3000)
     run = ids.stored(home, "sealed/1")

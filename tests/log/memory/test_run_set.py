@@ -98,7 +98,7 @@ def test_an_empty_run_has_nothing(home: LogHome) -> None:
 
 @pytest.mark.parametrize("repeats", [2, 140, 141, 300, 1000])
 def test_the_newest_of_many_repeats_is_found(home: LogHome, repeats: int) -> None:
-    """Equal keys lie across pages: the search begins in the page before the first fence that equals the key."""
+    """Equal keys lie across pages: the search begins in the page before the first index that equals the key."""
     ids = Ids.random(repeats, 0, 5000)
     rows = np.sort(np.random.default_rng(1).permutation(5000)[:repeats])
     ids.keys[rows] = ids.keys[rows[0]]

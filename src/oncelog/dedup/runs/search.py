@@ -17,14 +17,14 @@ GO_ON = -2
 _ROUNDS = PAGE_ENTRIES.bit_length()
 
 
-def page_spans(fence: Column, high: Column) -> tuple[Rows, Rows]:
+def page_spans(index: Column, high: Column) -> tuple[Rows, Rows]:
     """Return the first and the last page that may have each key.
 
-    The search begins in the last page whose fence is below the key: equal keys may begin in the middle of that page and
-    go on in the next ones, whose fences then equal the key.
+    The index has the first half of the key of each page's first entry. The search begins in the last page whose half is
+    below the key's: equal keys may begin in the middle of that page and go on in the next ones.
     """
-    first = np.searchsorted(fence, high, side="left") - 1
-    last = np.searchsorted(fence, high, side="right") - 1
+    first = np.searchsorted(index, high, side="left") - 1
+    last = np.searchsorted(index, high, side="right") - 1
     return np.maximum(first, 0), np.maximum(last, 0)
 
 

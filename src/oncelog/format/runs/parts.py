@@ -1,13 +1,13 @@
-"""A part: one object of a run, with its head, its filter, its fence, and its pages.
+"""A part: one object of a run, with its head, its filter, its index, and its pages.
 
 ::
 
     head     an envelope (``frame``): log id, part, counts, checksums, digest
     filter   from the next multiple of 64 on: blocks of 64 bytes
-    fence    8 bytes a page: the first half of the key of the page's first entry
+    index    8 bytes a page: the first half of the key of the page's first entry
     pages    from the next multiple of 4,096 on (``pages``)
 
-What lies between is zero. Head, filter and fence are the *front*: what is kept at hand. The filter has a checksum
+What lies between is zero. Head, filter and index are the *front*: what is kept at hand. The filter has a checksum
 for each ``CHUNK_BYTES`` of it, so that it need not be read whole to be used: a bit that fell to zero would let a
 stored id pass for a new one.
 """
@@ -48,7 +48,7 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True):
     count: int
     blocks: int
     digest: Digest
-    fence_checksum: int
+    index_checksum: int
     filter_checksums: bytes
 
     @property
@@ -68,11 +68,11 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Front(msgspec.Struct, frozen=True):
-    """The front of a part: its head, checked, and its filter and fence, not yet checked."""
+    """The front of a part: its head, checked, and its filter and index, not yet checked."""
 
     head: PartHead
     filter: NDArray[np.uint64]
-    fence: NDArray[np.uint64]
+    index: NDArray[np.uint64]
 
     def chunk_is_whole(self, chunk: int) -> bool:
         """Tell whether one chunk of the filter is what was written."""
@@ -80,9 +80,9 @@ class Front(msgspec.Struct, frozen=True):
         told = self.head.filter_checksums[chunk * _SUM_BYTES : (chunk + 1) * _SUM_BYTES]
         return xxhash.xxh3_64_intdigest(words.data).to_bytes(_SUM_BYTES, "little") == told
 
-    def fence_is_whole(self) -> bool:
-        """Tell whether the fence is what was written."""
-        return xxhash.xxh3_64_intdigest(self.fence.data) == self.head.fence_checksum
+    def index_is_whole(self) -> bool:
+        """Tell whether the index is what was written."""
+        return xxhash.xxh3_64_intdigest(self.index.data) == self.head.index_checksum
 
 
 def encode(  # noqa: PLR0917
@@ -90,7 +90,7 @@ def encode(  # noqa: PLR0917
 ) -> tuple[RunPart, list[memoryview | bytes]]:
     """Seal the pages of a part; return how the manifest knows the part, and its bytes in pieces."""
     words = np.ascontiguousarray(filter, "<u8").view(np.uint8).data
-    fence = b"".join(pages["high"][:, 0].tobytes() for pages in pieces)
+    index = b"".join(pages["high"][:, 0].tobytes() for pages in pieces)
     head = PartHead(
         log_id=log_id,
         part=part,
@@ -99,7 +99,7 @@ def encode(  # noqa: PLR0917
         count=count,
         blocks=len(words) // BLOCK_BYTES,
         digest=digest,
-        fence_checksum=xxhash.xxh3_64_intdigest(fence),
+        index_checksum=xxhash.xxh3_64_intdigest(index),
         filter_checksums=b"".join(
             xxhash.xxh3_64_intdigest(words[start : start + CHUNK_BYTES]).to_bytes(_SUM_BYTES, "little")
             for start in range(0, len(words), CHUNK_BYTES)
@@ -111,9 +111,9 @@ def encode(  # noqa: PLR0917
         first += len(pages)
     framed = frame.wrap(KIND, VERSION, msgspec.msgpack.encode(head))
     before = framed + bytes(-len(framed) % _FRONT_ALIGNMENT)
-    used_bytes = len(before) + len(words) + len(fence)
+    used_bytes = len(before) + len(words) + len(index)
     front_bytes = used_bytes + -used_bytes % PAGE_BYTES
-    chunks: list[memoryview | bytes] = [before, words, fence, bytes(front_bytes - used_bytes)]
+    chunks: list[memoryview | bytes] = [before, words, index, bytes(front_bytes - used_bytes)]
     chunks += [pages.view(np.uint8).data for pages in pieces]
     told = RunPart(count, front_bytes, front_bytes + first * PAGE_BYTES, xxhash.xxh3_64_intdigest(framed))
     return told, [chunk for chunk in chunks if len(chunk)]
@@ -134,8 +134,8 @@ def decode_front(data: pa.Buffer, told: RunPart, what: str) -> Front:
         message = f"{what}: its head does not make sense: {error}"
         raise CorruptionError(message) from error
     filter_start = framed_bytes + -framed_bytes % _FRONT_ALIGNMENT
-    fence_start = filter_start + head.blocks * BLOCK_BYTES
-    end = fence_start + head.pages * 8
+    index_start = filter_start + head.blocks * BLOCK_BYTES
+    end = index_start + head.pages * 8
     if head.count != told.ids or head.blocks < 1 or end > told.front_bytes or data.size < told.front_bytes:
         _refuse(what, "its head does not fit its bytes")
     if told.front_bytes + head.pages * PAGE_BYTES != told.size_bytes:
@@ -145,7 +145,7 @@ def decode_front(data: pa.Buffer, told: RunPart, what: str) -> Front:
     return Front(
         head,
         np.frombuffer(data, "<u8", head.blocks * BLOCK_WORDS, filter_start),
-        np.frombuffer(data, "<u8", head.pages, fence_start),
+        np.frombuffer(data, "<u8", head.pages, index_start),
     )
 
 

@@ -47,8 +47,8 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
 class RunPart(msgspec.Struct, frozen=True, array_like=True):
     """One object of a run: the entries whose keys begin with the part's number.
 
-    ``front_bytes`` is where its pages begin, behind head, filter and fence. ``checksum`` is that of its head, which
-    holds the checksums of filter and fence and the digest.
+    ``front_bytes`` is where its pages begin, behind head, filter and index. ``checksum`` is that of its head, which
+    holds the checksums of filter and index and the digest.
     """
 
     ids: int

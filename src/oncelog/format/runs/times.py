@@ -2,8 +2,8 @@
 
 ::
 
-    head     an envelope (``frame``): log id, counts, checksum of the fence
-    fence    from the next multiple of 64 on, 8 bytes a page: the position of the page's first commit
+    head     an envelope (``frame``): log id, counts, checksum of the index
+    index    from the next multiple of 64 on, 8 bytes a page: the position of the page's first commit
     pages    from the next multiple of 4,096 on
 
     a page:
@@ -70,7 +70,7 @@ class TimesHead(msgspec.Struct, frozen=True, array_like=True):
     commits: int
     pages: int
     seed: int
-    fence_checksum: int
+    index_checksum: int
 
 
 def encode(log_id: str, commits: Commits) -> tuple[TimesPart, list[bytes]]:
@@ -78,10 +78,10 @@ def encode(log_id: str, commits: Commits) -> tuple[TimesPart, list[bytes]]:
     seed = xxhash.xxh3_64_intdigest(np.ascontiguousarray(commits.timestamps_us).data)
     cuts = list(_cuts(commits))
     pages = [_page(number, commits[start:end], wide, seed) for number, (start, end, wide) in enumerate(cuts)]
-    fence = commits.positions[[start for start, _, _ in cuts]].astype("<i8").tobytes()
-    head = TimesHead(log_id, len(commits), len(pages), seed, xxhash.xxh3_64_intdigest(fence))
+    index = commits.positions[[start for start, _, _ in cuts]].astype("<i8").tobytes()
+    head = TimesHead(log_id, len(commits), len(pages), seed, xxhash.xxh3_64_intdigest(index))
     framed = frame.wrap(KIND, VERSION, msgspec.msgpack.encode(head))
-    front = framed + bytes(-len(framed) % _ALIGNMENT) + fence
+    front = framed + bytes(-len(framed) % _ALIGNMENT) + index
     front += bytes(-len(front) % PAGE_BYTES)
     told = TimesPart(
         commits=len(commits),
@@ -118,7 +118,7 @@ def _page(number: int, commits: Commits, width: int, seed: int) -> bytes:
 
 
 def decode_front(data: pa.Buffer, told: TimesPart, what: str) -> tuple[TimesHead, Numbers]:
-    """Return head and fence from the first ``told.front_bytes`` bytes (or all), checked; else ``CorruptionError``."""
+    """Return head and index from the first ``told.front_bytes`` bytes (or all), checked; else ``CorruptionError``."""
     packed, framed_bytes = frame.unwrap_front(KIND, VERSION, data, what)
     if xxhash.xxh3_64_intdigest(memoryview(data)[:framed_bytes]) != told.checksum:
         _refuse(what, "its head is not the one that the manifest names")
@@ -132,10 +132,10 @@ def decode_front(data: pa.Buffer, told: TimesPart, what: str) -> tuple[TimesHead
         _refuse(what, "its head does not fit its bytes")
     if told.front_bytes + head.pages * PAGE_BYTES != told.size_bytes:
         _refuse(what, "its size does not fit its pages")
-    fence = np.frombuffer(data, "<i8", head.pages, start)
-    if xxhash.xxh3_64_intdigest(fence.data) != head.fence_checksum:
-        _refuse(what, "its fence is not what was written")
-    return head, fence
+    index = np.frombuffer(data, "<i8", head.pages, start)
+    if xxhash.xxh3_64_intdigest(index.data) != head.index_checksum:
+        _refuse(what, "its index is not what was written")
+    return head, index
 
 
 def decode_page(page: memoryview, number: int, head: TimesHead, what: str) -> Commits:

@@ -24,7 +24,7 @@ def check_run(objects: RunObjects, run: Run, first_position: int = 0) -> Digest:
         digest = Digest()
         last = (0, 0, 0)
         part.check_filter()
-        part.check_fence()
+        part.check_index()
         for first_page, entries in pieces_of(part):
             last = _check(part, run, entries, last, first_page)
             digest += entries.digest()
@@ -53,9 +53,9 @@ def _check(
     if not part.may_have(entries.high, entries.low).all():
         _refuse(part.key, "a key does not pass the filter")
     if not np.array_equal(
-        entries.high[::PAGE_ENTRIES], part.fence[first_page : first_page + len(entries.high[::PAGE_ENTRIES])]
+        entries.high[::PAGE_ENTRIES], part.index[first_page : first_page + len(entries.high[::PAGE_ENTRIES])]
     ):
-        _refuse(part.key, "its fence does not fit its pages")
+        _refuse(part.key, "its index does not fit its pages")
     return int(entries.high[-1]), int(entries.low[-1]), _age(entries.places[-1])
 
 

@@ -48,7 +48,7 @@ class FrontCache:
             os.utime(path)
         except (OSError, CorruptionError, Unsupported, pa.ArrowInvalid):
             return None
-        return data if data.size == told.front_bytes and front.fence_is_whole() else None
+        return data if data.size == told.front_bytes and front.index_is_whole() else None
 
     def _keep(self, path: Path, data: pa.Buffer) -> None:
         """Write a file under a name of its own, then give it its name: nobody maps a part of it."""

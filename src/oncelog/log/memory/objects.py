@@ -89,7 +89,7 @@ class RunObjects:
 
 
 class OpenPart:
-    """One part of a run: its filter and fence at hand. Nothing of it is believed before its checksum was seen to hold.
+    """One part of a run: its filter and index at hand. Nothing of it is believed before its checksum was seen to hold.
 
     Safe to share between threads: what was checked is noted in single bytes that only ever change from 0 to 1.
     """
@@ -99,17 +99,17 @@ class OpenPart:
         self.told = told
         self.head = front.head
         self.bits = front.head.bits
-        self.fence = front.fence
+        self.index = front.index
         self._home = home
         self._front = front
         self._seed = front.head.seed
         self._words = front.filter.data
-        self.fence_view = front.fence.data
+        self.index_view = front.index.data
         self._chunks = bytearray(-(-front.head.blocks // _CHUNK_BLOCKS))
         self._chunks_left = True
         self._bad_chunks = False
         self.is_damaged = False
-        self._fence_checked = False
+        self._index_checked = False
         self._mapped: Pages | None = None
         if data is not None:
             self._mapped = np.frombuffer(data, PAGE, self.head.pages, told.front_bytes)
@@ -163,14 +163,14 @@ class OpenPart:
             message = f"{self.key}: its filter is not what was written; `oncelog rebuild` makes the run again"
             raise CorruptionError(message)
 
-    def check_fence(self) -> None:
-        """Raise ``CorruptionError`` unless the fence is what was written."""
-        if not self._fence_checked:
-            if not self._front.fence_is_whole():
+    def check_index(self) -> None:
+        """Raise ``CorruptionError`` unless the index is what was written."""
+        if not self._index_checked:
+            if not self._front.index_is_whole():
                 self.is_damaged = True
-                message = f"{self.key}: its fence is not what was written; `oncelog rebuild` makes the run again"
+                message = f"{self.key}: its index is not what was written; `oncelog rebuild` makes the run again"
                 raise CorruptionError(message)
-            self._fence_checked = True
+            self._index_checked = True
 
     def read(self, first: int, count: int) -> Pages:
         """Return consecutive pages, not checked."""

@@ -116,11 +116,11 @@ class Quest:
     def begin(self, answers: Answers) -> bool:
         """Find out where to look for each key; tell whether there is anything to look for."""
         try:
-            self.part.check_fence()
+            self.part.check_index()
         except CorruptionError as error:
             answers.fail(self._rows, self._end, error)
             return False
-        self._pages, self._last = search.page_spans(self.part.fence, self._high)
+        self._pages, self._last = search.page_spans(self.part.index, self._high)
         self._next = np.full(len(self._pages), _DONE)
         return True
 
@@ -176,10 +176,10 @@ def search_few(  # noqa: PLR0917
 
 def find_in_part(part: OpenPart, high: int, low: int) -> tuple[int, int] | None:
     """Return place and fingerprint of the newest entry of one mixed key; ``None`` when it is not in the part."""
-    part.check_fence()
-    fence = part.fence_view
-    number = max(0, bisect.bisect_left(fence, high) - 1)
-    while number < len(fence) and fence[number] <= high:
+    part.check_index()
+    index = part.index_view
+    number = max(0, bisect.bisect_left(index, high) - 1)
+    while number < len(index) and index[number] <= high:
         page = part.page(number)
         end = _FIRST + part.head.entries_in(number)
         words = page[:PLACES_AT].cast("Q")

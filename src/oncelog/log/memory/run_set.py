@@ -73,7 +73,7 @@ class RunSet:
 
     @property
     def memory_bytes(self) -> int:
-        """What filters and fences take, in memory or mapped."""
+        """What filters and indexes take, in memory or mapped."""
         return sum(part.front_bytes for run in self.runs for part in run.parts)
 
     @property

@@ -32,8 +32,8 @@ class OpenTimes:
 
     def timestamps_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return when the commits of these positions were made; they are relative, and none is before the first."""
-        _, fence = self._opened()
-        pages = np.searchsorted(fence, positions, side="right") - 1
+        _, index = self._opened()
+        pages = np.searchsorted(index, positions, side="right") - 1
         times = np.empty(len(positions), np.int64)
         numbers = np.unique(pages).tolist()
         for number, commits in zip(numbers, self._objects.each(self._page, numbers), strict=True):
