@@ -14,6 +14,7 @@ from oncelog.connect import Database
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk
 from oncelog.storage.memory import MemoryHome, MemoryStorage
+from tests.log.watched import WatchedStorage, orders, until
 
 LONG_S = 60.0
 
@@ -111,3 +112,28 @@ def test_where_a_segment_ends_is_noted_by_one_thread_at_a_time(monkeypatch: pyte
     writer.close()
     assert unguarded
     assert not any(unguarded)
+
+
+def test_threads_that_wait_do_not_wake_each_other() -> None:
+    """Each told the committer's threads whenever it woke, which woke the others: they burned CPU while they waited."""
+    storage = WatchedStorage(in_flight_max=3)
+    with Database(storage) as db, orders(db, block_records=1).writer() as writer:
+        writer.append(b"first")
+        committer = writer._committer
+        sleep, sleeps = committer._sleep, [0]
+
+        def counted(timeout_s: float | None) -> None:
+            sleeps[0] += 1
+            sleep(timeout_s)
+
+        committer._sleep = counted  # type: ignore[method-assign]
+        storage.hold()
+        with ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(writer.append, b"x", id=str(number), timeout_s=None) for number in range(8)]
+            until(lambda: committer._sleeping == 8)  # three of the committer's own threads are in storage
+            storage.wait_for_offers(4)
+            before = sleeps[0]
+            threading.Event().wait(0.2)  # in which each of them woke hundreds of times
+            assert sleeps[0] - before < 20
+            storage.let_go()
+            assert sorted(future.result(LONG_S).position or 0 for future in futures) == list(range(1, 9))

@@ -81,6 +81,7 @@ class Committer:
         self._pending_bytes = 0
         self._attempts = 0  # in vain, of the groups that are offered
         self._sleeping = 0
+        self._told_position = -1  # up to which the threads were told of what is pending
         self._threads: list[threading.Thread] = []
         self._leaving: OncelogError | None = None
         self._draining = 0
@@ -328,8 +329,17 @@ class Committer:
         if self._run.in_flight_max == 1 and not self.stalled and self._work_once():
             return
         if self.stalled or self._run.in_flight_max > 1 or self._interval_us > 0:
-            self.start_threads()
+            self._have_it_stored()
         self._sleep(None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6))
+
+    def _have_it_stored(self) -> None:
+        """Have the committer's own threads store what is pending; tell them once of all that is new.
+
+        A waiter that told them whenever it woke would wake the other waiters, and they would wake it.
+        """
+        if self._told_position != self.next_position or len(self._threads) < self._run.in_flight_max:
+            self._told_position = self.next_position
+            self.start_threads()
 
     def _sleep(self, timeout_s: float | None) -> None:
         self._sleeping += 1
