@@ -539,17 +539,31 @@ def test_keys_are_forgotten_past_a_message_that_cannot_be_read(db: Database, que
     place.close()
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_an_async_handler_that_wants_to_exit_fails_alone(queue: Queue, error: type[BaseException]) -> None:
-    """It would take the event loop with it, and all handlers in it."""
+@pytest.mark.parametrize("with_inbox", [False, True], ids=["bare", "inbox"])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_handler_that_wants_to_exit_has_failed(
+    queue: Queue, kind: str, error: type[BaseException], tmp_path: Path, *, with_inbox: bool
+) -> None:
+    """It fails alone, is told and counted, and spends one attempt: it was buried as if its time had run out, and an
+    event loop would have ended with all handlers in it.
+    """
     until, calls = Until(), []
 
-    async def handler(delivery: Delivery) -> None:
-        calls.append(delivery.value)
+    def handle(delivery: Delivery) -> None:
+        calls.append(delivery.last_error)
         if len(calls) == 1:
             raise error
 
+    async def handle_async(delivery: Delivery) -> None:
+        handle(delivery)
+
     queue.send(b"a")
-    with work(queue, handler, until) as worker:
+    use_inbox = with_inbox and kind == "sync"
+    inbox = Inbox(f"sqlite:///{tmp_path}/inbox.sqlite") if use_inbox else None
+    with work(queue, handle if kind == "sync" else handle_async, until, inbox=inbox) as worker:
         until.wait("done")
-    assert (calls, worker.counts()["done"]) == ([b"a", b"a"], 1)
+    assert (worker.counts()["failed"], worker.counts()["done"]) == (1, 1)
+    assert calls == [None, f"the handler ended in {error()!r}"]
+    if inbox is not None:
+        inbox.close()

@@ -242,9 +242,17 @@ class Worker:
         return True
 
     def _have(self, trying: _Trying) -> str:
-        """Have the effect."""
-        if self._loop is not None:
-            return asyncio.run_coroutine_threadsafe(self._have_async(trying), self._loop).result()
+        """Have the effect. A handler that ends in SystemExit and the like has failed, as with any other error."""
+        try:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(self._have_async(trying), self._loop).result()
+            return self._had(trying)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise _Ended(error) from error
+
+    def _had(self, trying: _Trying) -> str:
         if self._inbox is None:
             with trying:
                 self._handler(trying.delivery)
@@ -259,9 +267,10 @@ class Worker:
     async def _have_async(self, trying: _Trying) -> str:
         try:
             return await self._awaited(trying)
-        except (SystemExit, KeyboardInterrupt) as error:  # which would end the loop, and all that runs in it
-            message = f"the handler raised {error!r}"
-            raise RuntimeError(message) from error
+        except Exception:
+            raise
+        except BaseException as error:  # which would end the loop and all that runs in it, or just this task
+            raise _Ended(error) from error
 
     async def _awaited(self, trying: _Trying) -> str:
         if self._inbox is None:
@@ -280,7 +289,8 @@ class Worker:
 
     def _is_final(self, error: Exception) -> bool:
         final = self._inbox.final if self._inbox is not None else ()
-        return isinstance(error, (EffectFailed, IdConflict, *final))
+        raised = error.__cause__ if isinstance(error, _Ended) else error
+        return isinstance(raised, (EffectFailed, IdConflict, *final))
 
     def _ack(self, delivery: Delivery, word: str) -> None:
         rest_s = _REST_S
@@ -299,6 +309,8 @@ class Worker:
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
+        if isinstance(error, _Ended):
+            reason = str(error)
         try:
             delivery.nack(reason, retry=again)
         except (LeaseLost, Unavailable):
@@ -377,6 +389,13 @@ class Worker:
             self._counts[word] += 1
         if self._report is not None:
             self._report(word, about)
+
+
+class _Ended(Exception):
+    """A handler ended in what is no ``Exception``: SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the handler ended in {error!r}")
 
 
 class _Trying:
