@@ -9,7 +9,7 @@ from oncelog.errors import CorruptionError, InvalidArgument, WriterFenced
 from oncelog.format.block import HEADER_BYTES, read_extent
 from oncelog.storage.base import Chunk
 from oncelog.storage.bell import Bell
-from oncelog.storage.local.disk import Disk, close_quietly, explain
+from oncelog.storage.local.disk import Disk, Identity, close_quietly, explain
 from oncelog.storage.local.filler import ZeroFiller
 from oncelog.storage.local.lock import LocalClaim
 from oncelog.storage.local.published import Publisher
@@ -36,6 +36,7 @@ class LocalSegmentWriter:
         self._bell = bell
         self._filler = ZeroFiller(disk, path)
         self._descriptor: int | None = None
+        self._identity: Identity | None = None
         self._fenced = False
         self._count = 0
         self._end = 0
@@ -62,6 +63,7 @@ class LocalSegmentWriter:
     def start(self) -> None:
         """Make the file and its first zeros durable; raises ``OSError``."""
         self._descriptor = self._disk.open(self._path, create=True)
+        self._identity = self._disk.identity_of(self._descriptor)
         self._filler.prepare(self._descriptor, 0, 0)
         self._disk.sync(self._descriptor)
         self._disk.sync_directory(self._path.parent)
@@ -103,7 +105,17 @@ class LocalSegmentWriter:
         self._filler.prepare(descriptor, self._end, end)
         self._disk.write(descriptor, block, self._end)
         self._disk.sync(descriptor)
+        if self._disk.identity(self._path) != self._identity:
+            raise self._gone()
         self._publisher.publish(self._segment, end, entries)
+
+    def _gone(self) -> CorruptionError:
+        """Return what to say when the name leads elsewhere: what is written to an unlinked file is lost with it."""
+        message = (
+            f"{self._path}: was removed or replaced under its writer: this write is not stored, and what was "
+            "acknowledged before went with the file; put it back if it was moved, and open the log again"
+        )
+        return CorruptionError(message)
 
     def _reopen(self) -> int:
         """Return a new descriptor, after a failure, when the last block is found where it was."""
@@ -112,6 +124,7 @@ class LocalSegmentWriter:
             close_quietly(self._disk, descriptor)
             message = f"{self._path}: the block at offset {self._last_offset} was acknowledged and is no longer there"
             raise CorruptionError(message)
+        self._identity = self._disk.identity_of(descriptor)
         return descriptor
 
     def _recognised(self, head: bytes) -> int:
