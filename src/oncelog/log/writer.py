@@ -572,6 +572,7 @@ class Writer(Submitting):
                 return
             self._committer.leave(reason)
             self._committer.drain(deadline_us)
+            self._committer.wait_until_told(deadline_us)  # who closes finds every future answered
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.

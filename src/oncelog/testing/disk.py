@@ -149,6 +149,10 @@ class SimulatedDisk:
         with self._call("read", self._path(descriptor)):
             return self._descriptors[descriptor].file.content(offset, length)
 
+    def load(self, descriptor: int, length: int, offset: int) -> pa.Buffer:
+        """Read from the page cache."""
+        return pa.py_buffer(self.read(descriptor, length, offset))
+
     def size(self, descriptor: int) -> int:
         """Return a file's size in bytes."""
         with self._call("size", self._path(descriptor)):

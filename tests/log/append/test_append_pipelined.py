@@ -11,6 +11,8 @@ import pytest
 
 from oncelog import Unavailable
 from oncelog.connect import Database
+from oncelog.log.append import committer as committer_module
+from oncelog.log.append.futures import settle
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk
 from oncelog.storage.memory import MemoryHome, MemoryStorage
@@ -137,3 +139,27 @@ def test_threads_that_wait_do_not_wake_each_other() -> None:
             assert sleeps[0] - before < 20
             storage.let_go()
             assert sorted(future.result(LONG_S).position or 0 for future in futures) == list(range(1, 9))
+
+
+def test_who_closes_finds_every_future_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread answers them: a close that did not wait for it returned before they had their acks."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> None:
+        begun.set()
+        assert go_on.wait(LONG_S)
+        settle(*given)
+
+    with Database(WatchedStorage(in_flight_max=2)) as db:
+        writer = orders(db).writer()
+        writer.append(b"first")
+        monkeypatch.setattr(committer_module, "settle", slowly)
+        future = writer.submit(b"x")
+        assert begun.wait(LONG_S)
+        closing = threading.Thread(target=writer.close)
+        closing.start()
+        until(lambda: writer._committer._leaving is not None and writer._committer._sleeping)
+        assert closing.is_alive()
+        go_on.set()
+        closing.join(LONG_S)
+        assert future.done()

@@ -81,6 +81,7 @@ class Committer:
         self._pending_bytes = 0
         self._attempts = 0  # in vain, of the groups that are offered
         self._sleeping = 0
+        self._telling = 0  # threads that answer futures now
         self._told_position = -1  # up to which the threads were told of what is pending
         self._threads: list[threading.Thread] = []
         self._leaving: OncelogError | None = None
@@ -220,7 +221,7 @@ class Committer:
 
     def answer_crowds(self, crowds: Sequence[Crowd]) -> None:
         """Answer crowds whose records are stored, each at once."""
-        self._unlocked(lambda: settle(self.answered, list(map(_told, crowds))))
+        self._tell_futures(lambda: settle(self.answered, list(map(_told, crowds))))
 
     def _result(self, one: Waiting) -> Ack | OncelogError:
         try:
@@ -477,12 +478,12 @@ class Committer:
             try:
                 self.give_up(error)
             finally:  # nobody else would, and not before all is over: what is half noted must not be met
-                self._unlocked(lambda: self._answer_groups(answered))
+                self._tell_futures(lambda: self._answer_groups(answered))
         if answered:
             try:
-                self._unlocked(lambda: self._answer_groups(answered))
+                self._tell_futures(lambda: self._answer_groups(answered))
             except INTERRUPTS:
-                self._unlocked(lambda: self._answer_groups(answered))
+                self._tell_futures(lambda: self._answer_groups(answered))
                 raise
 
     def _append(self, group: Group) -> int:
@@ -505,6 +506,20 @@ class Committer:
             group.parts, group.block = [], None
         if self._sleeping:
             self.changed.notify_all()
+
+    def _tell_futures(self, settle: Callable[[], None]) -> None:
+        """Answer futures, and let ``wait_until_told`` know when that is done."""
+        self._telling += 1
+        try:
+            self._unlocked(settle)
+        finally:
+            self._telling -= 1
+            self._tell()
+
+    def wait_until_told(self, deadline_us: int | None) -> None:
+        """Return when the futures of all that is stored have their answers, or time runs out."""
+        while self._telling and not self._past(deadline_us):
+            self._sleep(None if deadline_us is None else (deadline_us - self._clock.elapsed_us()) / 1e6)
 
     def _answer_groups(self, groups: Sequence[Group]) -> None:
         told: list[Answers] = []

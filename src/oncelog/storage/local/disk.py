@@ -114,6 +114,10 @@ class Disk(Protocol):
         """Remove a name. The file lives as long as it is open or mapped."""
         ...
 
+    def load(self, descriptor: int, length: int, offset: int) -> pa.Buffer:
+        """Return the bytes from ``offset`` in memory of their own, fewer than ``length`` only at the file's end."""
+        ...
+
     def map(self, descriptor: int, length: int) -> pa.Buffer:
         """Return the first bytes of a file as memory that shows later writes, and outlives the descriptor."""
         ...
@@ -250,6 +254,14 @@ class RealDisk:
     def unlink(self, path: Path) -> None:
         """Remove a name."""
         path.unlink()
+
+    def load(self, descriptor: int, length: int, offset: int) -> pa.Buffer:
+        """Read into one buffer, which Arrow can cut without copying it again."""
+        data = pa.allocate_buffer(length)
+        view, have = memoryview(data), 0
+        while have < length and (got := os.preadv(descriptor, [view[have:]], offset + have)):
+            have += got
+        return data if have == length else data.slice(0, have)
 
     def map(self, descriptor: int, length: int) -> pa.Buffer:
         """Map the file; the mapping ends when nobody holds a buffer of it any more."""

@@ -274,7 +274,7 @@ class LocalHome:
         except FileNotFoundError:
             return
         try:
-            begun = whole_blocks(self._disk.map(descriptor, self._disk.size(descriptor)), path, segment).offsets
+            begun = whole_blocks(self._disk.load(descriptor, self._disk.size(descriptor), 0), path, segment).offsets
         finally:
             close_quietly(self._disk, descriptor)
         if begun:

@@ -32,7 +32,7 @@ def recover(
     except FileNotFoundError:
         return _tail(_EMPTY, 0), _EMPTY
     try:
-        content = disk.map(descriptor, disk.size(descriptor))
+        content = disk.load(descriptor, disk.size(descriptor), 0)
         whole = whole_blocks(content, path, segment)
         _check_nothing_is_lost(content, path, segment, whole, published_end)
         aside = torn / f"{segment:020d}-{whole.end}.bin"

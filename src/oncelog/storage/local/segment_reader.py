@@ -1,4 +1,8 @@
-"""Reading segments from files: mapped, cut into blocks, never copied."""
+"""Reading segments from files: loaded in one piece, cut into blocks, not copied again.
+
+Segments are not mapped: a mapped file that shrinks, or has a bad sector, kills its reader with SIGBUS. A read that
+fails is an error. What was loaded does not change either, whatever becomes of the file.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from oncelog.errors import CorruptionError, NotFound, OncelogError
-from oncelog.format.block import BlockHeader, CheckedBlocks, Scan, read_header, scan
+from oncelog.format.block import HEADER_BYTES, BlockHeader, CheckedBlocks, Scan, read_header, scan
 from oncelog.limits import MIB
 from oncelog.storage.local.disk import Disk, Identity, close_quietly, explain
 from oncelog.storage.local.objects import BLOCKS_SUFFIX, PUBLISHED, SEGMENTS
 from oncelog.storage.local.published import Published, boot_of, read_published
 from oncelog.storage.local.recovery import whole_blocks
 
-_MAPPED_MAX = 16
+_KNOWN_MAX = 16
 _INDEX_BYTES = 4 * MIB
 _BORDERS_MIN = 2
 
@@ -47,15 +51,15 @@ _NOTHING = _Visible(None, 0, None)
 class SegmentReader:
     """Reads the segments of one home. Safe to share between threads.
 
-    Files are mapped as long as they are among the last few that were read; which file a name stands for is looked up
-    every time, so that what was removed, or made anew, is never mistaken for what it was.
+    What is learnt of a file is kept as long as it is among the last few that were read; which file a name stands for is
+    looked up every time, so that what was removed, or made anew, is never mistaken for what it was.
     """
 
     def __init__(self, disk: Disk, home: Path) -> None:
         self._disk = disk
         self._home = home
         self._lock = threading.Lock()
-        self._mapped: OrderedDict[int, _Content] = OrderedDict()
+        self._known: OrderedDict[int, _Content] = OrderedDict()
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
         """Return whole blocks from ``cursor`` on, and the cursor behind them."""
@@ -78,8 +82,8 @@ class SegmentReader:
     def learn(self, segment: int, whole: Scan) -> None:
         """Take over what was found out about a segment from its beginning on, bodies checked. It saves time only."""
         with contextlib.suppress(OncelogError):
-            content = self._map(segment, whole.end) if whole.offsets else None
-            if content is not None and content.buffer.size >= whole.end:
+            content = self._find(segment, whole.end) if whole.offsets else None
+            if content is not None and content.size >= whole.end:
                 content.learn(whole)
 
     def published(self) -> Published | None:
@@ -88,23 +92,23 @@ class SegmentReader:
         return slots[-1] if slots else None
 
     def forget(self, segment: int | None = None) -> None:
-        """Let go of a segment's file, or of all. Buffers that were returned keep theirs."""
+        """Forget what was learnt of a segment's file, or of all. Buffers that were returned keep theirs."""
         with self._lock:
             if segment is None:
-                self._mapped.clear()
+                self._known.clear()
             else:
-                self._mapped.pop(segment, None)
+                self._known.pop(segment, None)
 
     def _visible(self, segment: int, end: int | None) -> _Visible:
         """Return a segment's content and how far it may be read."""
         if end is None:
             return self._visible_open(segment)
-        content = self._map(segment, end) if end else None
+        content = self._find(segment, end) if end else None
         if end and content is None:
             message = f"{segment_path(self._home, segment)}: the segment is gone"
             raise NotFound(message)
-        if content is not None and content.buffer.size < end:
-            message = f"{content.path}: {content.buffer.size} bytes, {end} were written: restore it from a copy"
+        if content is not None and content.size < end:
+            message = f"{content.path}: {content.size} bytes, {end} were written: restore it from a copy"
             raise CorruptionError(message)
         return _Visible(content, end, None)
 
@@ -118,12 +122,12 @@ class SegmentReader:
             if own or furthest.segment < segment:
                 return self._visible_published(own[-1]) if own else _NOTHING
         # Its writer has gone on, or the machine was started since: all that is whole in the file is on disk, for good.
-        content = self._map(segment, None)
+        content = self._find(segment, None)
         return _Visible(content, *content.whole()) if content is not None else _NOTHING
 
     def _visible_published(self, slot: Published) -> _Visible:
-        content = self._map(slot.segment, slot.end) if slot.end else None
-        if content is None or content.buffer.size < slot.end:
+        content = self._find(slot.segment, slot.end) if slot.end else None
+        if content is None or content.size < slot.end:
             return _NOTHING
         return _Visible(content, slot.end, slot.entries)
 
@@ -134,42 +138,41 @@ class SegmentReader:
         except OSError as error:
             raise explain(error, path) from error
 
-    def _map(self, segment: int, needed_bytes: int | None) -> _Content | None:
-        """Return a segment's file, mapped at least that far if it goes that far; ``None``: to its end."""
+    def _find(self, segment: int, needed_bytes: int | None) -> _Content | None:
+        """Return a segment's file, which goes at least that far if it does at all; ``None``: to its end."""
         path = segment_path(self._home, segment)
         try:
             identity = self._disk.identity(path)
             with self._lock:
-                known = self._mapped.get(segment)
+                known = self._known.get(segment)
                 if known is not None and known.identity == identity:
-                    self._mapped.move_to_end(segment)
+                    self._known.move_to_end(segment)
                 else:
                     known = None
-            if known is not None and needed_bytes is not None and known.buffer.size >= needed_bytes:
+            if known is not None and needed_bytes is not None and known.size >= needed_bytes:
                 return known
-            return self._map_anew(path, segment, known) if identity is not None else None
+            return self._find_anew(path, segment, known) if identity is not None else None
         except FileNotFoundError:
             return None
         except OSError as error:
             raise explain(error, path) from error
 
-    def _map_anew(self, path: Path, segment: int, known: _Content | None) -> _Content:
+    def _find_anew(self, path: Path, segment: int, known: _Content | None) -> _Content:
         descriptor = self._disk.open_to_read(path)
         try:
-            size = self._disk.size(descriptor)
-            if known is not None and known.buffer.size == size:
-                return known
-            mapped = _Content(path, segment, self._disk.identity_of(descriptor), self._disk.map(descriptor, size))
-            if known is not None and known.identity == mapped.identity:
-                known.tell(mapped)
+            identity, size = self._disk.identity_of(descriptor), self._disk.size(descriptor)
         finally:
             close_quietly(self._disk, descriptor)
+        if known is not None and known.identity == identity:
+            known.size = size
+            return known
+        found = _Content(self._disk, path, segment, identity, size)
         with self._lock:
-            self._mapped[segment] = mapped
-            self._mapped.move_to_end(segment)
-            while len(self._mapped) > _MAPPED_MAX:
-                self._mapped.popitem(last=False)
-        return mapped
+            self._known[segment] = found
+            self._known.move_to_end(segment)
+            while len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+        return found
 
 
 class _Blocks(CheckedBlocks):
@@ -184,12 +187,13 @@ class _Blocks(CheckedBlocks):
 
 
 class _Content:
-    """A segment's file in memory, with what was learnt about it. Below a visible end nothing in it changes."""
+    """A segment's file, and what was learnt about it. Below a visible end nothing in it changes."""
 
-    def __init__(self, path: Path, segment: int, identity: Identity, buffer: pa.Buffer) -> None:
+    def __init__(self, disk: Disk, path: Path, segment: int, identity: Identity, size: int) -> None:
         self.path = path
         self.identity = identity
-        self.buffer = buffer
+        self.size = size
+        self._disk = disk
         self._segment = segment
         self._lock = threading.Lock()
         self._whole = (0, 0, 0)
@@ -208,13 +212,6 @@ class _Content:
             self._indexed_end = whole.end
             self._indexed_entries = whole.first_entries[-1] + whole.counts[-1]
 
-    def tell(self, other: _Content) -> None:
-        """Hand on what is known of the file to one that maps more of it."""
-        with self._lock:
-            other._whole, other._checked, other._sound = self._whole, self._checked, self._sound
-            other._offsets, other._first_entries = list(self._offsets), list(self._first_entries)
-            other._indexed_end, other._indexed_entries = self._indexed_end, self._indexed_entries
-
     def blocks(self, cursor: int, end: int, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
         """Return the blocks from ``cursor`` on that fit into the limit, or one that does not, each checked once.
 
@@ -224,19 +221,45 @@ class _Content:
         checked = first <= cursor < last
         limit = min(end, cursor + limit_bytes, last if checked else end)
         borders = self._known_borders(cursor, limit) if checked else []
-        if len(borders) < _BORDERS_MIN:
-            header = self._header(cursor, end)
-            limit = min(end, max(limit, cursor + header.size_bytes))
-            found = scan(self.buffer, cursor, limit, previous=None, bodies=not checked)
+        if len(borders) >= _BORDERS_MIN:
+            data = self._load(cursor, borders[-1])
+        else:
+            data = self._load_blocks(cursor, limit, end)
+            found = scan(data, previous=None, bodies=not checked)
             if not found.offsets:
-                return [self.buffer.slice(cursor, header.size_bytes)], cursor + header.size_bytes
-            self._note_checked(cursor, found.end)
-            borders = [*found.offsets, found.end]
-        cut = self.buffer.slice
-        blocks = _Blocks(cut(begin, behind - begin) for begin, behind in pairwise(borders))
+                size_bytes = self._header(data, cursor, end).size_bytes
+                return [data.slice(0, size_bytes)], cursor + size_bytes
+            self._note_checked(cursor, cursor + found.end)
+            borders = [cursor + offset for offset in (*found.offsets, found.end)]
+        blocks = _Blocks(data.slice(begin - cursor, behind - begin) for begin, behind in pairwise(borders))
         blocks.content, blocks.span = self, (cursor, borders[-1])
         blocks.sound = self._sound[0] <= cursor and borders[-1] <= self._sound[1]
         return blocks, borders[-1]
+
+    def _load(self, begin: int, end: int) -> pa.Buffer:
+        """Return a stretch of the file, all of it."""
+        try:
+            descriptor = self._disk.open_to_read(self.path)
+            try:
+                same = self._disk.identity_of(descriptor) == self.identity
+                data = self._disk.load(descriptor, end - begin, begin) if same else None
+            finally:
+                close_quietly(self._disk, descriptor)
+        except OSError as error:
+            raise explain(error, self.path) from error
+        if data is None:
+            message = f"{self.path}: the segment is gone"
+            raise NotFound(message)
+        if data.size < end - begin:
+            message = f"{self.path}: ends at {begin + data.size}, {end} bytes were written: restore it from a copy"
+            raise CorruptionError(message)
+        return data
+
+    def _load_blocks(self, cursor: int, limit: int, end: int) -> pa.Buffer:
+        """Return the file from a block on, up to ``limit``, or to the end of that block if that is further."""
+        data = self._load(cursor, min(end, max(limit, cursor + HEADER_BYTES)))
+        size_bytes = self._header(data, cursor, end).size_bytes
+        return data if data.size >= size_bytes else self._load(cursor, cursor + size_bytes)
 
     def _known_borders(self, cursor: int, limit: int) -> list[int]:
         """Return where blocks from ``cursor`` on begin and, last, end, if the index knows."""
@@ -272,29 +295,36 @@ class _Content:
     def whole(self) -> tuple[int, int]:
         """Return how far the file holds whole blocks, each checked once, and how many entries they have."""
         with self._lock:
-            offset, entries, previous = self._whole
-            found = whole_blocks(
-                self.buffer, self.path, self._segment, offset=offset, entries=entries, previous=previous
-            )
-            if found.offsets:
-                self._whole = (found.end, found.first_entries[-1] + found.counts[-1], found.checksum)
+            while self._whole_further():
+                pass
             return self._whole[0], self._whole[1]
+
+    def _whole_further(self) -> bool:
+        """Look at the next blocks; tell whether there were some, and there may be more. The lock is held."""
+        offset, entries, previous = self._whole
+        if self.size - offset < HEADER_BYTES or not self._load(offset, offset + HEADER_BYTES).to_pybytes().strip(b"\0"):
+            return False
+        data = self._load(offset, min(self.size, offset + _INDEX_BYTES))
+        found = whole_blocks(data, self.path, self._segment, entries=entries, previous=previous)
+        if not found.offsets and data.size < self.size - offset:  # it may be longer than what was loaded
+            data = self._load(offset, self.size)
+            found = whole_blocks(data, self.path, self._segment, entries=entries, previous=previous)
+        if found.offsets:
+            self._whole = (offset + found.end, found.first_entries[-1] + found.counts[-1], found.checksum)
+        return bool(found.offsets)
 
     def _index_further(self, end: int) -> None:
         cursor = self._indexed_end
-        header = self._header(cursor, end)
-        found = scan(
-            self.buffer, cursor, min(end, max(cursor + _INDEX_BYTES, cursor + header.size_bytes)), previous=None
-        )
-        self._offsets.extend(found.offsets)
+        found = scan(self._load_blocks(cursor, min(end, cursor + _INDEX_BYTES), end), previous=None)
+        self._offsets.extend(cursor + offset for offset in found.offsets)
         self._first_entries.extend(found.first_entries)
-        self._indexed_end = found.end
+        self._indexed_end = cursor + found.end
         self._indexed_entries = found.first_entries[-1] + found.counts[-1]
 
-    def _header(self, cursor: int, end: int) -> BlockHeader:
-        """Return the header of the block at ``cursor``, which lies below ``end``."""
+    def _header(self, data: pa.Buffer, cursor: int, end: int) -> BlockHeader:
+        """Return the header of the block at ``cursor``, with which ``data`` begins, and which lies below ``end``."""
         try:
-            header = read_header(self.buffer, cursor)
+            header = read_header(data, 0)
         except CorruptionError as error:
             raise self._damaged(cursor, "its header's checksum does not match") from error
         if header is None or header.segment != self._segment:
