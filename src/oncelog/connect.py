@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -65,10 +65,14 @@ class Database(Handle):
         self._policies = Policies(storage)
         self._streams: dict[str, Streams] = {}
         self._lender: Lender | None = None
+        self._let_go: Callable[[str], None] = lambda _: None
 
-    def lend_writers(self, lender: Lender) -> None:
-        """Have streams and queues of this database borrow the writers of their logs, and open none of their own."""
-        self._lender = lender
+    def lend_writers(self, lender: Lender, let_go: Callable[[str], None]) -> None:
+        """Have streams and queues of this database borrow the writers of their logs, and open none of their own.
+
+        ``let_go`` is called with the name of a log that is about to be deleted: its writer must be closed then.
+        """
+        self._lender, self._let_go = lender, let_go
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
@@ -258,6 +262,7 @@ class Database(Handle):
             message = f"{name!r} is a part of the log it conflicts with: delete that"
             raise InvalidArgument(message)
         home = self._storage.home(key)
+        self._let_go(name)
         try:
             log = open_log(name, home, self._clock, None, create=False)
             held = not home.exclusive and log.info().open_segment is not None

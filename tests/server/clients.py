@@ -71,8 +71,7 @@ def error_of(error: grpc.RpcError) -> Exception:
         if name == failures.TRAILER:
             found: OncelogError = failures.from_trailer(value)
             return found
-    found_none: Exception = error
-    return found_none
+    return error  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

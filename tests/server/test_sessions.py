@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,29 +12,6 @@ from oncelog.errors import InvalidArgument, LogBusy, Unavailable, WriterFenced
 from oncelog.server.sessions import KEPT_MAX
 from tests.server.clients import Wire, WriteSession, record
 from tests.servers import Serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """Yield one server for the tests of this module."""
-    serving = Serving(tmp_path_factory.mktemp("sessions").as_uri())
-    yield serving
-    serving.end()
-
-
-@pytest.fixture
-def wire(server: Serving) -> Iterator[Wire]:
-    """Yield a client."""
-    with Wire(server.grpc) as client:
-        yield client
-
-
-@pytest.fixture
-def log(wire: Wire) -> str:
-    """Return the name of a new log."""
-    name = f"log-{os.urandom(8).hex()}"
-    wire.call("Database.Create", name=name, kind="log", create=True)
-    return name
 
 
 def _values(wire: Wire, log: str) -> list[bytes]:

@@ -73,7 +73,12 @@ def _check_still(transaction: Transaction, name: str, row: statements.QueueRow) 
 
 
 def _close(log: Log, topic: str, part: int, database: StateDatabase) -> None:
-    """Take a log from who writes it, or did in a bucket, where nobody's death closes it."""
+    """Take a log from who writes it, or did in a bucket, where nobody's death closes it.
+
+    A writer that is lent is closed by its holder when the log is deleted.
+    """
+    if log.is_lent:
+        return
     with database.writing(durable=False) as transaction:
         gate.want(transaction, topic, part, _SESSION, transaction.now_us() + round(_WAIT_S * 1e6))
     log.writer(wait_s=_WAIT_S).close()

@@ -106,7 +106,7 @@ class Server:
         self._turns: dict[str, Turns] = {}
         self._wakers: dict[str, set[asyncio.Event]] = {}
         self._tidying: asyncio.Task[None] | None = None
-        database.lend_writers(self.seats.lender)
+        database.lend_writers(self.seats.lender, lambda name: self.seats.leave(name, LEAVE_S))
 
     # Serving.
 
@@ -147,21 +147,12 @@ class Server:
 
     async def delete_log(self, name: str) -> None:
         """Let a log go here, and delete it. ``LogBusy`` if another process holds it."""
-        await self.write(lambda: self._delete(name))
-
-    def _delete(self, name: str) -> None:
-        self.seats.leave(name, LEAVE_S)
-        self.database.delete(name)
+        await self.write(lambda: self.database.delete(name), name)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> None:
         """Let the logs of a queue and of its dead letters go here, and delete them."""
-        await self.write(lambda: self._delete_queue(name, force=force))
-
-    def _delete_queue(self, name: str, *, force: bool) -> None:
-        for seat in self.seats.all():
-            if seat.name.startswith((f"queue/{name}/", f"queue/dlq.{name}/")):
-                self.seats.leave(seat.name, LEAVE_S)
-        self.database.delete_queue(name, force=force, state=self.settings.queue_state)
+        state = self.settings.queue_state
+        await self.write(lambda: self.database.delete_queue(name, force=force, state=state), name)
 
     async def read(self, work: Callable[[], _T]) -> _T:
         """Run a function that reads, in a thread."""
