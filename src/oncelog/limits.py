@@ -98,14 +98,20 @@ INBOX_STORY_EVENTS_MAX = 100
 HTTP_BODY_BYTES_MAX = 16 * MIB
 """The body of an HTTP request that is read as a whole. NDJSON with an id on every line may be longer."""
 
+HTTP_BODIES_BYTES_MAX = 128 * MIB
+"""All bodies of HTTP requests that are held at once; over it a request waits, and after 5 s gets a 503."""
+
 HTTP_LINE_BYTES_MAX = 24 * MIB
 """One line of NDJSON: a value of the greatest size, in base64, with its labels."""
 
 HTTP_HEAD_BYTES_MAX = 64 * KIB
 """The request line and the headers of an HTTP request."""
 
+HTTP_HEAD_S_MAX = 15.0
+"""How long the server waits for the head of a request, from its first byte or from the connection's begin."""
+
 HTTP_BODY_S_MAX = 30.0
-"""How long the server waits for the next part of a body."""
+"""How long a body may take; more for a large one, by 8 KiB a second."""
 
 HTTP_READ_RECORDS_MAX = 10_000
 """Records that one GET returns; `limit` may say fewer."""

@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oncelog.cli.commands import doctor, inbox, jobs, log, pipeline, producer, queue, serve, sql, stream, token, worker
+from oncelog.cli.commands import (
+    doctor,
+    inbox,
+    jobs,
+    log,
+    pipeline,
+    producer,
+    queue,
+    serve,
+    sql,
+    stream,
+    token,
+    top,
+    worker,
+)
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -56,6 +70,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(token.app, name="token")
 worker.add_to(app)
 serve.add_to(app)
+top.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

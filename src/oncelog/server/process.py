@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -21,7 +22,9 @@ from oncelog.server import folder_lock, systemd
 from oncelog.server import settings as settings_module
 from oncelog.server.crew import Crew
 from oncelog.server.http import app as http_app
+from oncelog.server.http.protocol import Protocol
 from oncelog.server.rpc import services
+from oncelog.server.security.setup import Tls
 from oncelog.server.server import Server
 from oncelog.server.settings import ServeSettings
 from oncelog.wire.frames import MESSAGE_BYTES_MAX
@@ -56,9 +59,10 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
     opening = Crew("open", 1)
     database = await opening.run(lambda: connect(settings.url, options=settings.options or None))
     server = Server(database, settings)
+    app = http_app.build(server)  # first: it says who may call, of gRPC too
     with _http_socket(settings.http) as http_socket:
-        grpc_server, grpc_port = await _grpc(server, settings)
-        http_server = _Uvicorn(_http_config(server))
+        grpc_server, grpc_port = await _grpc(server, settings, app.security.tls)
+        http_server = _Uvicorn(_http_config(app))
         serving = asyncio.create_task(http_server.serve([http_socket]))
         server.start()
         host, _ = settings_module.address(settings.grpc)
@@ -100,7 +104,7 @@ async def _close(crew: Crew, database: Database) -> None:
 # gRPC.
 
 
-async def _grpc(server: Server, settings: ServeSettings) -> tuple[Any, int]:
+async def _grpc(server: Server, settings: ServeSettings, tls: Tls | None) -> tuple[Any, int]:
     """Start the gRPC server; return it and its port."""
     made = grpc.aio.server(options=_grpc_options(settings))
     checking = health.aio.HealthServicer()
@@ -108,7 +112,7 @@ async def _grpc(server: Server, settings: ServeSettings) -> tuple[Any, int]:
     for handlers in services.all_handlers(server):
         made.add_generic_rpc_handlers((handlers,))
     try:
-        port = made.add_insecure_port(settings.grpc)
+        port = _listen(made, settings.grpc, tls)
     except RuntimeError as error:
         message = f"gRPC cannot listen on {settings.grpc}: {error}"
         raise Unavailable(message) from error
@@ -116,6 +120,14 @@ async def _grpc(server: Server, settings: ServeSettings) -> tuple[Any, int]:
     await checking.set("", health_pb2.HealthCheckResponse.SERVING)
     server.on_drain.append(checking.enter_graceful_shutdown)
     return made, port
+
+
+def _listen(made: Any, where: str, tls: Tls | None) -> int:
+    """Have gRPC listen, with TLS where there are certificates; return its port."""
+    if tls is None:
+        return int(made.add_insecure_port(where))
+    credentials = grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.client_ca, tls.client_ca is not None)
+    return int(made.add_secure_port(where, credentials))
 
 
 def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:
@@ -149,10 +161,17 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _http_config(server: Server) -> uvicorn.Config:
+def _http_config(app: http_app.App) -> uvicorn.Config:
+    settings = app.server.settings
     return uvicorn.Config(
-        http_app.build(server),
-        http="httptools",
+        app,
+        http=Protocol,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        ssl_ca_certs=settings.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
+        timeout_keep_alive=60,
+        backlog=2048,
         ws="none",
         lifespan="off",
         log_config=None,

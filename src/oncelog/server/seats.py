@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oncelog.clock import Clock
-from oncelog.errors import AppendErrors, OncelogError, Unavailable, WriterFenced
+from oncelog.errors import AppendErrors, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES
 from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S, Writer
@@ -204,7 +204,7 @@ class Seat:
         except BaseException as error:
             with self._changed:
                 self._opening = False
-                if isinstance(error, OncelogError):
+                if isinstance(error, OncelogError) and not isinstance(error, NotFound):  # it may be made at any time
                     self._failure = (self._clock.elapsed_us(), error)
                 self._changed.notify_all()
             raise

@@ -208,6 +208,7 @@ class Server:
         """Take nothing new: the server is not ready any more, and streams tell their clients."""
         self.ready = False
         self.draining.set()
+        self.tails.wake()
         for event in self.told:
             event.set()
         if self._tidying is not None:

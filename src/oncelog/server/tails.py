@@ -139,7 +139,7 @@ class _Hub:
             self.error = error
             if not self.started.done():
                 self.started.set_result(None)
-            self._tell()
+            self.tell()
         finally:
             if self._tail is not None:
                 self._server.readers.post(self._tail.close)
@@ -179,7 +179,7 @@ class _Hub:
         if self._bytes > 2 * HUB_BYTES or len(self._recent) > 2 * HUB_PIECES:
             self._let_go()
         if found:
-            self._tell()
+            self.tell()
         return bool(found)
 
     def _let_go(self) -> None:
@@ -192,7 +192,8 @@ class _Hub:
         del self._recent[: len(self._recent) - kept]
         self._bytes, self.since = kept_bytes, self._recent[0].first
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Wake those who wait."""
         changed, self._changed = self._changed, self._server.loop.create_future()
         changed.set_result(None)
 
@@ -223,6 +224,11 @@ class Tails:
         """Return how many follow a log."""
         hub = self._hubs.get(name)
         return 0 if hub is None else hub.followers
+
+    def wake(self) -> None:
+        """Wake all followers, when the server drains: they end."""
+        for hub in self._hubs.values():
+            hub.tell()
 
     async def read(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,9 +12,17 @@ if TYPE_CHECKING:
 
 _LATENCIES_KEPT = 1024
 
+COMMIT_EDGES_US = (
+    *(250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000),
+    *(100_000, 250_000, 1_000_000, 5_000_000, 30_000_000),
+)
+"""Commits are counted by how long they took: up to each of these, and longer."""
+
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one writer has done since it was opened. Latencies are of the last commits."""
+    """What one writer has done since it was opened. Percentiles are of the last commits; ``commit_s`` is the time of
+    all commits together, ``commits_by_time`` counts them between ``COMMIT_EDGES_US``.
+    """
 
     attempts: int = 0
     stored: int = 0
@@ -31,6 +40,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     producers_evicted: int = 0
     commit_ms_p50: float = 0.0
     commit_ms_p99: float = 0.0
+    commit_s: float = 0.0
+    commits_by_time: tuple[int, ...] = ()
 
 
 class Counters:
@@ -43,11 +54,15 @@ class Counters:
         self.producers = self.producers_expired = self.producers_evicted = 0
         self.last_failure = ""
         self._latencies_us = [0] * _LATENCIES_KEPT
+        self._all_us = 0
+        self._by_time = [0] * (len(COMMIT_EDGES_US) + 1)
 
     def committed(self, group: Group, latency_us: int) -> None:
         """Count a block that was stored."""
         assert group.block is not None
         self._latencies_us[self.commits % _LATENCIES_KEPT] = latency_us
+        self._all_us += latency_us
+        self._by_time[bisect_left(COMMIT_EDGES_US, latency_us)] += 1
         self.commits += 1
         self.stored += group.count
         self.bytes_written += group.block.size_bytes
@@ -65,6 +80,8 @@ class Counters:
             **values,
             commit_ms_p50=_percentile_ms(latencies, 0.50),
             commit_ms_p99=_percentile_ms(latencies, 0.99),
+            commit_s=self._all_us / 1e6,
+            commits_by_time=tuple(self._by_time),
         )
 
 

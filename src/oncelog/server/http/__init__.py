@@ -1,1 +1,1 @@
-"""The HTTP side: for people, curl, webhooks and browsers."""
+"""The HTTP face of a server: for curl, webhooks, browsers and every language."""

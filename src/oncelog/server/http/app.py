@@ -1,22 +1,266 @@
-"""The HTTP application of a server."""
+"""The ASGI application: from a request to its route, its caller, its answer."""
 
 from __future__ import annotations
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
 
-from oncelog.server.server import Server
+import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from oncelog import limits
+from oncelog.errors import NotAuthenticated, OncelogError
+from oncelog.server.budget import Budget
+from oncelog.server.http import forms, guard, openapi, paths, problem, routes
+from oncelog.server.http.bodies import Body, Gone
+from oncelog.server.http.call import Call, headers_of, query_of
+from oncelog.server.http.hooks import Hooks
+from oncelog.server.http.problem import Refused
+from oncelog.server.http.routes import Route
+from oncelog.server.security import authorize, grpc_guard, sessions, setup
+from oncelog.server.security.audit import TIMEOUT_S as AUDIT_S
+from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.authorize import Authorizer, Credentials, Principal
+from oncelog.server.security.sessions import Sessions
+from oncelog.server.security.setup import Security
+from oncelog.server.watch import tracing
+from oncelog.server.watch.server_metrics import ServerMetrics
+from oncelog.types import Record
+
+if TYPE_CHECKING:
+    from oncelog.server.server import Server
+
+CONSOLE = "console"
+"""The first part of the paths that belong to the console."""
+
+_TOLD_MAX = 10_000
+_ACT_BYTES_MAX = limits.MIB
+_access = logging.getLogger("oncelog.server.access")
 
 
-def build(server: Server) -> Starlette:
-    """Return the application that serves HTTP for a server."""
+class App:
+    """All that HTTP calls share. ``console`` is an ASGI application for ``/console/…``, once there is one."""
 
-    async def live(_: Request) -> PlainTextResponse:
-        return PlainTextResponse("live\n")
+    def __init__(self, server: Server, security: Security, audit: Audit, metrics: ServerMetrics) -> None:
+        self.server = server
+        self.security = security
+        self.authorizer: Authorizer = security.authorizer
+        self.origins = frozenset(security.settings.origins)
+        self.loopback = security.loopback
+        self.sessions: Sessions = security.sessions
+        self.audit = audit
+        self.metrics = metrics
+        self.hooks = Hooks(server.settings.hooks)
+        self.bodies = Budget(limits.HTTP_BODIES_BYTES_MAX, "the HTTP port of this server")
+        self.document = openapi.document_bytes()
+        self.console: ASGIApp | None = None
+        self._told: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        metrics.watch(self)
 
-    async def ready(_: Request) -> PlainTextResponse:
-        return PlainTextResponse("ready\n") if server.ready else PlainTextResponse("not ready\n", 503)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        if self.console is not None and paths.split(scope["raw_path"])[:1] == (CONSOLE,):
+            await self.console(scope, receive, send)
+            return
+        began_us = self.server.clock.elapsed_us()
+        body = Body(receive, _header(scope, b"content-length"), self.bodies, self.server.clock)
+        seen = _Seen()
+        try:
+            with tracing.span(scope) as span:
+                response = await self._response(scope, body, seen)
+                tracing.settle(span, seen.route, response.status_code)
+                await self._send(response, body, scope, receive, send)
+        except Gone:
+            seen.status = 499
+        finally:
+            body.close()
+            self._note(scope, seen, (self.server.clock.elapsed_us() - began_us) / 1e6)
 
-    return Starlette(routes=[Route("/livez", live), Route("/readyz", ready)])
+    async def _response(self, scope: Scope, body: Body, seen: _Seen) -> Response:
+        """Return the answer: every error is one, a bug too."""
+        writes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        try:
+            headers = headers_of(scope["headers"])
+            seen.headers = headers
+            response = await self._routed(scope, headers, body, seen)
+        except Gone:
+            raise
+        except OncelogError as error:
+            response = problem.response(error, writes=writes)
+        except Exception as error:  # noqa: BLE001 (a client never sees a traceback)
+            response = problem.unexpected(error, writes=writes)
+        response.headers.update(guard.cors(seen.headers, self.origins))
+        seen.status = response.status_code
+        return response
+
+    async def _routed(self, scope: Scope, headers: dict[str, str], body: Body, seen: _Seen) -> Response:
+        if "transfer-encoding" in headers and "content-length" in headers:
+            message = "Content-Length and Transfer-Encoding: send one of them"
+            raise Refused(400, message, headers={"connection": "close"})
+        if scope["method"] == "OPTIONS" and (allowed := guard.preflight(headers, self.origins)) is not None:
+            return Response(None, 204, allowed)
+        found = routes.find(scope["method"], paths.split(scope["raw_path"]))
+        if isinstance(found, list):
+            raise _no_route(scope["method"], found)
+        route, raw_names = found
+        seen.route = route.template.text
+        peer = _peer(scope)
+        principal = self._admitted(scope, headers, route, peer)
+        query = query_of(scope["query_string"], route.query)
+        call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, peer)
+        await self._judge(call)
+        return await route.does(call)
+
+    def _admitted(self, scope: Scope, headers: Mapping[str, str], route: Route, peer: str) -> Principal:
+        """Return who calls. A request that a foreign page may have sent is refused before anything is looked at."""
+        ambient = "authorization" not in headers
+        if route.verb is not None or not route.writes:  # a webhook has a signature, and comes from anywhere
+            loopback = self.loopback and self.authorizer.is_open
+            guard.check(headers, scheme=scope["scheme"], origins=self.origins, ambient=ambient, loopback=loopback)
+        if route.verb is None:
+            return authorize.NOBODY
+        return self.principal(headers, peer, scope.get("oncelog_sans", ()), writes=route.writes)
+
+    def principal(
+        self, headers: Mapping[str, str], peer: str, sans: tuple[str, ...], *, writes: bool = False
+    ) -> Principal:
+        """Return who calls: by a token, a certificate, or the session of the console."""
+        authorization = headers.get("authorization")
+        if authorization is None and not self.authorizer.is_open and (cookie := _cookie(headers)) is not None:
+            return self.of_session(cookie, headers.get(sessions.CSRF_HEADER), writes=writes)
+        return self.authorizer.principal(Credentials(authorization, sans, peer))
+
+    def of_session(self, cookie: str, csrf: str | None, *, writes: bool) -> Principal:
+        """Return whose session a cookie is of; a call that writes needs the session's token against forgery, too."""
+        session = self.sessions.read(cookie)
+        found = self.authorizer.with_digest(session.digest) if session is not None else None
+        if session is None or found is None:
+            message = "the session is over: log in again"
+            raise NotAuthenticated(message)
+        if writes:
+            self.sessions.check_csrf(session, csrf)
+        return found
+
+    async def _judge(self, call: Call) -> None:
+        """Raise unless the caller may do this; write admin verbs to the audit log before they are done."""
+        route = call.route
+        if route.verb is None or route.kind == "server":
+            return
+        name = call.names[route.subject] if route.subject != "body" and route.subject is not None else None
+        if name is None:
+            name = _named(await call.body.whole(_ACT_BYTES_MAX))
+        authorize.check(call.principal, route.verb, route.kind, name, making=route.making)
+        if route.audited:
+            details = _details(await call.body.whole(_ACT_BYTES_MAX))
+            act = Act(act=route.name, kind=route.kind, name=name, details=details)
+            await self.audit.note(call.principal, call.peer, act)
+
+    async def _send(self, response: Response, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer. One that does not wait for the whole body ends the connection: the rest is no request.
+
+        The connection is not closed at once: TCP would reset it, and a client that still sends would lose the answer.
+        """
+        if body.complete or body.expects_nothing or response.status_code < 400:  # noqa: PLR2004
+            await response(scope, receive, send)
+            return
+        response.headers["connection"] = "close"
+
+        async def held(message: Message) -> None:
+            last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send({**message, "more_body": True} if last else message)
+
+        await response(scope, receive, held)
+        await body.discard()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _note(self, scope: Scope, seen: _Seen, took_s: float) -> None:
+        self.metrics.calls.observe("http", f"{scope['method']} {seen.route}", str(seen.status), took_s)
+        if _access.isEnabledFor(logging.DEBUG):
+            fields = {"method": scope["method"], "route": seen.route, "status": seen.status, "took_s": took_s}
+            _access.debug("request", extra=fields)
+
+    def was_told(self, peer: str, log_id: str, position: int) -> bool:
+        """Tell whether this client was told before that what it asks for is gone; it is from now on."""
+        key = (peer.rpartition(":")[0], log_id, position)
+        if key in self._told:
+            del self._told[key]
+            return True
+        self._told[key] = None
+        if len(self._told) > _TOLD_MAX:
+            self._told.popitem(last=False)
+        return False
+
+
+class _Seen:
+    """What is known of a request so far."""
+
+    route = "unknown"
+    status = 0
+    headers: Mapping[str, str] = {}
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""
+
+
+def _cookie(headers: Mapping[str, str]) -> str | None:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(sessions.COOKIE)
+    except CookieError:
+        return None
+    return found.value if found is not None else None
+
+
+def _no_route(method: str, allowed: list[str]) -> Refused:
+    if not allowed:
+        return Refused(404, "there is nothing at this path: see /openapi.json")
+    listed = ", ".join(sorted(set(allowed)))
+    return Refused(405, f"{method[:20]} is not known here: use {listed}", headers={"allow": listed})
+
+
+def _named(data: bytes) -> str:
+    """Return the name in a body, before anything else of it is looked at."""
+    return forms.decode(data or b"{}", _Named).name
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+def _details(data: bytes) -> dict[str, Any]:
+    """Return what an admin verb was asked with; what is no JSON is refused here, and not written down."""
+    found = forms.decode(data or b"{}", dict[str, Any])
+    return {name: part for name, part in found.items() if name != "name"}
+
+
+def build(server: Server) -> App:
+    """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
+    security = setup.load(server.settings, server.clock)
+    server.guard = grpc_guard.guard(security.authorizer)
+    return App(server, security, Audit(_auditing(server)), ServerMetrics(server))
+
+
+def _auditing(server: Server) -> Callable[[str, Record], Awaitable[object]]:
+    """Return what appends to the audit log, which is made when the first line comes."""
+    made: set[str] = set()
+
+    async def append(log: str, record: Record) -> None:
+        if log not in made:
+            await server.write(lambda: server.database.log(log, create=True))
+            made.add(log)
+        [found] = await server.seats[log].append([record], timeout_s=AUDIT_S)
+        if isinstance(found, OncelogError):
+            raise found
+
+    return append

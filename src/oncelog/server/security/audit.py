@@ -24,12 +24,12 @@ Append = Callable[[str, Record], Awaitable[object]]
 class Act(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the audit log. It holds names and settings, never values of records nor tokens."""
 
-    who: str
-    by: str
-    peer: str
     act: str
     kind: str
     name: str
+    who: str = ""
+    by: str = ""
+    peer: str = ""
     details: Mapping[str, object] = {}
     failed: str | None = None
 

@@ -46,6 +46,10 @@ OPEN = Principal(name="anyone", by="loopback", scopes=(Scope(frozenset(VERBS), E
 """The caller of a server that asks nobody who they are."""
 
 
+NOBODY = Principal(name="nobody", by="loopback", scopes=())
+"""The caller of what everybody may call."""
+
+
 class Authorizer:
     """Knows callers by their tokens and certificates. Used on the loop alone."""
 

@@ -8,7 +8,6 @@ against forged requests (CSRF), derived from the same key.
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from typing import NamedTuple
 
@@ -79,12 +78,3 @@ def set_cookie(value: str, *, secure: bool) -> str:
 def clear_cookie() -> str:
     """Return the ``Set-Cookie`` header that ends a session in the browser."""
     return f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"
-
-
-def key_of(secret: bytes) -> bytes:
-    """Return the key of sessions from a secret of the fleet.
-
-    >>> len(key_of(b"any"))
-    32
-    """
-    return hashlib.sha256(b"oncelog sessions" + secret).digest()

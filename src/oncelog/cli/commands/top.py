@@ -1,0 +1,230 @@
+"""``oncelog top``: what happens now, in a server or in a plain database."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+import oncelog
+from oncelog.cli.terminal.options import Json, paragraphs
+from oncelog.cli.terminal.output import console, harmless, print_json
+from oncelog.cli.terminal.quantities import duration_s
+from oncelog.clock import SYSTEM
+from oncelog.errors import InvalidArgument, NotAuthenticated, OncelogError, Unavailable
+
+_HELP = """Watch a server, or the logs of a plain database: records, duplicates, conflicts, queues, twice a second.
+
+On a server (http://host:7677) all is counted by the server. On a plain database (file:///…, s3://…) the ends of the
+logs are looked at: duplicates and conflicts are known to the process that writes, and shown as -. The token of a
+server is read from ONCELOG_TOKEN. Ctrl-C ends it."""
+_EXAMPLES = """Examples:
+
+  [cyan]oncelog top http://127.0.0.1:7677[/]
+  [cyan]oncelog top file:///var/lib/shop --every 5s[/]
+  [cyan]oncelog top http://127.0.0.1:7677 --json --count 1[/]"""
+_TIMEOUT_S = 5.0
+_ROWS_MAX = 40
+_COUNTED = {
+    "oncelog_records_stored_total": "records",
+    "oncelog_duplicates_total": "duplicates",
+    "oncelog_conflicts_total": "conflicts",
+    "oncelog_pending_records": "pending",
+    "oncelog_remembered_ids": "ids",
+}
+_RATED = ("records", "duplicates", "conflicts")
+
+
+class LogSample(msgspec.Struct, kw_only=True):
+    """What was seen of a log; what is ``None`` only its writer knows."""
+
+    records: float = 0.0
+    duplicates: float | None = None
+    conflicts: float | None = None
+    pending: float | None = None
+    ids: float | None = None
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    """What was seen at one moment."""
+
+    source: str
+    at_us: int
+    logs: dict[str, LogSample] = {}
+    queues: dict[str, dict[str, float]] = {}
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """A sample, with what happened a second since the one before."""
+
+    source: str
+    logs: dict[str, dict[str, float | None]]
+    queues: dict[str, dict[str, float]]
+
+
+def top(
+    url: Annotated[
+        str, typer.Argument(envvar="ONCELOG_URL", metavar="URL", help="A server or a database.", show_default=False)
+    ],
+    *,
+    every: Annotated[float, typer.Option(parser=duration_s, metavar="DURATION", help="How often.")] = 0.5,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many looks.")] = None,
+    json: Json = False,
+) -> None:
+    """Watch what happens."""
+    look = source(url)
+    shows = _printing() if json else _live()
+    before = look()
+    pause = threading.Event()
+    left = count
+    try:
+        while left is None or left > 0:
+            pause.wait(every)
+            now = look()
+            shows(rates(before, now))
+            before, left = now, left if left is None else left - 1
+    except KeyboardInterrupt:
+        pass
+    finally:
+        shows(None)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("top", help=paragraphs(_HELP), epilog=_EXAMPLES)(top)
+
+
+def _printing() -> Callable[[Shown | None], None]:
+    return lambda shown: print_json(shown) if shown is not None else None
+
+
+def _live() -> Callable[[Shown | None], None]:
+    """Return what draws a sample over the one before."""
+    from rich.live import Live  # noqa: PLC0415 (help need not wait for it)
+
+    live = Live(console=console(), auto_refresh=False, screen=sys.stdout.isatty())
+    live.start()
+
+    def show(shown: Shown | None) -> None:
+        if shown is None:
+            live.stop()
+        else:
+            live.update(page(shown), refresh=True)
+
+    return show
+
+
+def page(shown: Shown) -> Any:
+    """Return a sample as tables, the busiest logs first."""
+    from rich.console import Group  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    logs = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    logs.add_column("log", no_wrap=True)
+    for heading in ("records", "records/s", "duplicates/s", "conflicts/s", "pending", "ids"):
+        logs.add_column(heading, justify="right")
+    busiest = sorted(shown.logs.items(), key=lambda item: -(item[1]["records/s"] or 0))
+    for name, values in busiest[:_ROWS_MAX]:
+        cells = [values.get(heading) for heading in ("records", *(f"{rated}/s" for rated in _RATED), "pending", "ids")]
+        logs.add_row(Text(harmless(name), "cyan"), *map(_number, cells))
+    parts: list[Any] = [Text(shown.source, "bold"), logs]
+    if len(busiest) > _ROWS_MAX:
+        parts.append(Text(f"and {len(busiest) - _ROWS_MAX} more logs", "dim"))
+    if shown.queues:
+        queues = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        queues.add_column("queue and group", no_wrap=True)
+        for heading in ("new", "waiting", "leased", "dying"):
+            queues.add_column(heading, justify="right")
+        for name, states in sorted(shown.queues.items())[:_ROWS_MAX]:
+            row = (_number(states.get(state)) for state in ("new", "waiting", "leased", "dying"))
+            queues.add_row(Text(harmless(name), "cyan"), *row)
+        parts += [Text(), queues]
+    return Group(*parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def rates(before: Sample, now: Sample) -> Shown:
+    """Return what happened between two looks, a second."""
+    passed_s = max(1e-6, (now.at_us - before.at_us) / 1e6)
+    logs: dict[str, dict[str, float | None]] = {}
+    for name, sample in now.logs.items():
+        earlier = before.logs.get(name, LogSample())
+        shown: dict[str, float | None] = {"records": sample.records, "pending": sample.pending, "ids": sample.ids}
+        for field in _RATED:
+            value = getattr(sample, field)
+            since = getattr(earlier, field) or 0.0 if name in before.logs else value
+            shown[f"{field}/s"] = None if value is None else max(0.0, value - since) / passed_s
+        logs[name] = shown
+    return Shown(source=now.source, logs=logs, queues=now.queues)
+
+
+# Where samples come from.
+
+
+def source(url: str) -> Callable[[], Sample]:
+    """Return what looks: at a server's metrics, or at a database."""
+    if urlsplit(url).scheme in ("http", "https"):
+        return lambda: of_metrics(url, _fetched(f"{url.rstrip('/')}/metrics"))
+    database = oncelog.connect(url)
+    return lambda: _of_database(url, database)
+
+
+def _fetched(url: str) -> str:
+    headers = {"authorization": f"Bearer {token}"} if (token := os.environ.get("ONCELOG_TOKEN")) else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http and https alone: see source)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+            return str(response.read().decode())
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            message = f"{url}: the server wants a token with the verb look on *: set ONCELOG_TOKEN"
+            raise NotAuthenticated(message) from None
+        message = f"{url}: the server answered {error.code}"
+        raise InvalidArgument(message) from None
+    except OSError as error:
+        message = f"{url}: no answer ({getattr(error, 'reason', error)})"
+        raise Unavailable(message) from None
+
+
+def of_metrics(url: str, text: str) -> Sample:
+    """Return what a server's metrics say."""
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
+    found = Sample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            _add(found, sample.name, sample.labels, sample.value)
+    return found
+
+
+def _add(found: Sample, name: str, labels: Mapping[str, str], value: float) -> None:
+    if name in _COUNTED:
+        log = found.logs.setdefault(labels["log"], LogSample(duplicates=0.0, conflicts=0.0, pending=0.0, ids=0.0))
+        setattr(log, _COUNTED[name], value)
+    elif name == "oncelog_queue_messages":
+        group = found.queues.setdefault(f"{labels['queue']} · {labels['group']}", {})
+        group[labels["state"]] = value
+
+
+def _of_database(url: str, database: oncelog.Database) -> Sample:
+    """Return where the logs of a database end. A log that cannot be read is left out."""
+    found = Sample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
+    for name in database.logs():
+        try:
+            log = database.log(name)
+            found.logs[name] = LogSample(records=float(log.end_position()))
+        except OncelogError:
+            continue
+    return found

@@ -1,0 +1,138 @@
+"""One request, as its handler sees it: who calls, about what, with which fields and body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+
+from oncelog.errors import InvalidArgument
+from oncelog.server.http import fields, forms
+from oncelog.server.http.bodies import Body
+from oncelog.server.http.problem import Refused
+from oncelog.server.security.authorize import Principal
+
+if TYPE_CHECKING:
+    from oncelog.server.http.app import App
+    from oncelog.server.http.routes import Route
+    from oncelog.server.server import Server
+
+_T = TypeVar("_T")
+
+TIMEOUT_S = 30.0
+"""How long a write is waited for, unless ``timeout_s`` says less."""
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+_QUERY_FIELDS_MAX = 32
+_JOINED = frozenset({"accept", "if-match", "if-none-match", "connection", "te", "via", "x-forwarded-for", "forwarded"})
+"""Headers that are lists: when they come twice they are one list. Of all others that matter here there is one."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request."""
+
+    app: App
+    route: Route
+    principal: Principal
+    names: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Body
+    peer: str
+    span: Any = field(default=None)
+
+    @property
+    def server(self) -> Server:
+        """The server that all calls share."""
+        return self.app.server
+
+    @property
+    def media_type(self) -> str:
+        """The type of the body, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    def accepts(self, *offered: str) -> str:
+        """Return the first offered type that the client named in ``Accept``; the first of all if it takes anything.
+
+        ``Refused`` with 406 when it takes none.
+        """
+        accept = self.headers.get("accept", "*/*")
+        wanted = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+        for one in wanted:
+            for offer in offered:
+                if one in (offer, "*/*", f"{offer.partition('/')[0]}/*", ""):
+                    return offer
+        message = f"Accept is {accept[:100]!r}, and there is {', '.join(offered)}"
+        raise Refused(406, message)
+
+    async def json(self, kind: type[_T]) -> _T:
+        """Return the body as a form; an empty body is an empty object."""
+        data = await self.body.whole()
+        if data and self.media_type not in (JSON, "", "application/x-www-form-urlencoded"):
+            message = f"Content-Type is {self.media_type[:100]!r}, must be {JSON}"
+            raise Refused(415, message)
+        return forms.decode(data or b"{}", kind)
+
+    def timeout_s(self, most: float = TIMEOUT_S) -> float:
+        """Return how long the caller waits."""
+        given = self.query.get("timeout_s")
+        return most if given is None else fields.seconds("timeout_s", given, most)
+
+    def limit(self, default: int, most: int) -> int:
+        """Return how many things the caller wants."""
+        given = self.query.get("limit")
+        return default if given is None else fields.whole("limit", given, least=0, most=most)
+
+
+def query_of(data: bytes, allowed: Iterable[str]) -> dict[str, str]:
+    """Return the fields of a query; ``InvalidArgument`` for one that is unknown, given twice, or no UTF-8."""
+    try:
+        pairs = parse_qsl(
+            data.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(data),
+            errors="strict",
+            max_num_fields=_QUERY_FIELDS_MAX,
+        )
+    except ValueError as error:
+        message = f"the query cannot be read: {error}"
+        raise InvalidArgument(message) from None
+    found: dict[str, str] = {}
+    known = set(allowed)
+    for name, value in pairs:
+        if name not in known:
+            message = f"the query has {name[:100]!r}, and there are {', '.join(sorted(known)) or 'no fields'} here"
+            raise InvalidArgument(message)
+        if name in found:
+            message = f"the query has {name!r} twice"
+            raise InvalidArgument(message)
+        found[name] = value
+    return found
+
+
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return headers by their names in lower case; ``InvalidArgument`` for one that must be there once and is not."""
+    found: dict[str, str] = {}
+    for name_bytes, value_bytes in raw:
+        name, value = name_bytes.decode("latin-1").lower(), value_bytes.decode("latin-1")
+        if name not in found:
+            found[name] = value
+        elif name in _JOINED:
+            found[name] += f", {value}"
+        elif name.startswith("oncelog-") or name in ("idempotency-key", "authorization", "host", "content-type"):
+            message = f"the header {name} is there twice"
+            raise InvalidArgument(message)
+    return found
+
+
+def answer(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response."""
+    return Response(msgspec.json.encode(body), status, dict(headers or {}), media_type=JSON)

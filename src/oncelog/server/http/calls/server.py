@@ -1,0 +1,38 @@
+"""The server itself over HTTP: whether it lives, whether it is ready, what it counts, what it can do."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from oncelog.errors import Unavailable
+from oncelog.server.http.call import JSON, Call, answer
+from oncelog.server.security import authorize
+from oncelog.server.security.exposure import is_loopback
+
+
+async def livez(call: Call) -> Response:
+    """Say that the loop turns."""
+    return answer({"status": "ok", "server": call.server.name}, headers={"cache-control": "no-store"})
+
+
+async def readyz(call: Call) -> Response:
+    """Say whether calls are taken; 503 before the server has started and once it drains."""
+    if not call.server.ready:
+        message = "the server is not ready: it starts, or it stops"
+        raise Unavailable(message, retry_after_s=call.server.retry_after_s())
+    body = {"status": "ok", "tokens": call.app.authorizer.trouble or "ok"}
+    return answer(body, headers={"cache-control": "no-store"})
+
+
+async def metrics(call: Call) -> Response:
+    """Return what the server counts, as Prometheus reads it. Off loopback it needs the verb ``look`` on ``*``."""
+    if not is_loopback(call.peer.rpartition(":")[0]):
+        principal = call.app.principal(call.headers, call.peer, ())
+        authorize.check(principal, "look", "server")
+    text, media_type = await call.server.read(lambda: call.app.metrics.exposition(call.headers.get("accept", "")))
+    return Response(text, 200, {"cache-control": "no-store"}, media_type=media_type)
+
+
+async def describe(call: Call) -> Response:
+    """Return the OpenAPI document."""
+    return Response(call.app.document, 200, {"cache-control": "public, max-age=300"}, media_type=JSON)

@@ -1,0 +1,95 @@
+"""Tails and subscriptions over HTTP, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from oncelog.errors import OncelogError, TooSlow
+from oncelog.log.log import Log
+from oncelog.log.read.scan import Start
+from oncelog.server.http import events, fields, forms
+from oncelog.server.http.call import Call
+from oncelog.server.http.calls.logs import opened
+from oncelog.server.http.calls.records import begin
+from oncelog.server.http.calls.streams import opened_streams
+from oncelog.streams.events import CaughtUp
+from oncelog.streams.subscription import Subscription
+
+SSE = "text/event-stream"
+_STEP_S = 1.0
+
+
+def _resumed(call: Call) -> int | None:
+    """Return the position or version behind ``Last-Event-ID``, if the client was here before."""
+    given = call.headers.get("last-event-id", "").strip()
+    return fields.whole("Last-Event-ID", given, least=-1) + 1 if given else None
+
+
+async def tail(call: Call) -> Response:
+    """Follow a log from ``start`` on, or behind ``Last-Event-ID``."""
+    call.accepts(SSE)
+    resumed = _resumed(call)
+    start = fields.start(call.query.get("start", "latest")) if resumed is None else resumed
+    log, first, position = await call.server.read(lambda: _begun(opened(call), start, resumed))
+    if resumed is not None and resumed < first:
+        # A browser cannot read a 410: the event says what happened, and the 204 to the next try ends its retries.
+        if call.app.was_told(call.peer, log.log_id, resumed):
+            return Response(None, 204)
+        return Response(events.spell_truncated(first, resumed), 200, events.HEADERS, media_type=SSE)
+    found = events.follow(call.server, log.name, position, lambda: call.app.authorizer.is_valid(call.principal))
+    return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
+
+
+def _begun(log: Log, start: Start, resumed: int | None) -> tuple[Log, int, int]:
+    """Return the log, its first position, and where to begin."""
+    return log, log.first_position(), resumed if resumed is not None else begin(log, start)
+
+
+# Streams.
+
+
+async def subscribe(call: Call) -> Response:
+    """Follow a stream from a version on: the id of each event is its version."""
+    call.accepts(SSE)
+    resumed = _resumed(call)
+    given = call.query.get("start", "0")
+    start = resumed if resumed is not None else given if given == "latest" else fields.whole("start", given, least=0)
+    stream = call.names["stream"]
+    streams = await call.server.read(lambda: opened_streams(call))
+    subscription = await call.server.read(lambda: streams.subscribe(stream, start))  # type: ignore[arg-type]
+    return StreamingResponse(_subscribed(call, subscription), 200, events.HEADERS, media_type=SSE)
+
+
+async def _subscribed(call: Call, subscription: Subscription) -> AsyncIterator[bytes]:
+    server, quiet_s = call.server, 0.0
+    yield events.BEGIN
+    with server.woken(call.names["log"]) as woken:
+        try:
+            while not server.draining.is_set():
+                woken.clear()
+                item = await server.read(lambda: subscription.poll(0.0))
+                if item is None:
+                    try:
+                        await asyncio.wait_for(woken.wait(), _STEP_S)
+                    except TimeoutError:
+                        quiet_s += _STEP_S
+                    if quiet_s >= events.HEARTBEAT_S:
+                        quiet_s = 0.0
+                        if not call.app.authorizer.is_valid(call.principal):
+                            yield events.spell_ended()
+                            return
+                        yield events.HEARTBEAT
+                elif isinstance(item, CaughtUp):
+                    yield events.spell("caught-up", msgspec.json.encode({"position": item.position}))
+                else:
+                    yield events.spell(None, msgspec.json.encode(forms.event(item)), item.version)
+        except TooSlow as error:
+            yield events.spell("too-slow", msgspec.json.encode({"detail": str(error)}))
+        except OncelogError as error:
+            yield events.spell_error(error)
+        finally:
+            subscription.close()

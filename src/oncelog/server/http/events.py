@@ -1,0 +1,83 @@
+"""Server-sent events: a tail of a log for browsers and curl, that resumes behind ``Last-Event-ID``.
+
+What is followed is read and encoded once for all clients (``oncelog.server.tails``). A slow client costs no memory:
+what it has not read stays in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from oncelog.errors import NotFound, OncelogError
+from oncelog.server.http import forms, problem
+from oncelog.server.tails import Encode, Piece
+
+if TYPE_CHECKING:
+    from oncelog.server.server import Server
+
+HEARTBEAT_S = 15.0
+"""Proxies close a connection on which nothing comes: a comment comes so often."""
+
+HEADERS = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
+HEARTBEAT = b": heartbeat\n\n"
+BEGIN = b": oncelog\n\n"
+
+
+def spell(event: str | None, data: bytes, id: int | None = None) -> bytes:
+    r"""Return one event as bytes. The data is JSON, which has no line break.
+
+    >>> spell("truncated", b"{}", 7)
+    b'id: 7\nevent: truncated\ndata: {}\n\n'
+    """
+    head = b"" if id is None else b"id: %d\n" % id
+    named = b"" if event is None else b"event: %s\n" % event.encode()
+    return b"%s%sdata: %s\n\n" % (head, named, data)
+
+
+def _spell_piece(piece: Piece) -> bytes:
+    """Return records as events: the id of each is its position."""
+    return b"".join(spell(None, msgspec.json.encode(forms.entry(entry)), entry.position) for entry in piece.entries())
+
+
+PIECES = Encode("sse", _spell_piece)
+
+
+def spell_truncated(first: int | None, position: int) -> bytes:
+    """Return the event that says that records from ``position`` on are gone; the log begins at ``first``."""
+    return spell("truncated", msgspec.json.encode({"first": first, "position": position}))
+
+
+def spell_ended() -> bytes:
+    """Return the event that says that the caller may not listen any more."""
+    return spell("ended", b'{"reason":"the token was revoked, or has expired"}')
+
+
+def spell_error(error: OncelogError) -> bytes:
+    """Return an error as an event."""
+    return spell("error", msgspec.json.encode(problem.of(error)))
+
+
+async def follow(server: Server, name: str, position: int, is_valid: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the events of a log from a position on, for ever; at its end an event that says why.
+
+    ``is_valid`` is asked at each heartbeat whether the caller may still listen.
+    """
+    yield BEGIN
+    try:
+        async for piece, made in server.tails.follow(name, position, PIECES, beat_s=HEARTBEAT_S):
+            if piece is not None:
+                position = piece.next
+                yield made  # type: ignore[misc]  # bytes where there is a piece
+            elif is_valid():
+                yield HEARTBEAT
+            else:
+                yield spell_ended()
+                return
+        yield spell("draining", msgspec.json.encode({"position": position}))
+    except NotFound as error:
+        yield spell_truncated(error.first, position)
+    except OncelogError as error:
+        yield spell_error(error)

@@ -1,0 +1,103 @@
+"""HTTP/1.1 on a connection: uvicorn's, with limits that it lacks.
+
+A head that is too large or comes too slowly ends its connection; so does one connection too many. What cannot be parsed
+gets a problem, unless an answer to an earlier request on the connection is still due: the client would take the problem
+for that answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from oncelog import limits
+from oncelog.server.http import problem
+from oncelog.server.http.problem import Refused
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    _head_bytes = 0
+    _head_timer: asyncio.TimerHandle | None = None
+    _sans: tuple[str, ...] = ()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; one connection too many is closed at once."""
+        super().connection_made(transport)
+        if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._sans = _names(transport.get_extra_info("peercert"))
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._head_done()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(limits.HTTP_HEAD_S_MAX, self._late)
+
+    def _head_done(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self._refuse(Refused(408, "the head of the request came too slowly"))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came. Only a head that is not complete counts against its limit."""
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX + self._body_allowance(data):
+                self._refuse(Refused(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes"))
+                return
+        super().data_received(data)
+
+    def _body_allowance(self, data: bytes) -> int:
+        """Return how much of the data may be body: a head ends with an empty line."""
+        end = data.find(b"\r\n\r\n")
+        return len(data) - end if end >= 0 else 0
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._await_head()
+        self.scope["oncelog_sans"] = self._sans  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer a request."""
+        self._head_done()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        self._refuse(Refused(400, msg))
+
+    def _refuse(self, error: Refused) -> None:
+        waiting: RequestResponseCycle | None = self.cycle
+        if waiting is None or waiting.response_complete:
+            body = msgspec.json.encode(problem.of(error))
+            head = [
+                STATUS_LINE[error.status],
+                b"content-type: application/problem+json\r\n",
+                b"content-length: %d\r\n" % len(body),
+                b"connection: close\r\n\r\n",
+            ]
+            self.transport.write(b"".join([*head, body]))
+        self.transport.close()
+
+
+def _names(certificate: Any) -> tuple[str, ...]:
+    """Return the DNS and URI names of a client's certificate."""
+    found = (certificate or {}).get("subjectAltName", ())
+    return tuple(value for kind, value in found if kind in ("DNS", "URI"))

@@ -1,0 +1,1 @@
+"""Watching a server: metrics, traces, log lines."""

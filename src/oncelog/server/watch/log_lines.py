@@ -1,0 +1,70 @@
+"""Log lines as JSON, one object a line: for programs that collect them.
+
+All text that came from outside is escaped by JSON: nobody forges a second line. Tokens are taken out wherever they
+stand, also in the text of an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import msgspec
+
+from oncelog.clock import SYSTEM, Clock
+from oncelog.types import moment
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SECRET = re.compile(r"once_[A-Za-z0-9_-]{8,}|(?i:bearer)\s+[^\s\"',;]+")
+HIDDEN = "[secret]"
+
+
+def without_secrets(text: str) -> str:
+    """Return text in which no token stands.
+
+    >>> without_secrets("Authorization: Bearer abc.def, once_0123456789")
+    'Authorization: [secret], [secret]'
+    """
+    return _SECRET.sub(HIDDEN, text)
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one JSON object, with the fields that were given as ``extra``."""
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        found: dict[str, object] = {
+            "time": moment(self._clock.now_us()),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        found |= {name: value for name, value in vars(record).items() if name not in _PLAIN and name not in found}
+        if record.exc_info:
+            found["trace"] = self.formatException(record.exc_info)
+        return without_secrets(msgspec.json.encode(found, enc_hook=str).decode())
+
+
+class PlainLines(logging.Formatter):
+    """Formats a record for people: the time, the level, the text and the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, and the lines of a traceback."""
+        fields = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in _PLAIN)
+        text = f"{self.formatTime(record)} {record.levelname.lower()} {record.getMessage()!s} {fields}".rstrip()
+        text = text.replace("\n", "\\n").replace("\r", "\\r")
+        return without_secrets(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+
+
+def set_up(*, as_json: bool, level: str = "info") -> None:
+    """Send what the server says to stderr, in one form."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if as_json else PlainLines())
+    logger = logging.getLogger("oncelog")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False

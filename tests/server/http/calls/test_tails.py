@@ -1,0 +1,144 @@
+"""Server-sent events at a real server: they resume, say what is gone, and end when they must."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.server.http.conftest import Guarded
+from tests.servers import Serving
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Yield events as a browser would see them."""
+    event: dict[str, Any] = {}
+    for line in lines:
+        if line == "" and "data" in event:
+            yield event
+            event = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = json.loads(value) if name == "data" else value
+
+
+def _append(http: httpx.Client, log: str, *values: str) -> None:
+    for value in values:
+        assert http.post(f"/v1/logs/{log}/records", content=value.encode()).status_code == 201
+
+
+def test_a_tail_goes_from_the_past_into_the_present(http: httpx.Client, log: str) -> None:
+    """No gap, no repeat: what was there, and what is appended while it listens."""
+    _append(http, log, "a", "b")
+    with http.stream("GET", f"/v1/logs/{log}/tail", params={"start": "earliest"}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["cache-control"] == "no-store, no-transform"
+        assert response.headers["x-accel-buffering"] == "no"
+        events = _events(response.iter_lines())
+        found = [next(events) for _ in range(2)]
+        with httpx.Client(base_url=http.base_url) as other:
+            _append(other, log, "c", "d")
+        found += [next(events) for _ in range(2)]
+    assert [event["data"]["value"] for event in found] == ["a", "b", "c", "d"]
+    assert [event["id"] for event in found] == ["0", "1", "2", "3"]
+
+
+def test_a_tail_resumes_behind_the_last_event(http: httpx.Client, log: str) -> None:
+    """A browser sends ``Last-Event-ID`` by itself: it wins over ``start``."""
+    _append(http, log, "a", "b", "c")
+    with http.stream("GET", f"/v1/logs/{log}/tail?start=latest", headers={"last-event-id": "0"}) as response:
+        events = _events(response.iter_lines())
+        assert [next(events)["data"]["value"] for _ in range(2)] == ["b", "c"]
+    for wrong in ("x", "-2", "1" * 40):
+        assert http.get(f"/v1/logs/{log}/tail", headers={"last-event-id": wrong}).status_code == 400
+
+
+def test_behind_a_truncation_a_browser_is_told_and_then_stopped(http: httpx.Client, log: str) -> None:
+    """An event with the first position that is left, then the end; the next try gets a 204, which ends its retries."""
+    settings = {"window": {"max_keys": 1, "duration_s": 0.001}, "segment_bytes": 65536}
+    http.post("/v1/logs", json={"name": f"{log}-t", "settings": settings})
+    for number in range(8):
+        http.post(f"/v1/logs/{log}-t/records", content=b"x" * 60_000, headers={"idempotency-key": f"n{number}"})
+    first = http.post(f"/v1/logs/{log}-t/truncate", json={"before": 4}).json()["first_position"]
+    assert first > 1
+    path, resume = f"/v1/logs/{log}-t/tail", {"last-event-id": "0"}
+    told = http.get(path, headers=resume)
+    [event] = _events(iter(told.text.splitlines()))
+    assert event["event"] == "truncated"
+    assert event["data"] == {"first": first, "position": 1}
+    assert http.get(path, headers=resume).status_code == 204
+    assert http.get(path, params={"start": 0}).status_code == 410
+    with http.stream("GET", path, headers={"last-event-id": str(first - 1)}) as response:
+        assert next(_events(response.iter_lines()))["id"] == str(first)
+
+
+def test_many_tails_get_what_one_append_writes(http: httpx.Client, log: str) -> None:
+    """One hub reads for all of them."""
+    ready = threading.Barrier(21)
+    found: list[str] = []
+
+    def listen() -> None:
+        with (
+            httpx.Client(base_url=http.base_url, timeout=60) as client,
+            client.stream("GET", f"/v1/logs/{log}/tail", params={"start": 0}) as response,
+        ):
+            lines = response.iter_lines()
+            next(lines)
+            ready.wait()
+            found.append(next(_events(lines))["data"]["value"])
+
+    threads = [threading.Thread(target=listen) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    _append(http, log, "news")
+    for thread in threads:
+        thread.join()
+    assert found == ["news"] * 20
+
+
+def test_a_subscription_says_when_it_has_caught_up(http: httpx.Client, log: str) -> None:
+    """Events of one stream by version; others are not seen."""
+    http.post("/v1/logs", json={"name": f"{log}-s", "streams": True})
+    for stream, value in (("a", "1"), ("b", "x"), ("a", "2")):
+        http.post(f"/v1/streams/{log}-s/{stream}", content=value.encode())
+    with http.stream("GET", f"/v1/streams/{log}-s/a/subscribe") as response:
+        events = _events(response.iter_lines())
+        assert [next(events)["data"]["value"] for _ in range(2)] == ["1", "2"]
+        assert next(events)["event"] == "caught-up"
+        with httpx.Client(base_url=http.base_url) as other:
+            other.post(f"/v1/streams/{log}-s/b", content=b"y")
+            other.post(f"/v1/streams/{log}-s/a", content=b"3")
+        live = next(events)
+        assert (live["data"]["value"], live["id"]) == ("3", "2")
+    with http.stream("GET", f"/v1/streams/{log}-s/a/subscribe", headers={"last-event-id": "1"}) as response:
+        assert next(_events(response.iter_lines()))["id"] == "2"
+
+
+def test_a_drained_server_tells_its_tails(tmp_path_factory: Any) -> None:
+    """An event, then the end: a client reconnects, and learns no error."""
+    server = Serving("memory://")
+    try:
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+            client.post("/v1/logs", json={"name": "l"})
+            with client.stream("GET", "/v1/logs/l/tail") as response:
+                lines = response.iter_lines()
+                next(lines)
+                server.process.terminate()
+                assert next(_events(lines))["event"] == "draining"
+        assert server.process.wait() == 0, server.errors()
+    finally:
+        server.end()
+
+
+def test_a_tail_needs_the_right_to_read(guarded: Guarded) -> None:
+    """Values and ids are in it."""
+    with guarded.client(guarded.operator) as client:
+        client.post("/v1/logs", json={"name": "tailed"})
+    looker = guarded.token("tail-looker", "look:tailed")
+    with guarded.client(looker) as client:
+        assert client.get("/v1/logs/tailed").status_code == 200
+        assert client.get("/v1/logs/tailed/tail").status_code == 403
