@@ -211,6 +211,9 @@ class SimulatedDisk:
             folder.entries.setdefault(name, Folder())
             return made
 
+    def check_owner(self, path: Path) -> None:
+        """Do nothing: here is one user only."""
+
     def list_directory(self, path: Path) -> list[tuple[str, bool]]:
         """Return names, and which are folders."""
         with self._call("list_directory", path):

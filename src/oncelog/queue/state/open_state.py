@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from pathlib import Path
@@ -33,7 +34,7 @@ def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
         return PostgresqlDatabase(url, clock)
     home = urlsplit(storage.url)
     if home.scheme == "file":
-        return SqliteDatabase(Path(unquote(home.path)) / FOLDER, clock)
+        return SqliteDatabase(Path(os.path.realpath(unquote(home.path))) / FOLDER, clock)
     if home.scheme == "memory":
         return _in_memory(storage, clock)
     message = f"{storage.url}: a queue on this kind of home needs state='postgresql://…', which its brokers share"

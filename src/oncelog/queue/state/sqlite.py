@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from oncelog.queue.state.database import (
     StateBusy,
     locked,
 )
+from oncelog.storage.local import links
 
 _AGAIN_S = 0.01
 _TRIES = 3_000
@@ -38,7 +40,7 @@ class _File:
         self._wait_s = WAIT_S
         with _explained(self.name):
             if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _make(path)
             self._connection = sqlite3.connect(
                 path or ":memory:", timeout=WAIT_S, isolation_level=None, check_same_thread=False
             )
@@ -114,6 +116,17 @@ class _File:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _make(path: Path) -> None:
+    """Make a database's file, so that nobody but its owner reads it: SQLite itself would make it for everybody.
+
+    The files that SQLite makes beside it have the mode of the first. A link in its place is an error.
+    """
+    links.check_owner(path.parent.parent)
+    path.parent.parent.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
+    links.make_folder(path.parent)
+    os.close(links.create_file(path, os.O_RDWR))
 
 
 class SqliteDatabase(Handle):

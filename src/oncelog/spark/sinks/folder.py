@@ -157,8 +157,8 @@ class DiskTable:
     def __init__(self, path: Path, clock: Clock) -> None:
         disk = RealDisk()
         self.path = str(path)
-        self._table = path
-        self._beside = path.with_name(f"{path.name}.oncelog")
+        self._table = Path(os.path.realpath(path.parent)) / path.name
+        self._beside = self._table.with_name(f"{path.name}.oncelog")
         self._folders = Folders(disk, self._beside)
         self._objects = Objects(disk, self._folders, self._beside, clock)
 
@@ -197,6 +197,8 @@ class DiskTable:
 
     def place(self, folder: str, manifest: Manifest) -> None:
         """Rename the staged folder: the first who does so puts the batch into place; for others it is gone."""
+        with contextlib.suppress(OSError):  # which is told of below
+            self._table.mkdir(parents=True, exist_ok=True)  # a table is for others to read, as the umask allows
         self._settle(self._table)
         try:
             (self._beside / manifest.staging).rename(self._table / folder)

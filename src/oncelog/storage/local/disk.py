@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from oncelog.errors import InvalidArgument, NotFound, OncelogError, Outcome, Unavailable
 from oncelog.storage.base import Chunk
+from oncelog.storage.local import links
 
 Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
@@ -94,6 +95,10 @@ class Disk(Protocol):
         """Make a folder; ``False`` when it is there."""
         ...
 
+    def check_owner(self, path: Path) -> None:
+        """Raise ``InvalidArgument`` for a folder that belongs to another user, who could have planted links in it."""
+        ...
+
     def list_directory(self, path: Path) -> list[tuple[str, bool]]:
         """Return the names in a folder, each with whether it is a folder itself."""
         ...
@@ -144,12 +149,13 @@ class RealDisk:
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Open a file for reading and writing."""
-        flags = os.O_RDWR | (os.O_CREAT if create else 0) | (os.O_EXCL if exclusive else 0)
-        return os.open(path, flags, 0o666)
+        if create:
+            return links.create_file(path, os.O_RDWR | (os.O_EXCL if exclusive else 0))
+        return links.open_there(path, os.O_RDWR)
 
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading only."""
-        return os.open(path, os.O_RDONLY)
+        return links.open_there(path, os.O_RDONLY)
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
@@ -194,7 +200,7 @@ class RealDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Call fsync on a folder."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = links.open_there(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -203,7 +209,7 @@ class RealDisk:
     def identity(self, path: Path) -> Identity | None:
         """Return device and inode of what a name stands for."""
         try:
-            found = os.stat(path)  # noqa: PTH116  called for every read: Path.stat does the same, slower
+            found = os.lstat(path)  # called for every read: Path.lstat does the same, slower
         except FileNotFoundError:
             return None
         return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
@@ -216,44 +222,50 @@ class RealDisk:
     def is_directory(self, path: Path) -> bool:
         """Tell whether a folder is there."""
         try:
-            return stat.S_ISDIR(path.stat().st_mode)
+            return stat.S_ISDIR(path.lstat().st_mode)
         except FileNotFoundError:
             return False
 
     def make_directory(self, path: Path) -> bool:
-        """Make a folder; a file of that name is an error."""
-        try:
-            path.mkdir()
-        except FileExistsError:
-            if not path.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
-            return False
-        return True
+        """Make a folder; a file of that name, or a link, is an error."""
+        return links.make_folder(path)
+
+    def check_owner(self, path: Path) -> None:
+        """Refuse a folder of another user."""
+        links.check_owner(path)
 
     def list_directory(self, path: Path) -> list[tuple[str, bool]]:
         """Return names, and which are folders."""
-        with os.scandir(path) as found:
-            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        descriptor = links.open_there(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(descriptor) as found:
+                return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        finally:
+            os.close(descriptor)
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty folder."""
-        path.rmdir()
+        with links.folder_of(path) as folder:
+            os.rmdir(path.name, dir_fd=folder)
 
     def link(self, source: Path, target: Path) -> bool:
         """Give a file a second name, unless that is taken."""
-        try:
-            target.hardlink_to(source)
-        except FileExistsError:
-            return False
+        with links.folder_of(source) as of_source, links.folder_of(target) as of_target:
+            try:
+                os.link(source.name, target.name, src_dir_fd=of_source, dst_dir_fd=of_target, follow_symlinks=False)
+            except FileExistsError:
+                return False
         return True
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or folder another name."""
-        source.rename(target)
+        with links.folder_of(source) as of_source, links.folder_of(target) as of_target:
+            os.rename(source.name, target.name, src_dir_fd=of_source, dst_dir_fd=of_target)
 
     def unlink(self, path: Path) -> None:
         """Remove a name."""
-        path.unlink()
+        with links.folder_of(path) as folder:
+            os.unlink(path.name, dir_fd=folder)
 
     def load(self, descriptor: int, length: int, offset: int) -> pa.Buffer:
         """Read into one buffer, which Arrow can cut without copying it again."""
@@ -384,7 +396,7 @@ _FIXES: dict[int, str] = {
     errno.ENOTDIR: "a file where a folder should be: move it away, or choose another place",
     errno.EISDIR: "a folder where a file should be: move it away, or choose another place",
     errno.ENAMETOOLONG: "name too long for this file system: choose a shorter one",
-    errno.ELOOP: "too many symbolic links: choose another place",
+    errno.ELOOP: "a symbolic link is on the way, and Oncelog follows none below the folder of a database: remove it",
 }
 
 

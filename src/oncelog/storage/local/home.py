@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -39,6 +40,8 @@ from oncelog.storage.local.segment_writer import LocalSegmentWriter
 _POLL_S = 0.01
 _LOGS = "logs"
 _REMOVED = "removed"
+_REMOVED_NAME = re.compile(r"[A-Za-z0-9._~%-]+-[0-9a-f]{16}")
+"""What a home is called that is being deleted."""
 
 Buffers = list[pa.Buffer]
 
@@ -47,8 +50,8 @@ class LocalStorage:
     """The home of a database in a folder of a local disk, shared by the processes of one machine."""
 
     def __init__(self, root: Path, disk: Disk | None = None, clock: Clock = SYSTEM) -> None:
-        self._root = root.absolute()
-        self.url = self._root.as_uri()
+        self.url = root.absolute().as_uri()
+        self._root = Path(os.path.realpath(root))  # links above it are the user's own; below it none is followed
         self._disk = RealDisk() if disk is None else disk
         self._clock = clock
         self._folders = Folders(self._disk, self._root)
@@ -83,7 +86,7 @@ class LocalStorage:
                 self._folders.settle(removed)
                 self._disk.rename(home, removed / f"{key}-{self._clock.token(8).hex()}")
                 self._disk.sync_directory(home.parent)
-            self._remove_below(removed)
+            self._remove_homes(removed)
         except OSError as error:
             raise explain(error, home, "unknown") from error
         finally:
@@ -96,6 +99,15 @@ class LocalStorage:
             homes = list(self._homes.values())
         for home in homes:
             home.forget()
+
+    def _remove_homes(self, removed: Path) -> None:
+        """Remove what was renamed to be removed, now or by a process that died. What is not named so is not ours."""
+        with contextlib.suppress(FileNotFoundError):
+            for name, is_folder in self._disk.list_directory(removed):
+                if is_folder and _REMOVED_NAME.fullmatch(name):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._remove_below(removed / name)
+                        self._disk.remove_directory(removed / name)
 
     def _remove_below(self, folder: Path) -> None:
         """Remove all in a folder. Another process may be at it too."""

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,8 @@ _OWN_NAMES = frozenset({LOCK, PUBLISHED, TEMPORARY, TORN})
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 _MAPPED_BYTES_MIN = 64 * 1024
 _numbers = itertools.count()
+_TEMPORARY_NAME = re.compile(r"(?P<process>[0-9]{1,10})-[0-9]+-[0-9a-f]{16}")
+"""What this module calls a file that is being written: no other is ever removed."""
 
 
 class Folders:
@@ -43,10 +46,12 @@ class Folders:
         self._settled: set[Path] = set()
 
     def settle(self, folder: Path) -> None:
-        """Make a folder and those above it, durably; raises ``OSError``."""
+        """Make a folder and those above it, durably; raises ``OSError``, ``InvalidArgument`` for a root of another."""
         if folder in self._settled or folder == folder.parent:
             return
         self.settle(folder.parent)
+        if folder == self._root:
+            self._disk.check_owner(folder)
         ours = self._root in folder.parents
         if ours or not self._disk.is_directory(folder):
             ours |= self._disk.make_directory(folder)
@@ -167,9 +172,9 @@ class Objects:
         """Remove what processes that died have left half-written. Nothing depends on it, so nothing is raised."""
         folder = self._home / TEMPORARY
         with contextlib.suppress(OSError):
-            for name, _ in self._disk.list_directory(folder):
-                owner = name.partition("-")[0]
-                if not owner.isdecimal() or not self._disk.is_alive(int(owner)):
+            for name, is_folder in self._disk.list_directory(folder):
+                made = _TEMPORARY_NAME.fullmatch(name)
+                if made is not None and not is_folder and not self._disk.is_alive(int(made["process"])):
                     self._disk.unlink(folder / name)
 
     def _prepare(self, path: Path, data: Sequence[Chunk]) -> Path:

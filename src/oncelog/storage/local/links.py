@@ -1,0 +1,157 @@
+"""Opening files where no symbolic link is on the way, and making files that nobody else may read.
+
+Somebody who can write into a folder of a database could plant a link there, and have the files deleted or overwritten
+that the link points to, with the rights of the one who appends. So every path is opened with ``openat2`` and
+``RESOLVE_NO_SYMLINKS`` (Linux), with ``O_NOFOLLOW_ANY`` (macOS), or folder by folder with ``O_NOFOLLOW``; names are
+made, renamed and removed relative to the descriptor of their folder. Paths are real paths: a link above the root of a
+database is the user's own, and was followed before.
+
+Folders are made with mode 0700 and files with 0600. A folder that has the set-group-ID bit and that its group may write
+(``chmod 2770``) is shared with the group: what is made in it is 2770 and 0660.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from oncelog.errors import InvalidArgument
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+SHARED_FILE_MODE, SHARED_FOLDER_MODE = 0o660, 0o2770
+_SHARED = stat.S_ISGID | stat.S_IWGRP
+
+_OPENAT2 = 437
+_AT_FDCWD = -100
+_RESOLVE_NO_SYMLINKS = 0x04
+_HOW = struct.Struct("QQQ")
+_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+_syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+
+
+def open_there(path: Path, flags: int) -> int:
+    """Return a descriptor of what is at a path, ``ELOOP`` if a symbolic link is on the way. Nothing is made."""
+    if _has_openat2():
+        return _openat2(path, flags | os.O_CLOEXEC)
+    if sys.platform == "darwin":
+        return os.open(path, flags | os.O_NOFOLLOW_ANY)
+    with _walked(path.parent) as folder:
+        return os.open(path.name or "/", flags | os.O_NOFOLLOW, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def folder_of(path: Path) -> Iterator[int]:
+    """Hold a descriptor of the folder that a path is in: names are made and removed relative to it."""
+    descriptor = open_there(path.parent, _FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def create_file(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that is made, unless it is there and ``flags`` allow that."""
+    with folder_of(path) as folder:
+        is_shared = _is_shared(folder)
+        mode = SHARED_FILE_MODE if is_shared else FILE_MODE
+        try:
+            descriptor = os.open(path.name, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=folder)
+        except FileExistsError:
+            if flags & os.O_EXCL:
+                raise
+            return os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        if is_shared:
+            os.fchmod(descriptor, mode)  # the umask would take the group's rights
+        return descriptor
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder; ``False`` when it is there. What is no folder, or a link to one, is an error."""
+    with folder_of(path) as above:
+        mode = SHARED_FOLDER_MODE if _is_shared(above) else FOLDER_MODE
+        try:
+            os.mkdir(path.name, mode, dir_fd=above)
+        except FileExistsError:
+            found = os.stat(path.name, dir_fd=above, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
+            return False
+        if mode == SHARED_FOLDER_MODE:
+            os.chmod(path.name, mode, dir_fd=above)
+        return True
+
+
+def check_owner(path: Path) -> None:
+    """Raise ``InvalidArgument`` for a folder whose owner could have put anything into it: one of another user.
+
+    A folder of root is as good as one's own. One that is shared with a group of this process is meant to be used.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    own = found.st_uid in {os.geteuid(), 0}
+    if own or (found.st_mode & _SHARED == _SHARED and found.st_gid in {os.getegid(), *os.getgroups()}):
+        return
+    message = (
+        f"{path} belongs to user {found.st_uid}, and this process runs as user {os.geteuid()}: the owner could plant "
+        "links there to files of this user; run as that user, or share the folder with a group (chmod 2770)"
+    )
+    raise InvalidArgument(message)
+
+
+def _is_shared(folder: int) -> bool:
+    return os.fstat(folder).st_mode & _SHARED == _SHARED
+
+
+@functools.cache
+def _has_openat2() -> bool:
+    """Tell whether the system has the call. Some containers refuse what they do not know."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(_openat2(Path("/"), _FOLDER))
+    except OSError:
+        return False
+    return True
+
+
+def _openat2(path: Path, flags: int) -> int:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        message = "embedded null byte"
+        raise ValueError(message)
+    while True:
+        how = _HOW.pack(flags, 0, _RESOLVE_NO_SYMLINKS)
+        descriptor: int = _syscall(_OPENAT2, _AT_FDCWD, name, how, _HOW.size)
+        if descriptor >= 0:
+            return descriptor
+        number = ctypes.get_errno()
+        if number not in {errno.EINTR, errno.EAGAIN}:
+            raise OSError(number, os.strerror(number), str(path))
+
+
+@contextlib.contextmanager
+def _walked(folder: Path) -> Iterator[int]:
+    """Hold a descriptor of a folder, reached one folder at a time."""
+    descriptor = os.open("/", _FOLDER)
+    try:
+        for part in folder.absolute().parts[1:]:
+            below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
