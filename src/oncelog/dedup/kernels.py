@@ -17,6 +17,9 @@ from oncelog.dedup.compiled import Kernels, compile_all
 COUNT_MIN = 512
 """Smaller batches are not worth a call."""
 
+PART_MIN = 16
+"""A part of a batch that is smaller than this is not worth a call."""
+
 LOAD_ROWS = 2_000_000
 """After so many rows were hashed, looked up or inserted by numpy, the compiled loops are loaded."""
 
@@ -47,6 +50,11 @@ def kernels(count: int) -> Kernels | None:
         _Choice.kernels = _load()
         _Choice.looked = True
     return _Choice.kernels
+
+
+def kernels_at_hand(count: int) -> Kernels | None:
+    """Return the compiled loops for a part of a batch that has so many rows, if they are loaded already."""
+    return _Choice.kernels if _Choice.allowed and count >= PART_MIN else None
 
 
 def _load() -> Kernels | None:

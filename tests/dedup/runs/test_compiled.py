@@ -44,7 +44,7 @@ def test_filters_pass_the_same_keys(chosen: Chosen, bits: int) -> None:
     answers = []
     for who in ("numpy", "numba"):
         chosen.by(who)
-        answers.append(filters.may_have(words, high, low, bits))
+        answers.append(filters.may_have([words], [len(high)], high, low, bits))
     assert (answers[0] == answers[1]).all()
     assert 0 < answers[0].sum() < 4000
 
@@ -72,4 +72,4 @@ def test_the_loops_are_plain_python_as_well() -> None:
     high, low = mixed_keys(np.random.default_rng(1).integers(0, 2**64, (50, 2), np.uint64))
     with np.errstate(over="ignore"):
         compiled.filter_add(words, high, low, 0)
-    assert filters.may_have(words, high, low, 0).all()
+    assert filters.may_have([words], [len(high)], high, low, 0).all()

@@ -22,7 +22,7 @@ def test_every_key_passes(seed: int, count: int, bits: int) -> None:
     high.sort()
     words = filters.empty_filter(count)
     filters.add(words, high, low, bits)
-    assert filters.may_have(words, high, low, bits).all()
+    assert filters.may_have([words], [len(high)], high, low, bits).all()
     assert all(filters.may_have_one(words.data, int(a), int(b), bits) for a, b in zip(high, low, strict=True))
 
 
@@ -32,7 +32,7 @@ def test_one_is_answered_as_many_are(seed: int, bits: int) -> None:
     random = np.random.default_rng(seed)
     words = random.integers(0, 2**64, 8 * 37, np.uint64) | random.integers(0, 2**64, 8 * 37, np.uint64)
     high, low = (random.integers(0, 2**64, 200, np.uint64) for _ in range(2))
-    many = filters.may_have(words, high, low, bits).tolist()
+    many = filters.may_have([words], [len(high)], high, low, bits).tolist()
     assert many == [filters.may_have_one(words.data, int(a), int(b), bits) for a, b in zip(high, low, strict=True)]
     assert len(set(many)) == 2
 
@@ -56,6 +56,6 @@ def test_numbered_ids_are_as_good_as_random_ones() -> None:
         order = np.argsort(high[:IDS])
         words = filters.empty_filter(IDS)
         filters.add(words, high[:IDS][order], low[:IDS][order], 0)
-        passed.append(int(filters.may_have(words, high[IDS:], low[IDS:], 0).sum()))
+        passed.append(int(filters.may_have([words], [len(high[IDS:])], high[IDS:], low[IDS:], 0).sum()))
     assert 0.0002 < sum(passed) / (200 * IDS) < 0.00034  # 0.027 % is what 20 bits in blocks come to
     assert max(passed) <= 15  # 2.7 are expected; more than 15 come by chance once in ten million secrets

@@ -236,6 +236,11 @@ def test_a_damaged_page_fails_its_own_ids_alone(home: LogHome) -> None:
     assert (found.positions[500:][answered] == old.positions[500:][answered]).all()
     with pytest.raises(CorruptionError, match="page 5"):
         found.check()
+    known = opened(home, runs)
+    few = [known.find_many(old.keys[row : row + 10]) for row in range(0, 1000, 10)]  # key by key, where mapped
+    for name in ("positions", "failed", "starts", "ends", "fingerprints"):
+        there = slice(None) if name in {"positions", "failed"} else found.found
+        assert (np.concatenate([getattr(each, name) for each in few])[there] == getattr(found, name)[there]).all()
 
 
 def test_a_page_that_is_cut_off_is_an_error() -> None:

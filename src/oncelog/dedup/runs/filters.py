@@ -8,6 +8,8 @@ not there passes with a probability of 0.027 %.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ _HALF = np.uint64(32)
 _SIX = np.uint64(63)
 _ONE = np.uint64(1)
 _MASK = (1 << 64) - 1
+_PLACES = np.arange(0, 6 * BLOCK_WORDS, 6, dtype=np.uint64)
 
 
 def empty_filter(ids: int) -> Words:
@@ -44,31 +47,53 @@ def add(words: Words, high: Words, low: Words, bits: int) -> None:
         return
     blocks = blocks_of(words, high, bits)
     starts = np.flatnonzero(np.concatenate([[True], blocks[1:] != blocks[:-1]])) if len(blocks) else blocks
-    lines = words.reshape(-1, BLOCK_WORDS)
+    lines = _lines(words)
     touched = blocks[starts]
     for word in range(BLOCK_WORDS if len(blocks) else 0):
         lines[touched, word] |= np.bitwise_or.reduceat(_ONE << (low >> np.uint64(6 * word) & _SIX), starts)
 
 
-def may_have(words: Words, high: Words, low: Words, bits: int) -> NDArray[np.bool_]:
-    """Tell of each key whether it may be there. ``False`` is certain."""
+def may_have(filters: Sequence[Words], ends: Sequence[int], high: Words, low: Words, bits: int) -> NDArray[np.bool_]:
+    """Tell of each key whether it may be there. ``False`` is certain.
+
+    Keys come part by part: those before ``ends[0]`` belong to the first filter, those before ``ends[1]`` to the second.
+    """
     compiled = kernels(len(high))
     if compiled is not None:
         found = np.empty(len(high), np.bool_)
-        compiled.filter_find(fixed(words), fixed(high), fixed(low), bits, found)
+        start = 0
+        for words, end in zip(filters, ends, strict=True):
+            mine = slice(start, end)
+            compiled.filter_find(fixed(words), fixed(high[mine]), fixed(low[mine]), bits, found[mine])
+            start = end
         return found
-    first = blocks_of(words, high, bits) * BLOCK_WORDS
-    passed = _has_bit(words, first, low, 0)
+    sizes = np.repeat([len(words) // BLOCK_WORDS for words in filters], np.diff(ends, prepend=0))
+    blocks = ((high << np.uint64(bits) >> _HALF) * sizes.astype(np.uint64) >> _HALF).view(np.int64)
+    first = _taken([words[::BLOCK_WORDS] for words in filters], ends, blocks)
+    passed = (first >> (low & _SIX) & _ONE).astype(np.bool_)
     left = np.flatnonzero(passed)
-    for word in range(1, BLOCK_WORDS):
-        kept = _has_bit(words, first[left], low[left], word)
-        passed[left[~kept]] = False
-        left = left[kept]
+    lines = _taken([_lines(words) for words in filters], np.searchsorted(left, ends).tolist(), blocks[left])
+    lines >>= low[left, None] >> _PLACES & _SIX
+    bit = lines[:, 0].copy()
+    for word in range(1, BLOCK_WORDS):  # quicker than a reduction over so few
+        bit &= lines[:, word]
+    passed[left] = (bit & _ONE).astype(np.bool_)
     return passed
 
 
-def _has_bit(words: Words, first: NDArray[np.int64], low: Words, word: int) -> NDArray[np.bool_]:
-    return (words[first + word] >> (low >> np.uint64(6 * word) & _SIX) & _ONE).astype(np.bool_)
+def _taken(arrays: Sequence[Words], ends: Sequence[int], rows: NDArray[np.int64]) -> Words:
+    """Return the rows of arrays: up to ``ends[0]`` those of the first array, then those of the second, and so on."""
+    taken = np.empty((len(rows), *arrays[0].shape[1:]), np.uint64)
+    start = 0
+    for array, end in zip(arrays, ends, strict=True):
+        if end > start:
+            np.take(array, rows[start:end], axis=0, out=taken[start:end], mode="clip")  # "raise" would copy
+        start = end
+    return taken
+
+
+def _lines(words: Words) -> Words:
+    return words.reshape(-1, BLOCK_WORDS)
 
 
 def may_have_one(words: memoryview, high: int, low: int, bits: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.kernels import fixed, kernels
+from oncelog.dedup.kernels import fixed, kernels_at_hand
 from oncelog.format.runs.pages import PAGE_ENTRIES, Pages
 
 Column = NDArray[np.uint64]
@@ -30,7 +30,7 @@ def page_spans(index: Column, high: Column) -> tuple[Rows, Rows]:
 
 def find_in_pages(pages: Pages, rows: Rows, high: Column, low: Column) -> Rows:
     """Return the first slot of each key in the page at ``rows``; -1: it is not there; ``GO_ON``: see the next page."""
-    compiled = kernels(len(high))
+    compiled = kernels_at_hand(len(high))
     if compiled is not None:
         slots = np.empty(len(high), np.int64)
         stored = (fixed(pages[name]) for name in ("high", "low", "count"))

@@ -7,6 +7,8 @@ by the leading bits of the key: a part is one object. The timestamps of the rang
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 POSITION_BITS = 38
 """Positions in a run are relative to the first position of its range, so one run covers so many at most."""
@@ -15,6 +17,11 @@ BLOCKED = 1
 """The kind of a run whose filters are blocked Bloom filters."""
 
 _MASK = (1 << 64) - 1
+
+
+def part_bounds(bits: int) -> NDArray[np.uint64]:
+    """Return the first halves of keys at which parts begin, but for the first part, which begins at 0."""
+    return np.arange(1, 1 << bits, dtype=np.uint64) << np.uint64(64 - bits if bits else 0)
 
 
 class Digest(msgspec.Struct, frozen=True, array_like=True):

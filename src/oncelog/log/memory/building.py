@@ -11,7 +11,7 @@ from oncelog.dedup.runs.builder import PartBytes, build_part
 from oncelog.dedup.runs.entries import Entries
 from oncelog.errors import OncelogError
 from oncelog.format.runs import times as times_format
-from oncelog.format.runs.run import Digest, Run, RunPart, TimesPart
+from oncelog.format.runs.run import Digest, Run, RunPart, TimesPart, part_bounds
 from oncelog.format.runs.times import Commits
 from oncelog.storage.base import Chunk, LogHome
 
@@ -89,7 +89,7 @@ def store_run(  # noqa: PLR0917
     bits = part_bits(len(entries))
     try:
         ordered = entries.sorted()
-        cuts = [0, *np.searchsorted(ordered.high, _bounds(bits)).tolist(), len(ordered)]
+        cuts = [0, *np.searchsorted(ordered.high, part_bounds(bits)).tolist(), len(ordered)]
         for part, (start, end) in enumerate(itertools.pairwise(cuts)):
             store.add_part(*build_part(log_id, part, bits, ordered[start:end]))
         store.add_times([] if commits is None else [commits])
@@ -106,11 +106,6 @@ def part_bits(ids: int) -> int:
     [0, 0, 1, 5]
     """
     return (max(1, -(-ids // PART_IDS)) - 1).bit_length()
-
-
-def _bounds(bits: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Return the first halves at which parts begin, but for the first part."""
-    return np.arange(1, 1 << bits, dtype=np.uint64) << np.uint64(64 - bits if bits else 0)
 
 
 def _in_objects(pieces: Iterable[Commits]) -> Iterator[Commits]:

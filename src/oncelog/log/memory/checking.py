@@ -9,7 +9,7 @@ from oncelog.errors import CorruptionError
 from oncelog.format.runs.pages import PAGE_ENTRIES
 from oncelog.format.runs.run import Digest, Run
 from oncelog.log.memory.merging import pieces_of
-from oncelog.log.memory.objects import OpenPart, RunObjects
+from oncelog.log.memory.objects import OpenPart, RunObjects, may_have
 from oncelog.log.memory.times import OpenTimes
 
 
@@ -50,7 +50,7 @@ def _check(
         _refuse(part.key, "its entries are out of order")
     if int(entries.positions.max()) >= run.next_position - run.first_position:
         _refuse(part.key, "an entry is outside the range of the run")
-    if not part.may_have(entries.high, entries.low).all():
+    if not may_have([part], [len(entries)], entries.high, entries.low).all():
         _refuse(part.key, "a key does not pass the filter")
     if not np.array_equal(
         entries.high[::PAGE_ENTRIES], part.index[first_page : first_page + len(entries.high[::PAGE_ENTRIES])]

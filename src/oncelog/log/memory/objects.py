@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ READS_MAX = 32
 
 READER = "oncelog-memory"
 _CHUNK_BLOCKS = CHUNK_BYTES // (8 * BLOCK_WORDS)
+
+Column = NDArray[np.uint64]
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -88,6 +91,22 @@ class RunObjects:
         return self._cache.get(key, told, lambda: self.home.read(key, 0, told.front_bytes))
 
 
+def may_have(parts: Sequence[OpenPart], ends: Sequence[int], high: Column, low: Column) -> NDArray[np.bool_]:
+    """Tell of each key whether it may be in a part: keys before ``ends[0]`` in the first, and so on.
+
+    A damaged chunk of a filter says "perhaps" of every key that belongs to it.
+    """
+    spans = list(itertools.pairwise((0, *ends)))
+    for part, (start, end) in zip(parts, spans, strict=True):
+        part.check_chunks(high[start:end])
+    passed = filters.may_have([part.filter for part in parts], ends, high, low, parts[0].bits)
+    for part, (start, end) in zip(parts, spans, strict=True):
+        doubtful = part.in_bad_chunks(high[start:end])
+        if doubtful is not None:
+            passed[start:end] |= doubtful
+    return passed
+
+
 class OpenPart:
     """One part of a run: its filter and index at hand. Nothing of it is believed before its checksum was seen to hold.
 
@@ -99,6 +118,7 @@ class OpenPart:
         self.told = told
         self.head = front.head
         self.bits = front.head.bits
+        self.filter = front.filter
         self.index = front.index
         self._home = home
         self._front = front
@@ -121,22 +141,25 @@ class OpenPart:
         """Whether pages are read by touching them."""
         return self._mapped is not None
 
-    def may_have(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Tell of each key whether it may be in this part. What a damaged chunk would answer counts as "perhaps"."""
-        if self._chunks_left:
-            self._check_chunks(high)
-        passed = filters.may_have(self._front.filter, high, low, self.bits)
-        if self._bad_chunks:
-            chunks = filters.blocks_of(self._front.filter, high, self.bits) // _CHUNK_BLOCKS
-            passed |= np.frombuffer(self._chunks, np.uint8)[chunks] == _BAD
-        return passed
-
-    def _check_chunks(self, high: NDArray[np.uint64]) -> None:
+    def check_chunks(self, high: NDArray[np.uint64]) -> None:
+        """Check the chunks of the filter that these keys belong to, unless they were checked before."""
+        if not self._chunks_left or not len(high):
+            return
         states = np.frombuffer(self._chunks, np.uint8)
-        chunks = filters.blocks_of(self._front.filter, high, self.bits) // _CHUNK_BLOCKS
+        chunks = self._chunks_of(high)
         for chunk in np.unique(chunks[states[chunks] == _UNSEEN]).tolist():
             self._check_chunk(chunk)
         self._chunks_left = bool((states == _UNSEEN).any())
+
+    def in_bad_chunks(self, high: NDArray[np.uint64]) -> NDArray[np.bool_] | None:
+        """Tell which keys belong to damaged chunks of the filter; ``None``: none does."""
+        if not self._bad_chunks:
+            return None
+        bad: NDArray[np.bool_] = np.frombuffer(self._chunks, np.uint8) == _BAD
+        return bad[self._chunks_of(high)]
+
+    def _chunks_of(self, high: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return filters.blocks_of(self.filter, high, self.bits) // _CHUNK_BLOCKS
 
     def _check_chunk(self, chunk: int) -> None:
         whole = self._front.chunk_is_whole(chunk)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs import search
-from oncelog.dedup.runs.order import order_of
 from oncelog.errors import CorruptionError
 from oncelog.format.runs import pages as page_format
 from oncelog.format.runs.pages import (
@@ -24,6 +23,7 @@ from oncelog.format.runs.pages import (
     place_in,
     places_at,
 )
+from oncelog.format.runs.run import Run
 from oncelog.log.memory.objects import OpenPart, RunObjects
 
 Column = NDArray[np.uint64]
@@ -88,6 +88,13 @@ class Answers:
         self._fingerprints[rows] = fingerprints[newer]
         self._marks[rows] = places[newer]
 
+    def note_one(self, row: int, fingerprint: int, place: int) -> None:
+        """Note a hit, unless a newer one is known; its place has an absolute position."""
+        if place >> PLACE_SHIFT > self._positions[row]:
+            self._positions[row] = place >> PLACE_SHIFT
+            self._fingerprints[row] = fingerprint
+            self._marks[row] = place & (START | END)
+
     def fail(self, rows: Rows, end: int, error: CorruptionError) -> None:
         """Note that a run that ends at position ``end`` cannot tell of these rows."""
         self._failed_at[rows] = np.maximum(self._failed_at[rows], end)
@@ -102,16 +109,25 @@ class Answers:
 
 
 class Quest:
-    """The search for some keys in one part of a run, which covers positions from ``base`` up to ``end``."""
+    """The search for some keys, sorted, in one part of a run. ``rows`` are those of the keys in their batch."""
 
-    def __init__(  # noqa: PLR0917
-        self, part: OpenPart, base: int, end: int, rows: Rows, high: Column, low: Column
-    ) -> None:
-        order = order_of(high)
+    def __init__(self, part: OpenPart, run: Run, rows: Rows, high: Column, low: Column) -> None:
         self.part = part
-        self._base, self._end = base, end
-        self._rows, self._high, self._low = rows[order], high[order], low[order]
+        self._base, self._end = run.first_position, run.next_position
+        self._rows, self._high, self._low = rows, high, low
         self._pages = self._next = self._last = np.empty(0, np.int64)
+
+    def search_singly(self, answers: Answers) -> None:
+        """Search the keys one by one: for a few of them that is quicker than the arrays."""
+        for row, high, low in zip(self._rows.tolist(), self._high.tolist(), self._low.tolist(), strict=True):
+            try:
+                found = find_in_part(self.part, high, low)
+            except CorruptionError as error:
+                answers.fail(np.array([row]), self._end, error)
+                continue
+            if found is not None:
+                place, fingerprint = found
+                answers.note_one(row, fingerprint, place + (self._base << PLACE_SHIFT))
 
     def begin(self, answers: Answers) -> bool:
         """Find out where to look for each key; tell whether there is anything to look for."""
@@ -157,21 +173,6 @@ class Quest:
         self._pages, self._last = self._next[left], self._last[left]
         self._next = np.full(len(left), _DONE)
         return len(left) > 0
-
-
-def search_few(  # noqa: PLR0917
-    part: OpenPart, base: int, end: int, rows: Sequence[int], high: Column, low: Column, answers: Answers
-) -> None:
-    """Search a few rows of a batch in one part, one by one."""
-    for row in rows:
-        try:
-            found = find_in_part(part, int(high[row]), int(low[row]))
-        except CorruptionError as error:
-            answers.fail(np.array([row]), end, error)
-            continue
-        if found is not None:
-            place, fingerprint = (np.array([number], np.uint64) for number in found)
-            answers.note(np.array([row]), fingerprint, place, base)
 
 
 def find_in_part(part: OpenPart, high: int, low: int) -> tuple[int, int] | None:

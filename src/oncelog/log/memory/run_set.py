@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs.mix import mixed_key, mixed_keys
+from oncelog.dedup.runs.order import order_of
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START
-from oncelog.format.runs.run import Run
-from oncelog.log.memory.objects import OpenPart, RunObjects
-from oncelog.log.memory.quest import Answers, Found, Quest, find_in_part, search_all, search_few
+from oncelog.format.runs.run import Run, part_bounds
+from oncelog.log.memory.objects import OpenPart, RunObjects, may_have
+from oncelog.log.memory.quest import Answers, Found, Quest, find_in_part, search_all
 from oncelog.log.memory.times import OpenTimes
 
 Column = NDArray[np.uint64]
@@ -21,6 +22,9 @@ Rows = NDArray[np.int64]
 
 FEW = 8
 """So few keys that may be in a mapped part are searched one by one: most of them are not there."""
+
+SMALL = 32
+"""A batch that is no larger is looked up key by key where runs are mapped."""
 
 
 class Hit(NamedTuple):
@@ -33,8 +37,11 @@ class Hit(NamedTuple):
 
 
 class _OpenRun(NamedTuple):
+    """A run with its parts; ``bounds`` are the first halves of keys at which parts begin, but for the first part."""
+
     run: Run
     parts: list[OpenPart]
+    bounds: Column
     times: list[OpenTimes]
 
 
@@ -95,19 +102,36 @@ class RunSet:
         searched. ``NotFound`` when an object is gone: look again in the newest set. ``Unavailable`` when storage does
         not answer.
         """
+        if len(keys) <= SMALL and self._objects.is_here:
+            return self._find_singly(keys, first_position, behind)
         answers = Answers(len(keys))
         high, low = mixed_keys(keys)
+        order = order_of(high)  # neighbours are near each other in filters and pages, and those of a part are together
+        high, low = high[order], low[order]
         quests = []
         for each in self.opened:
             if each.run.next_position <= max(behind, first_position):
                 continue
-            for part, rows in _candidates(each, high, low):
-                base, end = each.run.first_position, each.run.next_position
-                if part.is_mapped and len(rows) <= FEW:
-                    search_few(part, base, end, rows.tolist(), high, low, answers)
+            for part, passed in _candidates(each, high, low):
+                quest = Quest(part, each.run, order[passed], high[passed], low[passed])
+                if part.is_mapped and len(passed) <= FEW:
+                    quest.search_singly(answers)
                 else:
-                    quests.append(Quest(part, base, end, rows, high[rows], low[rows]))
+                    quests.append(quest)
         search_all(self._objects, quests, answers)
+        return answers.settled(first_position)
+
+    def _find_singly(self, keys: NDArray[np.uint64], first_position: int, behind: int) -> Found:
+        """Look up a few identities one by one: that is quicker than the arrays."""
+        answers = Answers(len(keys))
+        for row, (high, low) in enumerate(keys.tolist()):
+            try:
+                hit = self.find_one(high, low, first_position, behind)
+            except CorruptionError as error:
+                answers.fail(np.array([row]), self.next_position, error)
+                continue
+            if hit is not None:
+                answers.note_one(row, hit.fingerprint, hit.position << PLACE_SHIFT | hit.start * START | hit.end * END)
         return answers.settled(first_position)
 
     # One.
@@ -116,7 +140,7 @@ class RunSet:
         """Look up one identity, as ``find_many`` does; ``CorruptionError`` when a page that may have it is damaged."""
         high, low = mixed_key(high, low)
         least = max(behind, first_position)
-        for run, parts, _ in self._newest_first:
+        for run, parts, _, _ in self._newest_first:
             if run.next_position <= least:
                 break
             part = parts[high >> 64 - run.bits] if len(parts) > 1 else parts[0]
@@ -166,24 +190,15 @@ def readable(
 
 
 def _open(objects: RunObjects, run: Run) -> _OpenRun:
-    return _OpenRun(run, objects.open(run), OpenTimes.of(objects, run))
+    return _OpenRun(run, objects.open(run), part_bounds(run.bits), OpenTimes.of(objects, run))
 
 
 def _candidates(each: _OpenRun, high: Column, low: Column) -> Iterator[tuple[OpenPart, Rows]]:
-    """Yield the parts of a run, each with the rows of the keys that may be in it."""
-    if len(each.parts) == 1:
-        passed = np.flatnonzero(each.parts[0].may_have(high, low))
-        if len(passed) and each.run.ids:
-            yield each.parts[0], passed
-        return
-    numbers = (high >> np.uint64(64 - each.run.bits)).astype(np.uint16)
-    order = np.argsort(numbers, kind="stable")  # a radix sort
-    ends = np.cumsum(np.bincount(numbers, minlength=len(each.parts)))
-    high, low = high[order], low[order]
+    """Yield the parts of a run, each with the rows of the sorted keys that may be in it."""
+    ends = [*np.searchsorted(high, each.bounds).tolist(), len(high)]
+    passed = np.flatnonzero(may_have(each.parts, ends, high, low))
     start = 0
-    for part, end in zip(each.parts, ends.tolist(), strict=True):
-        mine = slice(start, end)
+    for part, end in zip(each.parts, np.searchsorted(passed, ends).tolist(), strict=True):
+        if end > start and part.head.count:
+            yield part, passed[start:end]
         start = end
-        passed = order[mine][part.may_have(high[mine], low[mine])]
-        if len(passed) and part.head.count:
-            yield part, passed
