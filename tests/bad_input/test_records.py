@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import oncelog
 from oncelog import (
     AppendErrors,
     Database,
@@ -287,3 +288,67 @@ def test_id_on_a_log_without_idempotence(db: Database) -> None:
 def test_bad_table(writer: Writer, table: Any, words: tuple[str, ...]) -> None:
     """A table is refused whole before anything of it is written, with column and row."""
     refused(lambda: writer.append_arrow(table), *words)
+
+
+class Text(str):
+    """A str that encodes as something else."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        """Return other bytes, which are no UTF-8."""
+        return b"\xff\xfe"
+
+    def isascii(self) -> bool:
+        """Lie."""
+        return True
+
+
+class Number(int):
+    """An int that is one of its own kind."""
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise RuntimeError
+
+
+class Bytes(bytes):
+    """Bytes that turn into others."""
+
+    def __bytes__(self) -> bytes:
+        """Return other bytes."""
+        return b"other"
+
+
+def test_subclasses_are_stored_as_what_they_are(tmp_path: Path) -> None:
+    """A str with its own ``encode`` was stored as bytes that nobody could read; an int of another kind as a sequence
+    was acknowledged, and no snapshot was stored from then on.
+    """
+    odd: dict[str, Any] = {
+        "stream": Text("ä"),
+        "type": Text("t"),
+        "tenant": Text("x"),
+        "headers": {Text("h"): Bytes(b"v")},
+    }
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        log = db.log("orders", create=True)
+        with log.writer() as writer:
+            writer.append(Bytes(b"1"), id=Text("é"), **odd)
+            writer.append_many([Record(Bytes(b"2"), id=Text("2"), **odd), Record(b"3", id="3")])
+            writer.append_batch([Record(b"4", id=Text("4"), **odd)])
+            writer.submit(b"5", id=Text("5"), **odd).result()
+            with writer.as_producer(Text("p"), initial_sequence=Number(3)) as producer:
+                assert producer.append(b"6").position == 5
+            writer.append(b"7", producer="q", sequence=Number(7))
+            writer.snapshot()
+        read = [(entry.value, entry.id, entry.stream, entry.sequence) for entry in log.read()]
+        assert read[:3] == [(b"1", "é", "ä", None), (b"2", "2", "ä", None), (b"3", "3", None, None)]
+        assert [sequence for *_, sequence in read[5:]] == [3, 7]
+        assert log.verify().ok
+        queue = db.queue("work", create=True)
+        queue.send(b"x", id=Text("é"), key=Text("ö"), tenant=Text("ü"), headers={Text("h"): Bytes(b"v")})
+        [delivery] = queue.consume("g").receive()
+        assert (delivery.id, delivery.key, delivery.tenant, delivery.headers) == ("é", "ö", "ü", {"h": b"v"})
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders").writer() as writer:
+        assert writer.append(b"1", id="é", stream="ä", type="t", tenant="x", headers={"h": b"v"}).duplicate
+        assert writer.last_sequence_of("q") == 7

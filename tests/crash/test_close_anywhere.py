@@ -20,7 +20,7 @@ from oncelog.errors import Closed, Unavailable
 from oncelog.log.writer import Writer
 from oncelog.storage.memory import MemoryStorage
 from oncelog.types import Ack, Record
-from tests.log.watched import LONG_S, WatchedStorage, orders
+from tests.log.watched import LONG_S, WatchedStorage, orders, until
 
 SOURCES = str(Path(oncelog.__file__).parent)
 TESTING = str(Path(oncelog.__file__).parent / "testing")
@@ -53,10 +53,7 @@ def call_at(number: int, handler: Callable[[], None], work: Callable[[], object]
 
 def wait_for_closing() -> None:
     """Wait until closing, in a thread of its own, is over."""
-    for thread in threading.enumerate():
-        if thread.name == "oncelog-closing":
-            thread.join(LONG_S)
-            assert not thread.is_alive(), "closing waits for ever"
+    until(lambda: all(thread.name != "oncelog-closing" for thread in threading.enumerate()))
 
 
 def append(writer: Writer) -> Ack:

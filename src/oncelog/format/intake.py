@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from oncelog.format.arrays import present
 from oncelog.format.schema import BITS, FIELDS, HEADERS, SEQUENCE, START, VALUE, schema_of
 from oncelog.types import Record
 
+_BYTES = (bytes, bytearray, memoryview)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _COLUMN_BYTES_MAX = (1 << 31) - 1
 _VIEW_BYTES = 16
@@ -32,6 +34,31 @@ def refused(column: str, row: int | None, rule: str) -> InvalidArgument:
 
 def _refuse(column: str, row: int | None, rule: str) -> NoReturn:
     raise refused(column, row, rule)
+
+
+def exact(record: Record) -> Record:
+    """Return a record whose texts and numbers are of Python's own types: a subclass may encode as something else, and
+    what one part of the writer has checked another would store differently.
+    """
+    changes: dict[str, Any] = {}
+    for name in ("id", "stream", "type", "producer", "tenant"):
+        text = getattr(record, name)
+        if type(text) is not str and isinstance(text, str):
+            changes[name] = str.__str__(text)
+    sequence = record.sequence
+    if type(sequence) is not int and isinstance(sequence, int) and not isinstance(sequence, bool):
+        changes["sequence"] = int.__add__(sequence, 0)
+    if type(record.value) is not bytes and isinstance(record.value, bytes | bytearray | memoryview):
+        changes["value"] = memoryview(record.value).tobytes()
+    if isinstance(record.headers, Mapping):
+        headers: Mapping[Any, Any] = record.headers
+        changes["headers"] = {
+            str.__str__(name) if isinstance(name, str) else name: (
+                memoryview(value).tobytes() if isinstance(value, _BYTES) else value
+            )
+            for name, value in headers.items()
+        }
+    return msgspec.structs.replace(record, **changes) if changes else record
 
 
 def check_record(record: Record) -> None:

@@ -190,16 +190,13 @@ class Writer(Submitting):
     def _checked(self, record: Record) -> Record:
         """Return the record as it will be stored, or raise ``InvalidArgument``."""
         self._check_usable()
+        record = intake.exact(record)
         intake.check_record(record)
         if record.producer is not None or record.sequence is not None or self._own is not None:
             record = self._owned(record)
         if record.id is not None and self._window is None:
             message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
             raise InvalidArgument(message)
-        if type(record.value) is not bytes:
-            record = decisions.replace(record, value=bytes(record.value))
-        if record.headers is not None:  # the caller may go on to change its own
-            record = decisions.replace(record, headers={name: bytes(value) for name, value in record.headers.items()})
         if record.id is None and self._names_content and record.producer is None:
             record = decisions.replace(record, id=content_id(self._log_id, record))
         return record

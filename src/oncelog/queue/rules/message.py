@@ -80,6 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 PLAIN = Envelope()
+_TEXTS = {"id": limits.ID_BYTES_MAX, "key": limits.LABEL_BYTES_MAX, "tenant": limits.LABEL_BYTES_MAX}
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
 
@@ -89,12 +90,12 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
-    if message.id != "":
-        check_text("id", message.id, limits.ID_BYTES_MAX)
-    if message.key != "":
-        check_text("key", message.key, limits.LABEL_BYTES_MAX)
-    if message.tenant != "":
-        check_text("tenant", message.tenant, limits.LABEL_BYTES_MAX)
+    for name, bytes_max in _TEXTS.items():
+        given = getattr(message, name)
+        if type(given) is not str or given != "":
+            text = check_text(name, given, bytes_max)
+            if text is not given:
+                message = msgspec.structs.replace(message, **{name: text})
     if message.headers is not None:
         _check_headers(message.headers)
     if message.delay_s != 0:
@@ -134,6 +135,7 @@ def check_text(name: str, value: object, bytes_max: int) -> str:
     if not isinstance(value, str):
         error = f"{name}: is {type(value).__name__}, must be a str"
         raise InvalidArgument(error)
+    value = str.__str__(value)  # a subclass may encode as something else
     if "\0" in value:
         error = f"{name} {value!r} has a NUL in it, which PostgreSQL cannot store: remove it"
         raise InvalidArgument(error)
