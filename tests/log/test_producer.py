@@ -580,3 +580,17 @@ def test_a_truncation_past_the_newest_snapshot_loses_no_producer(idempotence: st
     with Database(storage) as db, db.log("orders").writer() as w:
         assert (w.last_sequence_of("p"), w.last_sequence_of("q")) == (9, 7)
         assert w.append(b"later", producer="q", sequence=7).duplicate
+
+
+def test_the_old_holder_does_not_say_how_far_a_producer_is(log: Log, storage: WatchedStorage) -> None:
+    """After a forced takeover it does not know: it gave the sequence of its own time until its next write."""
+    old = log.writer(producer="p")
+    old.append(b"0", sequence=0)
+    with Database(storage).log("orders").writer(takeover="force", producer="p") as new:
+        new.append(b"1", sequence=1)
+        with pytest.raises(WriterFenced):
+            _ = old.last_sequence
+        with pytest.raises(WriterFenced):
+            old.producers()
+        assert new.last_sequence == 1
+    old.close()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import oncelog
-from oncelog import Database, EventAck, LogSettings, Record, Streams, Window
+from oncelog import Database, EventAck, LogBusy, LogSettings, Record, Streams, Window
 from oncelog.errors import (
     IdConflict,
     InvalidArgument,
@@ -443,3 +443,22 @@ def test_a_stream_whose_first_event_is_on_its_way_is_there() -> None:
         storage.otherwise = "stored"
         [ack] = streams.append("s", Record(b"a", id="1"), expected="no stream")
         assert (ack.version, ack.position, ack.duplicate) == (0, 1, True)
+
+
+def test_the_old_holder_does_not_refuse_a_version() -> None:
+    """After a forced takeover it does not know the stream's version: its "no" was wrong."""
+    storage = MemoryStorage()
+    with Database(storage) as old_db, Database(storage) as new_db:
+        old = old_db.streams("orders", create=True)
+        old.append("a", [Record(b"0", id="0")], expected="no stream")
+        new_db.log("orders").writer(takeover="force").close()
+        new = new_db.streams("orders")
+        new.append("a", [Record(b"1", id="1")], expected=0)
+        with pytest.raises(WriterFenced):
+            old.append("a", [Record(b"2", id="2")], expected=1)
+        with pytest.raises((LogBusy, WriterFenced)):
+            old.append("a", [Record(b"2", id="2")], expected=1, wait_s=0)
+        new.close()
+        assert old.append("a", [Record(b"2", id="2")], expected=1)[0].version == 2
+        with pytest.raises(WrongExpectedVersion):
+            old.append("a", [Record(b"3", id="3")], expected=5)

@@ -45,6 +45,10 @@ class Producing(Handle, ABC):
     def _absorb(self) -> None: ...
 
     @abstractmethod
+    def check_held(self) -> None:
+        """Raise ``WriterFenced`` if another writer has taken the log."""
+
+    @abstractmethod
     def _deadline(self, timeout_s: float | None) -> int | None: ...
 
     @arguments.checked
@@ -132,15 +136,24 @@ class Producing(Handle, ABC):
         return None if self._own_name is None else self.last_sequence_of(self._own_name)
 
     def last_sequence_of(self, name: str) -> int | None:
-        """Return the last sequence of a producer that is durable; ``None`` when there is none."""
+        """Return the last sequence of a producer that is durable; ``None`` when there is none.
+
+        ``WriterFenced`` if another writer has taken the log: it may be further by now.
+        """
         self._check_process()
+        if not self._closed:
+            self.check_held()
         with self._committer.changed:
             mark = self._sequences.producers.mark(name)
         return None if mark is None else mark.last_sequence
 
     def producers(self) -> dict[str, ProducerMark]:
-        """Return how far each producer of the log got, the least recently active first."""
+        """Return how far each producer of the log got, the least recently active first. ``WriterFenced`` if another
+        writer has taken the log.
+        """
         self._check_process()
+        if not self._closed:
+            self.check_held()
         with self._committer.changed:
             return self._sequences.marks()
 

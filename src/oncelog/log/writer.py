@@ -534,6 +534,22 @@ class Writer(Submitting):
     def _begin_to_close(self) -> None:
         self._committer.refuse(Closed("this writer is being closed"))
 
+    def check_held(self) -> None:
+        """Raise ``WriterFenced`` if another writer has taken the log.
+
+        Until its next write a writer does not notice that by itself. What it remembers is then still true of what was
+        stored, and no longer of what was not: a "no" is said only after this.
+        """
+        self._check_process()
+        with self._committer.changed:
+            self._committer.check()
+        try:
+            self._run.check_held()
+        except WriterFenced as error:
+            with self._committer.changed:
+                self._committer.fenced(error)
+            raise
+
     def _storage_seen(self) -> None:
         """Note that storage has answered: without that the ids of an idle writer do not age."""
         with self._committer.changed:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from oncelog import arguments
 from oncelog.batcher import Batcher
 from oncelog.clock import Clock
-from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced
+from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced, WrongExpectedVersion
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log.append.decisions import Admitted
@@ -185,6 +185,10 @@ class Streams(Handle):
         try:
             with self._writing(wait_s) as writer:
                 submitted = self._admit(judged, writer, timeout_s)
+        except WrongExpectedVersion as error:
+            refused = error
+            later(lambda: settle(pending, lambda: self._refuse(writer, refused)))
+            return
         except BaseException as error:  # noqa: BLE001 (whoever waits has it)
             pending.set_exception(error)
             return
@@ -213,6 +217,8 @@ class Streams(Handle):
             acks = acks_of()
         except Earlier as error:
             return stored_already(self._index, self._log, judged.records, error)
+        except WrongExpectedVersion as error:
+            self._refuse(writer, error)
         except WriterFenced:
             self._leave(writer)
             raise
@@ -220,6 +226,15 @@ class Streams(Handle):
         if not acks[0].duplicate:
             return _acks(acks, judged.versions(len(acks)))
         return self._original(judged.stream, acks, judged.records, judged.expected)
+
+    def _refuse(self, writer: Writer, error: WrongExpectedVersion) -> NoReturn:
+        """Say no, if this is still the log's writer: another one may have written what is missing here."""
+        try:
+            writer.check_held()
+        except WriterFenced:
+            self._leave(writer)
+            raise
+        raise error
 
     def judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
         """Return the version of the first of so many new events, and note them; raise if the stream is not as expected.

@@ -312,6 +312,11 @@ class Committer:
             self._die(error)
         raise error
 
+    def fenced(self, error: WriterFenced) -> None:
+        """End: another writer has the log. Whoever waits is told."""
+        if self.error is None:
+            self._die(error)
+
     def forsake(self, futures: Sequence[AckFuture[Ack]], error: BaseException) -> None:
         """Tell those whose records were being decided, and whom nobody else knows, what came in between; end and raise
         it, unless it is a refusal.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
+from oncelog.errors import WriterFenced
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment, labels_of
 from oncelog.log.ingest.staging import Adoption, Staged
@@ -247,6 +248,13 @@ class Run:
             self.known, lambda manifest: list(self._manifests.closed_from(manifest, first))
         )
         return segments
+
+    def check_held(self) -> None:
+        """Raise ``WriterFenced`` if another writer has taken the log since."""
+        newest = self._manifests.newest(self.known)
+        if newest is None or newest.manifest.epoch != self.epoch:
+            message = f"another writer has taken log {self.known.manifest.name!r}: stop, reopen if you must"
+            raise WriterFenced(message, outcome="not written")
 
     def finish(self, uptime_us: int) -> None:
         """Close this segment in the manifest, at its known tail: the writer is leaving."""
