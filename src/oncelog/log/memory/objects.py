@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs import filters
-from oncelog.errors import CorruptionError
+from oncelog.errors import Closed, CorruptionError
 from oncelog.format.runs import pages as page_format
 from oncelog.format.runs.pages import PAGE, PAGE_BYTES, Pages
 from oncelog.format.runs.parts import BLOCK_WORDS, CHUNK_BYTES, Front, decode_front
@@ -46,11 +46,13 @@ class RunObjects:
         self._cache = cache
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def close(self) -> None:
         """End the threads that fetch. May be repeated."""
         with self._lock:
             pool, self._pool = self._pool, None
+            self._closed = True
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -59,12 +61,22 @@ class RunObjects:
         if self.is_here or len(items) <= 1:
             yield from map(work, items)
             return
+        for start in range(0, len(items), READS_MAX):
+            try:
+                done = self._started().map(work, items[start : start + READS_MAX])
+                yield from done
+            except (RuntimeError, CancelledError) as error:  # the pool was shut down
+                message = "the log was closed while its memory of ids was being read"
+                raise Closed(message) from error
+
+    def _started(self) -> ThreadPoolExecutor:
         with self._lock:
+            if self._closed:
+                message = "the log was closed"
+                raise Closed(message)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(READS_MAX, thread_name_prefix=READER)
-            pool = self._pool
-        for start in range(0, len(items), READS_MAX):
-            yield from pool.map(work, items[start : start + READS_MAX])
+            return self._pool
 
     def open(self, run: Run) -> list[OpenPart]:
         """Return the parts of a run with their heads checked; ``NotFound``, ``CorruptionError`` or ``Unavailable``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,14 @@ from oncelog.log.memory.objects import RunObjects
 _READ_PAGES = 256
 
 
+class _Opened(NamedTuple):
+    """Head and index of an object, and all its bytes if they are mapped."""
+
+    head: TimesHead
+    first_positions: NDArray[np.int64]
+    mapped: memoryview | None
+
+
 class OpenTimes:
     """One object with timestamps. Safe to share between threads."""
 
@@ -23,7 +33,7 @@ class OpenTimes:
         self.told = told
         self._objects = objects
         self._key = key
-        self._front: tuple[TimesHead, NDArray[np.int64]] | None = None
+        self._known: _Opened | None = None
 
     @classmethod
     def of(cls, objects: RunObjects, run: Run) -> list[OpenTimes]:
@@ -32,19 +42,21 @@ class OpenTimes:
 
     def timestamps_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return when the commits of these positions were made; they are relative, and none is before the first."""
-        _, index = self._opened()
-        pages = np.searchsorted(index, positions, side="right") - 1
+        order = np.argsort(positions, kind="stable")
+        sought = positions[order]
+        index = self._opened().first_positions
+        pages = np.searchsorted(index, sought, side="right") - 1
+        numbers, starts = np.unique(pages, return_index=True)
         times = np.empty(len(positions), np.int64)
-        numbers = np.unique(pages).tolist()
-        for number, commits in zip(numbers, self._objects.each(self._page, numbers), strict=True):
-            mine = np.flatnonzero(pages == number)
-            at = np.searchsorted(commits.positions, positions[mine], side="right") - 1
-            times[mine] = commits.timestamps_us[at]
+        spans = itertools.pairwise((*starts.tolist(), len(pages)))
+        for (start, end), commits in zip(spans, self._objects.each(self._page, numbers.tolist()), strict=True):
+            at = np.searchsorted(commits.positions, sought[start:end], side="right") - 1
+            times[order[start:end]] = commits.timestamps_us[at]
         return times
 
     def commits(self) -> Iterator[Commits]:
         """Yield all commits in order, some pages at a time."""
-        head, _ = self._opened()
+        head = self._opened().head
         for first in range(0, head.pages, _READ_PAGES):
             count = min(_READ_PAGES, head.pages - first)
             raw = self._read(first, count)
@@ -52,19 +64,25 @@ class OpenTimes:
                 page = raw[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
                 yield decode_page(page, first + number, head, self._key)
 
-    def _opened(self) -> tuple[TimesHead, NDArray[np.int64]]:
-        if self._front is None:
-            data = self._objects.home.read(self._key, 0, self.told.front_bytes)
-            self._front = decode_front(data, self.told, self._key)
-        return self._front
+    def _opened(self) -> _Opened:
+        if self._known is None:
+            here = self._objects.is_here
+            data = self._objects.home.read(self._key, 0, None if here else self.told.front_bytes)
+            head, index = decode_front(data, self.told, self._key)
+            self._known = _Opened(head, index, memoryview(data).cast("B") if here else None)
+        return self._known
 
     def _page(self, number: int) -> Commits:
-        return decode_page(self._read(number, 1), number, self._opened()[0], self._key)
+        return decode_page(self._read(number, 1), number, self._opened().head, self._key)
 
     def _read(self, first: int, count: int) -> memoryview:
-        start = self.told.front_bytes + first * PAGE_BYTES
-        data = self._objects.home.read(self._key, start, count * PAGE_BYTES)
-        if data.size != count * PAGE_BYTES:
+        start, length = self.told.front_bytes + first * PAGE_BYTES, count * PAGE_BYTES
+        mapped = self._opened().mapped
+        if mapped is None:
+            data = memoryview(self._objects.home.read(self._key, start, length)).cast("B")
+        else:
+            data = mapped[start : start + length]
+        if len(data) != length:
             message = f"{self._key}: ends before page {first + count}; `oncelog rebuild` makes the run again"
             raise CorruptionError(message)
-        return memoryview(data).cast("B")
+        return data
