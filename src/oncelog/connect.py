@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from oncelog.log.open_log import open_log
 from oncelog.log.stored.manifests import Manifests, version_key
 from oncelog.log.stored.policies import Policies
 from oncelog.settings import LogSettings, ProducerPolicy
-from oncelog.storage.base import REMOVING, Storage
+from oncelog.storage.base import QUORUM_HOME, REMOVING, Storage
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spa
 kernels.choose(os.environ.get("ONCELOG_FAST"))
 
 _BUCKETS = {"s3", "gs", "az"}
-_LATER = {"quorum", "oncelog"}
+_LATER = {"oncelog"}
+_QUORUM = "quorum:"
+_NODE_VARIABLE = "ONCELOG_NODE_"
 
 
 class Database(Handle):
@@ -299,7 +302,8 @@ class Database(Handle):
 
 
 def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:
-    """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``), or ``memory://``
+    """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``),
+    ``quorum:`` before the URL of a quorum's store, or ``memory://``
     (``memory://name`` is shared within the process). A path (``./shop``, ``Path("shop")``) is a folder on this machine.
 
     ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
@@ -325,6 +329,8 @@ def _url(given: object) -> str:
 
 
 def _storage(url: str, options: Mapping[str, str]) -> Storage:
+    if url.startswith(_QUORUM):
+        return _on_quorum(url, options)
     parts = _parts(url)
     if parts.scheme in _BUCKETS:
         return _in_bucket(url, parts, options)
@@ -337,12 +343,64 @@ def _storage(url: str, options: Mapping[str, str]) -> Storage:
             raise InvalidArgument(message)
         return MemoryStorage.named(parts.netloc)
     if parts.scheme == "file":
-        return LocalStorage(_path(url, parts))
+        return _on_disk(url, parts)
     if parts.scheme in _LATER:
         message = f"{url!r}: this version has homes on a disk (file:///…), in buckets (s3://…) and in memory only"
         raise Unsupported(message)
     message = f"{url!r} is not a URL of a database: use file:///path, ./path, s3://bucket/prefix or memory://"
     raise InvalidArgument(message)
+
+
+def _on_disk(url: str, parts: SplitResult) -> Storage:
+    path = _path(url, parts)
+    if (path / "logs" / QUORUM_HOME).exists():  # its blocks are on nodes: opened plainly, they would be missing
+        message = f"{url!r} is the store of a quorum: connect to {_QUORUM}{url}"
+        raise InvalidArgument(message)
+    return LocalStorage(path)
+
+
+def _on_quorum(url: str, options: Mapping[str, str]) -> Storage:
+    """Open the store of a quorum, which knows its nodes. ``az1.endpoint`` is an option of node az1."""
+    of_store = {name: value for name, value in options.items() if "." not in name}
+    of_nodes = node_options(os.environ)
+    for name, value in options.items():
+        node, dot, option = name.partition(".")
+        if dot:
+            of_nodes.setdefault(node, {})[option] = value
+    store = quorum_store(url.removeprefix(_QUORUM), of_store)
+    from oncelog.storage.quorum.home import QuorumStorage  # noqa: PLC0415  who has no quorum needs no client
+
+    return QuorumStorage(store, of_nodes, near=os.environ.get("ONCELOG_NEAR"))
+
+
+def quorum_store(url: str, options: Mapping[str, str] | None = None) -> Storage:
+    """Open the store of a quorum as what it is: a folder, or a bucket. For what makes quorums and looks after them."""
+    if importlib.util.find_spec("obstore") is None:
+        message = f"{url!r}: a quorum needs a package that is not installed: pip install 'oncelog[object]'"
+        raise Unsupported(message)
+    parts = _parts(url)
+    if parts.scheme == "file":
+        return LocalStorage(_path(url, parts))
+    if parts.scheme in _BUCKETS:
+        return _in_bucket(url, parts, options or {})
+    if parts.scheme == "memory" and parts.netloc:
+        return MemoryStorage.named(parts.netloc)
+    message = f"{url!r}: the store of a quorum is a folder (file:///…) or a bucket (s3://bucket/prefix)"
+    raise InvalidArgument(message)
+
+
+def node_options(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the options of nodes that the environment gives.
+
+    >>> node_options({"ONCELOG_NODE_AZ1_ACCESS_KEY_ID": "k"})
+    {'az1': {'access_key_id': 'k'}}
+    """
+    found: dict[str, dict[str, str]] = {}
+    for variable, value in environment.items():
+        if variable.startswith(_NODE_VARIABLE):
+            node, _, option = variable.removeprefix(_NODE_VARIABLE).lower().partition("_")
+            found.setdefault(node, {})[option] = value
+    return found
 
 
 def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Storage:

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 FENCE = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = [
     pytest.param(script, id=f"{page}:{number}")
-    for page in ("install.md", "start.md", "tutorial-loader.md")
+    for page in ("install.md", "start.md", "tutorial-loader.md", "quorum.md")
     for number, script in enumerate(
         re.findall(r"^```bash\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     )
@@ -42,4 +42,4 @@ def test_commands_run_as_they_stand(script: str, tmp_path: Path) -> None:
 
 def test_every_first_page_has_commands() -> None:
     """The test above runs the commands of each page."""
-    assert len({str(script.id).partition(":")[0] for script in SCRIPTS}) == 3
+    assert len({str(script.id).partition(":")[0] for script in SCRIPTS}) == 4

@@ -18,6 +18,7 @@ from oncelog.cli.commands import (
     pipeline,
     producer,
     queue,
+    quorum,
     serve,
     sql,
     stream,
@@ -67,6 +68,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
 app.add_typer(inbox.app, name="inbox")
+app.add_typer(quorum.app, name="quorum")
 app.add_typer(token.app, name="token")
 worker.add_to(app)
 serve.add_to(app)

@@ -24,6 +24,12 @@ import pyarrow as pa
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 """A piece of what is to be written; a sequence of them is written as one."""
 
+QUORUM_HOME = "~quorum"
+"""The key of the home in which the store of a quorum keeps who its nodes are."""
+
+ENSEMBLES = "ensembles/"
+"""The prefix of what the store of a quorum keeps for each segment whose blocks are on nodes."""
+
 REMOVING = "removing"
 """The key of an object that is in a home whose removal has begun, where that cannot be done at once."""
 

@@ -32,7 +32,7 @@ def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
         from oncelog.queue.state.postgresql import PostgresqlDatabase  # noqa: PLC0415  psycopg is for those who use it
 
         return PostgresqlDatabase(url, clock)
-    home = urlsplit(storage.url)
+    home = urlsplit(storage.url.removeprefix("quorum:"))
     if home.scheme == "file":
         return SqliteDatabase(Path(os.path.realpath(unquote(home.path))) / FOLDER, clock)
     if home.scheme == "memory":

@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
-from oncelog.errors import CorruptionError, NotFound, Unsupported, WriterFenced
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unsupported, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
-from oncelog.storage.base import REMOVING, Chunk, Tail
+from oncelog.storage.base import ENSEMBLES, REMOVING, Chunk, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.fetching import Fetching, result
@@ -169,6 +169,8 @@ class ObjectHome:
         while True:
             sizes = dict(self._listed(_segment_prefix(segment)))
             hole = _first_hole(segment, sizes)
+            if hole == 0 and not sizes:
+                self._check_no_quorum(segment)
             if _block_key(segment, hole) in sizes or self.create(_block_key(segment, hole), [fence]):
                 self._bell.ring()
                 return self._tail(segment, hole, sizes)
@@ -187,6 +189,12 @@ class ObjectHome:
             checksum=last.checksum,
             size_bytes=sum(sizes[_block_key(segment, number)] for number in range(hole)),
         )
+
+    def _check_no_quorum(self, segment: int) -> None:
+        """Raise ``InvalidArgument`` if the blocks of a segment are on the nodes of a quorum: it is not empty."""
+        if self.exists(f"{ENSEMBLES}{segment:020d}"):
+            message = f"{self._bucket.url} is the store of a quorum: connect to quorum:{self._bucket.url}"
+            raise InvalidArgument(message)
 
     # Reading blocks.
 

@@ -1,0 +1,180 @@
+"""``oncelog quorum``: logs on several stores: make one, look at its nodes, replace a node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.text import Text
+
+import oncelog
+from oncelog.cli.terminal.options import Json, paragraphs, show_help
+from oncelog.cli.terminal.outcome import ExitCode
+from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.clock import SYSTEM
+from oncelog.errors import InvalidArgument, OncelogError
+
+if TYPE_CHECKING:
+    from oncelog.storage.quorum.home import QuorumStorage
+
+PREFIX = "quorum:"
+app = typer.Typer(
+    help="Quorums: logs whose newest records are on several stores, and survive the loss of one.",
+    callback=show_help,
+    invoke_without_command=True,
+)
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+Store = Annotated[str, typer.Argument(metavar="STORE", help="The URL of the store.", show_default=False)]
+Nodes = Annotated[
+    list[str], typer.Option("--node", metavar="NAME=URL", help="A node; may be repeated.", show_default=False)
+]
+
+
+def _command(*examples: str) -> Callable[[_Command], _Command]:
+    """Make a command, with examples below its help."""
+    lines = "\n".join(f"  [cyan]oncelog quorum {example}[/]" for example in examples)
+
+    def made(command: _Command) -> _Command:
+        name = command.__name__.rstrip("_")
+        return app.command(name, help=paragraphs(command.__doc__ or ""), epilog=f"Examples:\n\n{lines}")(command)
+
+    return made
+
+
+@_command("create s3://shop-regional/db --node az1=s3://shop-az1 --node az2=s3://shop-az2 --node az3=s3://shop-az3")
+def create(
+    store: Store,
+    node: Nodes,
+    *,
+    ack: Annotated[int | None, typer.Option(metavar="A", help="Copies that an append waits for.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a store the store of a quorum, and format its nodes.
+
+    The store holds manifests, snapshots and sealed files; nodes hold the blocks of segments that are not sealed. Each
+    node must honour conditional creates. An append is acknowledged when A nodes hold it: a majority, by default.
+    """
+    _create(store, dict(_named(node)), ack, json=json)
+
+
+def _create(store: str, nodes: dict[str, str], ack: int | None, *, json: bool) -> None:
+    from oncelog.connect import node_options, quorum_store  # noqa: PLC0415
+    from oncelog.storage.quorum import membership  # noqa: PLC0415
+
+    storage = quorum_store(store.removeprefix(PREFIX))
+    made = membership.create(storage, nodes, ack, node_options(os.environ), SYSTEM)
+    if json:
+        print_json(made)
+    else:
+        say((f"{PREFIX}{storage.url}", "cyan"), f": {len(made.nodes)} nodes, an append waits for {made.ack} of them")
+
+
+def _named(given: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = [(name, url) for name, _, url in (text.partition("=") for text in given)]
+    if not all(name and url for name, url in pairs):
+        message = f"--node is {', '.join(given)}: must be NAME=URL, such as az1=s3://shop-az1"
+        raise InvalidArgument(message)
+    if len({name for name, _ in pairs}) < len(pairs):
+        message = f"--node is {', '.join(given)}: two nodes have one name"
+        raise InvalidArgument(message)
+    return pairs
+
+
+@_command("try ./quorum")
+def try_(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to make it.", show_default=False)],
+    *,
+    json: Json = False,
+) -> None:
+    """Make a store and three nodes in folders below one folder, to try a quorum on a laptop."""
+    root = folder.absolute()
+    _create((root / "store").as_uri(), {f"n{n}": (root / f"node-{n}").as_uri() for n in (1, 2, 3)}, 2, json=json)
+
+
+@contextlib.contextmanager
+def _opened(store: str) -> Iterator[QuorumStorage]:
+    from oncelog.connect import node_options, quorum_store  # noqa: PLC0415
+    from oncelog.storage.quorum.home import QuorumStorage  # noqa: PLC0415
+
+    storage = QuorumStorage(quorum_store(store.removeprefix(PREFIX)), node_options(os.environ))
+    try:
+        yield storage
+    finally:
+        storage.close()
+
+
+@_command("status s3://shop-regional/db")
+def status(store: Store, *, json: Json = False) -> None:
+    """Show the nodes: who answers, how quickly, and which segments are short of copies.
+
+    Exit code 1 when a node is away or a segment is short: it is still safe, but one more loss may not be.
+    """
+    from oncelog.storage.quorum import health  # noqa: PLC0415
+
+    with _opened(store) as storage:
+        found, short = health.nodes(storage, SYSTEM), health.short(storage)
+        membership = storage.membership
+    if json:
+        print_json({"membership": membership, "nodes": found, "short": short})
+    else:
+        say((f"{PREFIX}{store.removeprefix(PREFIX)}", "cyan"), f": ack {membership.ack} of {len(membership.nodes)}")
+        rows = [
+            (
+                Text(node.name, "cyan"),
+                Text("away", "bold red") if node.trouble else Text(f"{node.answer_ms:.1f} ms", "green"),
+                node.url,
+                node.trouble or "",
+            )
+            for node in found
+        ]
+        print_table([("node", "left"), ("answers", "left"), ("where", "fold"), ("trouble", "fold")], rows)
+        for one in short:
+            held = ", ".join(f"{name} {count}" for name, count in one.copies.items())
+            say((f"log {one.home}", "cyan"), f": segment {one.segment} has {one.blocks} blocks; held by {held}")
+    if short or any(node.trouble for node in found):
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+@_command("replace s3://shop-regional/db az2 s3://shop-az2-new")
+def replace(
+    store: Store,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The node.", show_default=False)],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Its new place.", show_default=False)],
+    *,
+    json: Json = False,
+) -> None:
+    """Put another store in the place of a node that was lost.
+
+    New segments are written to it. Segments that name the old node keep their other copies until drain has sealed them.
+    """
+    from oncelog.storage.quorum import health  # noqa: PLC0415
+
+    with _opened(store) as storage:
+        made = health.replace(storage, name, url, SYSTEM)
+    if json:
+        print_json(made)
+    else:
+        say((name, "cyan"), f" is {url} now. Seal what names the old one: oncelog quorum drain {store}")
+
+
+@_command("drain s3://shop-regional/db")
+def drain(store: Store, *, json: Json = False) -> None:
+    """Seal the closed segments of every log, so that their records are in the store and no node is needed for them."""
+    sealed: dict[str, int] = {}
+    failed: OncelogError | None = None
+    with oncelog.connect(f"{PREFIX}{store.removeprefix(PREFIX)}") as db:
+        for name in db.logs():
+            try:
+                sealed[name] = db.log(name).seal().records
+            except OncelogError as error:
+                failed = error
+    if json:
+        print_json({"sealed": sealed})
+    else:
+        print_table([("log", "left"), ("records sealed", "right")], [(name, f"{n:,}") for name, n in sealed.items()])
+    if failed is not None:
+        raise failed

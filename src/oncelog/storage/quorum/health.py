@@ -1,0 +1,98 @@
+"""How the nodes of a quorum are: who answers, how quickly, and which segments are short of copies."""
+
+from __future__ import annotations
+
+import msgspec
+
+from oncelog.clock import Clock
+from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.format.block import HEADER_BYTES
+from oncelog.storage.base import ENSEMBLES
+from oncelog.storage.quorum import ensemble as stored
+from oncelog.storage.quorum import membership as members
+from oncelog.storage.quorum.ensemble import Ensemble
+from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
+from oncelog.storage.quorum.membership import Membership
+
+
+class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """A node now. ``trouble`` says why it is away; ``answer_ms`` how long it took to say who it is."""
+
+    name: str
+    url: str
+    trouble: str | None
+    answer_ms: float | None
+
+
+class Short(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment of which a node lacks blocks: ``copies`` of ``blocks`` numbers are there, by the name of the node."""
+
+    home: str
+    segment: int
+    blocks: int
+    copies: dict[str, int]
+
+
+def nodes(storage: QuorumStorage, clock: Clock) -> list[NodeHealth]:
+    """Ask each node who it is."""
+    found = []
+    for node in storage.nodes:
+        began_us = clock.elapsed_us()
+        trouble = answer_ms = None
+        try:
+            node.ask(node.check_identity).result()
+            answer_ms = (clock.elapsed_us() - began_us) / 1000
+        except OncelogError as error:
+            trouble = str(error)
+        found.append(NodeHealth(name=node.name, url=node.bucket.url, trouble=trouble, answer_ms=answer_ms))
+    return found
+
+
+def short(storage: QuorumStorage) -> list[Short]:
+    """Return the segments of which some node lacks a block, or that name a node which was replaced: seal these."""
+    found = []
+    for key in storage.homes():
+        home = storage.home(key)
+        for segment, ensemble in _ensembles(home):
+            copies = _copies(storage, key, ensemble)
+            most = max(copies.values(), default=0)
+            if most and (len(copies) < len(ensemble.nodes) or min(copies.values()) < most):
+                found.append(Short(home=key, segment=segment, blocks=most, copies=copies))
+    return found
+
+
+def _ensembles(home: QuorumHome) -> list[tuple[int, Ensemble]]:
+    numbers = [int(key.removeprefix(ENSEMBLES)) for key in home.store.list(ENSEMBLES)]
+    read = [(number, stored.read(home.store, number)) for number in numbers]
+    return [(number, ensemble) for number, ensemble in read if ensemble is not None and ensemble.nodes]
+
+
+def _copies(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, int]:
+    """Return how many blocks each node of an ensemble holds; a node that does not answer holds none for now."""
+    copies = {}
+    for node in storage.nodes_of(ensemble):
+        try:
+            listed = node.ask(lambda node=node: node.bucket.below(f"logs/{key}/{ensemble.folder}/")).result()  # type: ignore[misc]
+            copies[node.name] = sum(size_bytes >= HEADER_BYTES for _, size_bytes in listed)
+        except OncelogError:
+            copies[node.name] = 0
+    return copies
+
+
+def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Membership:
+    """Put another store in the place of a node. New segments are written to it; old ones keep their other copies.
+
+    ``InvalidArgument`` while a segment that is not sealed would keep fewer nodes than it takes to fence it.
+    """
+    membership = storage.refresh()
+    gone = membership.named(name)
+    for key in storage.homes():
+        for segment, ensemble in _ensembles(storage.home(key)):
+            left = [node for node in storage.nodes_of(ensemble) if node.identity.identity != gone.identity]
+            if len(left) < ensemble.fences and any(_copies(storage, key, ensemble).values()):
+                message = (
+                    f"log {key}: segment {segment} would keep {len(left)} nodes: seal it first (oncelog quorum drain)"
+                )
+                raise InvalidArgument(message)
+    new = members.format_member(name, url, membership.quorum, storage.options_of(name), clock)
+    return members.replaced(storage.store, membership, name, new)

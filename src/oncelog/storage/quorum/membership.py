@@ -1,0 +1,167 @@
+"""Who the nodes of a quorum are: versions in the store, created one after the other and never overwritten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable, Unsupported
+from oncelog.format import frame
+from oncelog.storage.base import QUORUM_HOME, LogHome, Storage
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.quorum import node
+from oncelog.storage.quorum.node import Identity
+
+HOME = QUORUM_HOME
+
+KIND, FORMAT = b"OLqm", 1
+NODES_MAX = 9
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A node: what people call it, where it is, and who it is."""
+
+    name: str
+    url: str
+    identity: str
+
+
+class Membership(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a quorum. A block counts when ``ack`` of them hold it. ``quorum`` is the quorum's random id."""
+
+    version: int
+    quorum: str
+    ack: int
+    nodes: tuple[Member, ...]
+
+    def named(self, name: str) -> Member:
+        """Return a node by its name, or raise ``NotFound``."""
+        for member in self.nodes:
+            if member.name == name:
+                return member
+        message = f"the quorum has no node {name!r}: there are {', '.join(one.name for one in self.nodes)}"
+        raise NotFound(message)
+
+
+def newest(storage: Storage) -> Membership | None:
+    """Return the newest membership; ``None`` if the store was never made a quorum's."""
+    home = storage.home(HOME)
+    keys = home.list("members/")
+    return _read(home, keys[-1]) if keys else None
+
+
+def _read(home: LogHome, key: str) -> Membership:
+    try:
+        return msgspec.json.decode(frame.unwrap(KIND, FORMAT, home.read(key), home.location(key)), type=Membership)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        message = f"{home.location(key)}: not a membership"
+        raise CorruptionError(message) from error
+
+
+def _store(storage: Storage, membership: Membership) -> Membership:
+    """Store the next version; ``Unavailable`` when somebody else did first."""
+    home = storage.home(HOME)
+    data = frame.wrap(KIND, FORMAT, msgspec.json.encode(membership))
+    if not home.create(f"members/{membership.version:020d}", [data]):
+        message = "the quorum was changed at the same time by somebody else: look at its status, and try again"
+        raise Unavailable(message)
+    return membership
+
+
+def create(
+    storage: Storage,
+    nodes: Mapping[str, str],
+    ack: int | None,
+    options: Mapping[str, Mapping[str, str]],
+    clock: Clock,
+) -> Membership:
+    """Make a store the store of a quorum: check and format the nodes, then store who they are."""
+    check_nodes(nodes, storage.url)
+    needed = len(nodes) // 2 + 1
+    wanted = needed if ack is None else ack
+    if not needed <= wanted <= len(nodes):
+        message = f"ack is {wanted}: of {len(nodes)} nodes it must be {needed} (a majority) to {len(nodes)}"
+        raise InvalidArgument(message)
+    if newest(storage) is not None:
+        message = f"{storage.url} is the store of a quorum already: see oncelog quorum status"
+        raise InvalidArgument(message)
+    if any(not key.startswith("~") for key in storage.homes()):
+        message = f"{storage.url} has logs that are no quorum's: choose an empty store"
+        raise InvalidArgument(message)
+    quorum = clock.token(8).hex()
+    members = [format_member(name, url, quorum, options.get(name, {}), clock) for name, url in nodes.items()]
+    return _store(storage, Membership(version=1, quorum=quorum, ack=wanted, nodes=tuple(members)))
+
+
+def check_nodes(nodes: Mapping[str, str], store_url: str) -> None:
+    """Raise ``InvalidArgument`` for nodes that cannot make a quorum."""
+    if not 2 <= len(nodes) <= NODES_MAX:  # noqa: PLR2004
+        message = f"a quorum has 2 to {NODES_MAX} nodes, not {len(nodes)}"
+        raise InvalidArgument(message)
+    seen: dict[str, str] = {}
+    for name, url in nodes.items():
+        if not _NAME.fullmatch(name):
+            message = f"node name {name!r}: must be 1 to 32 lower-case letters, digits and dashes"
+            raise InvalidArgument(message)
+        place = _node_place(url)
+        if place in seen:
+            message = f"nodes {seen[place]} and {name} are one place: {url}"
+            raise InvalidArgument(message)
+        if place == _place(store_url) or place.startswith(f"{_place(store_url)}/"):
+            message = f"node {name} ({url}) is inside the store {store_url}: it would be lost with it"
+            raise InvalidArgument(message)
+        seen[place] = name
+
+
+def _node_place(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("file", "s3", "gs", "az") or not (parts.netloc or parts.path.strip("/")):
+        message = f"{url!r}: a node is a folder (file:///…) or a bucket (s3://…, gs://…, az://…)"
+        raise InvalidArgument(message)
+    return _place(url)
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def format_member(name: str, url: str, quorum: str, options: Mapping[str, str], clock: Clock) -> Member:
+    """Make a store a node of a quorum: check that it honours conditional creates, and give it an identity."""
+    bucket = node.open_bucket(url, options)
+    _check_creates(bucket, clock)
+    wanted = Identity(identity=clock.token(16).hex(), quorum=quorum, name=name)
+    if not node.format_node(bucket, wanted):
+        found = node.read_identity(bucket)
+        if found is None or found.quorum != quorum:
+            message = f"node {name} ({url}) belongs to another quorum: empty it, or choose another place"
+            raise InvalidArgument(message)
+        if found != wanted:
+            message = f"node {name} ({url}) was formatted before as {found.name!r}: empty it, or choose another place"
+            raise InvalidArgument(message)
+    return Member(name, url, wanted.identity)
+
+
+def _check_creates(bucket: Bucket, clock: Clock) -> None:
+    key = f"probe/{clock.token(8).hex()}"
+    try:
+        bucket.create(key, [b"first"])
+        second = bucket.create(key, [b"second"])
+        kept = bucket.get(key).to_pybytes() == b"first"
+    finally:
+        bucket.delete(key)
+    if second or not kept:
+        message = f"{bucket.url}: this store does not honour conditional creates (if-none-match)"
+        raise Unsupported(message)
+
+
+def replaced(storage: Storage, membership: Membership, name: str, new: Member) -> Membership:
+    """Store a membership in which a node is another one. New segments are written to the new node."""
+    nodes: Sequence[Member] = [new if member.name == name else member for member in membership.nodes]
+    check_nodes({member.name: member.url for member in nodes}, storage.url)
+    return _store(storage, msgspec.structs.replace(membership, version=membership.version + 1, nodes=tuple(nodes)))

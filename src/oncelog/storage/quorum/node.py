@@ -1,0 +1,207 @@
+"""A node: one existing store (a bucket or a folder) that holds registers, and the threads that ask it.
+
+A *register* is a key that is created once: empty, then a block or a fence, for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+
+from oncelog.clock import Clock
+from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.format import frame
+from oncelog.format.block import HEADER_BYTES
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.quorum.folder import FolderBucket
+
+IDENTITY = "oncelog-node"
+"""The key of the object that says who a node is."""
+
+KIND, FORMAT = b"OLnd", 1
+FENCE_KIND, FENCE_FORMAT = b"OLfn", 1
+LANE_REQUESTS = 4
+"""Requests that one node is asked at once."""
+
+BACKLOG_BYTES_MAX = 64 << 20
+"""A node that is further behind gets nothing more for now: its copy is missing, and the segment is sealed early."""
+
+REST_US = 1_000_000
+"""A node that failed is asked again after so long."""
+
+IDENTITY_US = 5_000_000
+"""How often a writer checks that a node is still the one that was formatted."""
+
+Written = Literal["block", "fence"]
+_T = TypeVar("_T")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a node is: a random identity that it got when it was formatted, and the quorum that it belongs to."""
+
+    identity: str
+    quorum: str
+    name: str
+
+
+class Node:
+    """One node of a quorum. Safe to share between threads."""
+
+    def __init__(self, name: str, bucket: Bucket, identity: Identity, clock: Clock) -> None:
+        """Keep a store; nothing is asked of it yet."""
+        self.name = name
+        self.bucket = bucket
+        self.identity = identity
+        self.trouble: str | None = None
+        """Why the last request failed; ``None`` once one succeeded."""
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(LANE_REQUESTS, thread_name_prefix=f"oncelog-node-{name}")
+        self._lock = threading.Lock()
+        self._backlog_bytes = 0
+        self._failed_us: int | None = None
+        self._checked_us: int | None = None
+
+    # Asking.
+
+    def ask(self, work: Callable[[], _T], size_bytes: int = 0) -> Future[_T]:
+        """Run a request in the lane of this node. ``Unavailable`` at once when the node is too far behind."""
+        with self._lock:
+            if self._backlog_bytes + size_bytes > BACKLOG_BYTES_MAX and self._backlog_bytes:
+                message = f"node {self.name} is {self._backlog_bytes:,} bytes behind"
+                raise Unavailable(message)
+            self._backlog_bytes += size_bytes
+        try:
+            asked = self._pool.submit(self._watched, work)
+        except RuntimeError as error:
+            message = f"the connection to node {self.name} is closed"
+            raise Closed(message) from error
+        asked.add_done_callback(lambda _: self._answered(size_bytes))
+        return asked
+
+    def _watched(self, work: Callable[[], _T]) -> _T:
+        """Run a request, and note whether the node answered."""
+        try:
+            done = work()
+        except NotFound:
+            self._well()
+            raise
+        except OncelogError as error:
+            self.trouble, self._failed_us = str(error), self._clock.elapsed_us()
+            raise
+        self._well()
+        return done
+
+    def _well(self) -> None:
+        self.trouble = self._failed_us = None
+
+    def _answered(self, size_bytes: int) -> None:
+        with self._lock:
+            self._backlog_bytes -= size_bytes
+
+    @property
+    def rests(self) -> bool:
+        """Whether the node failed a moment ago, and is better left alone."""
+        failed_us = self._failed_us
+        return failed_us is not None and self._clock.elapsed_us() - failed_us < REST_US
+
+    # Identity.
+
+    def check_identity(self) -> None:
+        """Raise ``Unavailable`` unless this is the node that was formatted: a wiped or foreign store is no answer."""
+        if read_identity(self.bucket) != self.identity:
+            message = (
+                f"node {self.name} ({self.bucket.url}) is not the one that was formatted: it was wiped, or replaced"
+            )
+            raise Unavailable(message, outcome="unknown")
+        self._checked_us = self._clock.elapsed_us()
+
+    def check_identity_now_and_then(self) -> None:
+        """Check the identity if the last check was a while ago."""
+        if self._checked_us is None or self._clock.elapsed_us() - self._checked_us > IDENTITY_US:
+            self.check_identity()
+
+    # Registers. These run in the lane.
+
+    def write(self, path: str, data: pa.Buffer) -> Written:
+        """Create a register, or find what is in it: this block, or a fence. ``CorruptionError`` for another block."""
+        if not self.bucket.create(path, [data]) and not self.bucket.get(path).equals(data):
+            if self.kind_of(path) == "fence":
+                return "fence"
+            message = f"{self.bucket.url}/{path}: another block is there, though a number has one possible block"
+            raise CorruptionError(message)
+        self.check_identity_now_and_then()
+        return "block"
+
+    def fence(self, path: str, fence: bytes) -> Written:
+        """Create a fence in a register, or find what is in it."""
+        created = self.bucket.create(path, [fence])
+        found: Written = "fence" if created else self.kind_of(path)
+        self.check_identity()
+        return found
+
+    def kind_of(self, path: str) -> Written:
+        """Return what a register holds."""
+        size_bytes = self.bucket.size(path)
+        if size_bytes is None:
+            message = f"{self.bucket.url}/{path}: the register was there, and is not any more"
+            raise Unavailable(message, outcome="unknown")
+        return "block" if size_bytes >= HEADER_BYTES else "fence"
+
+    def registers(self, folder: str) -> dict[str, int]:
+        """Return the registers of a folder with the bytes of each; checked to be of this node after the answer."""
+        found = dict(self.bucket.below(folder))
+        self.check_identity()
+        return found
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read_identity(bucket: Bucket) -> Identity | None:
+    """Return who a node is; ``None`` if it was never formatted."""
+    try:
+        data = bucket.get(IDENTITY)
+    except NotFound:
+        return None
+    what = f"{bucket.url}/{IDENTITY}"
+    try:
+        return msgspec.json.decode(frame.unwrap(KIND, FORMAT, data, what), type=Identity)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        message = f"{what}: not the identity of a node"
+        raise CorruptionError(message) from error
+
+
+def format_node(bucket: Bucket, identity: Identity) -> bool:
+    """Make a store a node; ``False`` when it is one already."""
+    return bucket.create(IDENTITY, [frame.wrap(KIND, FORMAT, msgspec.json.encode(identity))])
+
+
+def open_bucket(url: str, options: Mapping[str, str]) -> Bucket:
+    """Return the store behind the URL of a node: a folder (``file://``), or a bucket."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return FolderBucket(Path(unquote(parts.path)))
+    return Bucket.connect(url.rstrip("/"), options)
+
+
+def fence_of(epoch: int) -> bytes:
+    """Return the bytes of a fence; they are shorter than any block."""
+    made = frame.wrap(FENCE_KIND, FENCE_FORMAT, str(epoch).encode())
+    assert len(made) < HEADER_BYTES
+    return made
+
+
+def settled(asked: Future[_T]) -> _T | OncelogError:
+    """Return the answer of a request, or its error."""
+    error = asked.exception()
+    if isinstance(error, OncelogError):
+        return error
+    return asked.result()

@@ -1,0 +1,287 @@
+"""The registers of one segment: written to a quorum, fenced by a quorum, read from any node.
+
+W nodes, A acks, Q = W - A + 1. A block is *chosen* when A registers of its number hold it, and *never chosen* when Q
+hold fences. Both are stable and exclude each other. A segment has one writer, which never forms another block for a
+number that it has offered; so a number has one possible block.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable, WriterFenced
+from oncelog.format import block as block_format
+from oncelog.format.block import HEADER_BYTES, BlockHeader
+from oncelog.storage.base import LogHome, Tail
+from oncelog.storage.quorum import ensemble as stored
+from oncelog.storage.quorum.ensemble import Ensemble
+from oncelog.storage.quorum.node import Node, Written, fence_of, settled
+
+_T = TypeVar("_T")
+_ANSWER_S = 60.0
+"""No request takes longer: its client gives up before."""
+
+
+class Registers:
+    """The registers of one segment of one log."""
+
+    def __init__(self, segment: int, ensemble: Ensemble, nodes: Sequence[Node], prefix: str, store: LogHome) -> None:
+        """Take the nodes of the ensemble that are still known; a node that was replaced is not among them."""
+        self.segment = segment
+        self.ensemble = ensemble
+        self.nodes = nodes
+        self._folder = f"{prefix}{ensemble.folder}/"
+        self._store = store
+
+    def path(self, number: int) -> str:
+        """Return where a register is, on every node."""
+        return f"{self._folder}{number:010d}"
+
+    # Writing.
+
+    def write(self, number: int, data: pa.Buffer) -> None:
+        """Store a block on a quorum. Returns at A copies; the other nodes go on.
+
+        ``WriterFenced`` when a fence is seen before that; ``Unavailable``, unknown, when too many nodes fail.
+        """
+        ack, missing = self.ensemble.ack, len(self.ensemble.nodes) - len(self.nodes)
+        awake = [node for node in self.nodes if not node.rests]
+        targets = awake if len(awake) >= ack else self.nodes
+        failures = missing + len(self.nodes) - len(targets)
+        answers: queue.SimpleQueue[Written | OncelogError] = queue.SimpleQueue()
+        for node in targets:
+            _ask(node, partial(node.write, self.path(number), data), answers, data.size)
+        copies = 0
+        while copies < ack:
+            answer = answers.get(timeout=_ANSWER_S)
+            if answer == "block":
+                copies += 1
+            elif answer == "fence":
+                message = f"segment {self.segment}, block {number}: fenced, so another writer took the log"
+                raise WriterFenced(message, outcome="unknown")
+            else:
+                if isinstance(answer, CorruptionError):
+                    raise answer
+                failures += 1
+                if failures > len(self.ensemble.nodes) - ack:
+                    message = f"segment {self.segment}, block {number}: {failures} nodes do not answer: {answer}"
+                    raise Unavailable(message, outcome="unknown")
+
+    # Fencing.
+
+    def decide(self, epoch: int) -> Tail:
+        """Keep the earlier writer from adding anything, and return where the segment ends: the same for everybody."""
+        seen: tuple[int, frozenset[int]] | None = None
+        distance = 1
+        while True:
+            listed = self._listed()
+            end = self._walk(listed)
+            fences = self._fenced(listed, end)
+            if fences < self.ensemble.fences:
+                kinds = self._fence(end, epoch)
+                if "block" in kinds:
+                    # A block got in. Stop a writer that is quicker than this further ahead, then look again.
+                    self._fence(end + distance, epoch)
+                    distance *= 2
+                    continue
+                if fences_of(kinds) < self.ensemble.fences:
+                    message = f"segment {self.segment}: too few nodes answer to fence it"
+                    raise Unavailable(message, outcome="unknown")
+            behind = frozenset(n for one in listed.values() for n in one if n >= end + self.ensemble.in_flight_max)
+            lost = frozenset(n for n in behind if self._blocks(listed, n))
+            if lost and seen == (end, lost):  # lists of a living writer's nodes are taken at different moments
+                message = f"segment {self.segment}: block {end} is on no node, though block {min(lost)} is: it was lost"
+                raise CorruptionError(message)
+            if lost:
+                seen = (end, lost)
+                continue
+            return self._decided(listed, end)
+
+    def _listed(self) -> dict[str, dict[int, int]]:
+        """Return the registers of each node that answers: number and bytes. ``Unavailable`` if too few answer."""
+        listed: dict[str, dict[int, int]] = {}
+        failed: OncelogError | None = None
+        for node, answer in zip(self.nodes, _all(self.nodes, lambda node: node.registers(self._folder)), strict=True):
+            if isinstance(answer, OncelogError):
+                failed = answer
+            else:
+                numbers = {int(path.rpartition("/")[2]): size_bytes for path, size_bytes in answer.items()}
+                listed[node.name] = numbers
+        if len(listed) < self.ensemble.fences:
+            message = f"segment {self.segment}: {len(listed)} of {len(self.ensemble.nodes)} nodes answer: {failed}"
+            raise Unavailable(message, outcome="unknown")
+        return listed
+
+    def _walk(self, listed: dict[str, dict[int, int]]) -> int:
+        """Return the first number that is not kept: nothing is there, or a quorum of fences. Any copy is kept."""
+        number = 0
+        while self._fenced(listed, number) < self.ensemble.fences and self._blocks(listed, number):
+            number += 1
+        return number
+
+    def _fenced(self, listed: dict[str, dict[int, int]], number: int) -> int:
+        return sum(0 < one.get(number, 0) < HEADER_BYTES for one in listed.values())
+
+    def _blocks(self, listed: dict[str, dict[int, int]], number: int) -> int:
+        return sum(one.get(number, 0) >= HEADER_BYTES for one in listed.values())
+
+    def _fence(self, number: int, epoch: int) -> list[Written | OncelogError]:
+        """Create fences at a number on all nodes; return what each register holds then."""
+        fence, path = fence_of(epoch), self.path(number)
+        return _all(self.nodes, lambda node: node.fence(path, fence))
+
+    def _decided(self, listed: dict[str, dict[int, int]], end: int) -> Tail:
+        """Rescue what too few nodes hold, then store where the segment ends."""
+        size_bytes = 0
+        for number in range(end):
+            size_bytes += max(one.get(number, 0) for one in listed.values())
+            if self._blocks(listed, number) < self.ensemble.ack:
+                self._rescue(number)
+        if end == 0:
+            tail = Tail(entries=0, blocks=0, end=0, checksum=0)
+        else:
+            last = self.header(end - 1)
+            entries = last.first_entry + last.count
+            tail = Tail(entries=entries, blocks=end, end=end, checksum=last.checksum, size_bytes=size_bytes)
+        return stored.decide_tail(self._store, self.segment, tail)
+
+    def _rescue(self, number: int) -> None:
+        """Put one copy into the store: nodes with fences there cannot take the block any more."""
+        found = self.block(number)
+        if found is None:
+            message = f"segment {self.segment}, block {number}: a copy was there, and cannot be read now"
+            raise Unavailable(message, outcome="unknown")
+        self._store.create(stored.rescued_key(self.segment, number), [found])
+
+    # Reading.
+
+    def block(self, number: int) -> pa.Buffer | None:
+        """Return a block from the nearest node that has a sound copy, or from the store; ``None`` if nobody has it.
+
+        ``Unavailable`` when a node that does not answer may have it; ``CorruptionError`` when all copies are bad.
+        """
+        failed: OncelogError | None = None
+        absent = 0
+        for node in self.nodes:
+            try:
+                data = node.ask(partial(node.bucket.get, self.path(number))).result()
+                if data.size >= HEADER_BYTES:
+                    return self._sound(data, node.bucket.url, number)
+                absent += 1
+            except NotFound:
+                absent += 1
+            except OncelogError as error:
+                failed = error
+        try:
+            key = stored.rescued_key(self.segment, number)
+            return self._sound(self._store.read(key), self._store.location(key), number)
+        except NotFound:
+            pass
+        if failed is not None and (absent < self.ensemble.fences or isinstance(failed, CorruptionError)):
+            raise failed
+        return None
+
+    def _sound(self, data: pa.Buffer, where: str, number: int) -> pa.Buffer:
+        """Return a block whose checksums hold: a bad copy must not hide a good one."""
+        header = block_format.check(data)
+        if header.segment != self.segment or header.size_bytes != data.size:
+            message = f"{where}, {self.path(number)}: a block of segment {header.segment}, not of {self.segment}"
+            raise CorruptionError(message)
+        return data
+
+    def header(self, number: int) -> BlockHeader:
+        """Return the header of a block that is there."""
+        data = self.block(number)
+        header = None if data is None else block_format.read_header(data)
+        if header is None:
+            message = f"segment {self.segment}, block {number}: gone from every node"
+            raise NotFound(message)
+        return header
+
+    def is_chosen(self, number: int) -> bool:
+        """Tell whether A nodes hold a block, by as few requests as that takes."""
+        copies, unasked = 0, len(self.nodes)
+        failed: OncelogError | None = None
+        unknown = 0
+        for node in self.nodes:
+            unasked -= 1
+            try:
+                size_bytes = node.ask(partial(node.bucket.size, self.path(number))).result() or 0
+                copies += size_bytes >= HEADER_BYTES
+            except OncelogError as error:
+                failed, unknown = error, unknown + 1
+            if copies >= self.ensemble.ack:
+                return True
+            if copies + unknown + unasked < self.ensemble.ack:
+                return False
+        if (
+            failed is not None
+            and copies + unknown >= self.ensemble.ack
+            and unknown > len(self.nodes) - self.ensemble.ack
+        ):
+            raise failed  # so few nodes answer that nothing can be known
+        return False
+
+    def chosen_from(self, number: int) -> int:
+        """Return the first number from here on that A nodes do not hold."""
+        listed = self._listed()
+        while self._blocks(listed, number) >= self.ensemble.ack:
+            number += 1
+        return number
+
+    # Removing.
+
+    def remove(self) -> list[str]:
+        """Delete the blocks; fences stay. Return the names of nodes that did not answer: their blocks go later."""
+        answers = _all(self.nodes, self._remove)
+        return [node.name for node, one in zip(self.nodes, answers, strict=True) if isinstance(one, OncelogError)]
+
+    def _remove(self, node: Node) -> None:
+        for path, size_bytes in node.bucket.below(self._folder):
+            if size_bytes >= HEADER_BYTES:
+                node.bucket.delete(path)
+
+
+def fences_of(kinds: Sequence[Written | OncelogError]) -> int:
+    """Return how many registers hold fences."""
+    return sum(kind == "fence" for kind in kinds)
+
+
+def _ask(
+    node: Node, work: Callable[[], _T], answers: queue.SimpleQueue[_T | OncelogError], size_bytes: int = 0
+) -> None:
+    """Ask a node; its answer, or its error, goes into a queue."""
+
+    def answered(done: Future[_T]) -> None:
+        if not done.cancelled():
+            answer = settled(done)
+            answers.put(answer)
+
+    try:
+        node.ask(work, size_bytes).add_done_callback(answered)
+    except OncelogError as error:
+        answers.put(error)
+
+
+def _all(nodes: Sequence[Node], work: Callable[[Node], _T]) -> list[_T | OncelogError]:
+    """Ask all nodes at once; return their answers, or errors, in order."""
+    asked: list[Future[_T] | OncelogError] = []
+    for node in nodes:
+        try:
+            asked.append(node.ask(partial(work, node)))
+        except OncelogError as error:
+            asked.append(error)
+    answers: list[_T | OncelogError] = []
+    for one in asked:
+        if isinstance(one, OncelogError):
+            answers.append(one)
+        else:
+            answer = settled(one)
+            answers.append(answer)
+    return answers

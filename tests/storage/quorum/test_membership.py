@@ -1,0 +1,114 @@
+"""Making and changing a quorum: what cannot be one is refused, with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from oncelog.clock import SYSTEM
+from oncelog.errors import InvalidArgument, NotFound
+from oncelog.storage.local.home import LocalStorage
+from oncelog.storage.quorum import health, membership
+from oncelog.storage.quorum.home import QuorumStorage
+
+
+def folders(root: Path, count: int = 3) -> dict[str, str]:
+    """Return nodes in folders."""
+    return {f"n{n}": (root / f"node-{n}").as_uri() for n in range(count)}
+
+
+def make(root: Path, ack: int | None = 2) -> str:
+    """Make a quorum; return the URL of its store."""
+    store = LocalStorage(root / "store")
+    membership.create(store, folders(root), ack, {}, SYSTEM)
+    return (root / "store").as_uri()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ack", "said"),
+    [
+        ({"a": "file:///a"}, None, "2 to 9 nodes"),
+        ({"a": "file:///a", "b": "file:///b", "c": "file:///c"}, 1, "majority"),
+        ({"a": "file:///a", "b": "file:///b", "c": "file:///c"}, 4, "majority"),
+        ({"a": "file:///a", "b": "file:///a/"}, None, "one place"),
+        ({"a": "file:///a", "B": "file:///b"}, None, "node name"),
+        ({"a": "file:///a", "b": "https://b"}, None, "a node is a folder"),
+    ],
+)
+def test_what_cannot_be_a_quorum_is_refused(tmp_path: Path, nodes: dict[str, str], ack: int | None, said: str) -> None:
+    """Each mistake has its own sentence, and nothing is made."""
+    store = LocalStorage(tmp_path / "store")
+    with pytest.raises(InvalidArgument, match=said):
+        membership.create(store, nodes, ack, {}, SYSTEM)
+    assert membership.newest(store) is None
+
+
+def test_a_node_inside_the_store_is_refused(tmp_path: Path) -> None:
+    """It would be lost with the store."""
+    nodes = folders(tmp_path) | {"n2": (tmp_path / "store" / "n2").as_uri()}
+    with pytest.raises(InvalidArgument, match="inside the store"):
+        membership.create(LocalStorage(tmp_path / "store"), nodes, 2, {}, SYSTEM)
+
+
+def test_a_store_becomes_a_quorum_once(tmp_path: Path) -> None:
+    """A second create, nodes of another quorum, and a store with plain logs are refused."""
+    make(tmp_path)
+    with pytest.raises(InvalidArgument, match="already"):
+        make(tmp_path)
+    with pytest.raises(InvalidArgument, match="another quorum"):
+        membership.create(LocalStorage(tmp_path / "other"), folders(tmp_path), 2, {}, SYSTEM)
+    with oncelog.connect((tmp_path / "plain").as_uri()) as db:
+        db.log("orders", create=True)
+    with pytest.raises(InvalidArgument, match="no quorum's"):
+        membership.create(LocalStorage(tmp_path / "plain"), folders(tmp_path / "x"), 2, {}, SYSTEM)
+
+
+def test_a_quorums_store_is_not_opened_as_a_plain_database(tmp_path: Path) -> None:
+    """Its blocks are on nodes: opened plainly, acknowledged records would be missing, and the log would be cut."""
+    url = make(tmp_path)
+    with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
+        w.append(b"x", id="1")
+    with pytest.raises(InvalidArgument, match=f"quorum:{url}"):
+        oncelog.connect(url)
+    with pytest.raises(InvalidArgument, match="never made"):
+        oncelog.connect(f"quorum:{(tmp_path / 'nothing').as_uri()}")
+
+
+def test_a_bucket_that_is_a_quorums_store_is_not_cut_by_a_plain_writer(tmp_path: Path, bucket_url: str) -> None:
+    """A plain writer would find no blocks, and close the segment as empty: acknowledged records would be gone."""
+    from oncelog.connect import quorum_store
+
+    membership.create(quorum_store(bucket_url), folders(tmp_path), 2, {}, SYSTEM)
+    with oncelog.connect(f"quorum:{bucket_url}") as db:
+        writer = db.log("orders", create=True).writer()
+        writer.append(b"x", id="1")
+        with oncelog.connect(bucket_url) as plain, pytest.raises(InvalidArgument, match="quorum:"):
+            plain.log("orders").writer(takeover="force")
+        writer.append(b"y", id="2")  # its segment was not fenced
+    with oncelog.connect(f"quorum:{bucket_url}") as db, db.log("orders").writer() as w:
+        assert w.append(b"x", id="1").duplicate
+        assert w.append(b"y", id="2").duplicate
+
+
+def test_a_replaced_node_is_used_by_the_next_segment(tmp_path: Path) -> None:
+    """A node was lost. Its replacement gets what is written from then on; nothing that was acknowledged is lost."""
+    url = make(tmp_path)
+    with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
+        first = [w.append(b"%d" % n, id=str(n)) for n in range(5)]
+    lost = tmp_path / "node-1"
+    lost.rename(tmp_path / "gone")
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    assert [node.name for node in health.nodes(storage, SYSTEM) if node.trouble] == ["n1"]
+    assert [one.segment for one in health.short(storage)] == [0]
+    made = health.replace(storage, "n1", (tmp_path / "node-1b").as_uri(), SYSTEM)
+    assert made.version == 2
+    with pytest.raises(NotFound):
+        made.named("n9")
+    storage.close()
+    with oncelog.connect(f"quorum:{url}") as db, db.log("orders").writer() as w:
+        assert [w.append(b"%d" % n, id=str(n)).position for n in range(5)] == [ack.position for ack in first]
+        w.append(b"new", id="new")
+        assert any((tmp_path / "node-1b").rglob("0000000000"))
+        assert db.log("orders").verify().ok

@@ -1,0 +1,223 @@
+"""The registers of a segment: what is acknowledged is kept, whatever nodes do; what is decided stays decided."""
+
+from __future__ import annotations
+
+import pytest
+from obstore.store import MemoryStore
+
+from oncelog.errors import CorruptionError, Unavailable, WriterFenced
+from oncelog.storage.base import Tail
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.memory import MemoryStorage
+from oncelog.storage.quorum import ensemble
+from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
+from oncelog.storage.quorum.node import fence_of
+from oncelog.testing.blocks import BlockChain
+from oncelog.testing.bucket import FaultyBucket
+from oncelog.testing.writing import fill
+from tests.storage.quorum.conftest import Cluster
+
+PLENTY = 1 << 30
+
+
+@pytest.fixture
+def store() -> MemoryStorage:
+    """Return the store, which all processes share."""
+    return MemoryStorage(in_flight_max=4)
+
+
+def home_of(storage: QuorumStorage) -> QuorumHome:
+    """Return the home of a log."""
+    return storage.home("orders")
+
+
+def path(home: QuorumHome, number: int, segment: int = 0) -> str:
+    """Return where a register is on a node."""
+    found = ensemble.read(home.store, segment)
+    assert found is not None
+    return f"logs/orders/{found.folder}/{number:010d}"
+
+
+def test_an_append_needs_only_its_acks(quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage) -> None:
+    """With one node away an append returns; with two it is unknown, and the same bytes succeed when one is back."""
+    home = home_of(quorum(3, 2, store))
+    writer = home.start_segment(0, 1)
+    nodes["s3://n0"].cut_off()
+    chain = BlockChain(0)
+    assert writer.append(0, chain.block(b"a")) == 1
+    nodes["s3://n1"].cut_off()
+    block = chain.block(b"b")
+    with pytest.raises(Unavailable) as caught:
+        writer.append(1, block)
+    assert caught.value.outcome == "unknown"
+    nodes["s3://n1"].faults.heal()
+    assert writer.append(1, block) == 2
+    assert home.visible(0) == 2
+
+
+@pytest.mark.parametrize("away", [0, 1, 2])
+def test_what_was_acknowledged_survives_a_takeover_with_any_node_away(
+    away: int, quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """Blocks were acknowledged with node 1 away; another node is lost before the takeover: every block is kept."""
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n1"].cut_off()
+    chain = fill(home, 0, 5)
+    again = home_of(quorum(3, 2, store))
+    if away == 1:
+        nodes["s3://n1"].cut_off()
+        tail = again.fence(0, 2)
+    else:
+        nodes[f"s3://n{away}"].cut_off()
+        tail = again.fence(0, 2)
+    assert (tail.blocks, tail.entries, tail.checksum) == (5, chain.entries, chain.checksum)
+    blocks, _ = again.blocks(0, 0, tail.end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+
+
+def test_a_block_that_one_node_holds_is_kept_for_everybody_or_for_nobody(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """An append of unknown outcome left one copy. The first who decides keeps it, in the store: all others agree."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 2)
+    lone = b"".join(bytes(memoryview(piece)) for piece in chain.block(b"lone"))
+    stores["s3://n2"].create(path(home, 2), [lone])
+    again = home_of(quorum(3, 2, store))
+    tail = again.fence(0, 2)
+    assert tail.blocks == 3
+    assert again.store.list("rescued/") == [ensemble.rescued_key(0, 2)]
+    stores["s3://n2"].delete(path(home, 2))  # the only node that held it is lost
+    last = home_of(quorum(3, 2, store))
+    assert last.fence(0, 3) == tail
+    blocks, _ = last.blocks(0, 2, tail.end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == [lone]
+
+
+def test_a_create_that_arrives_after_the_decision_changes_nothing(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """A late upload lands behind the tail: readers and later takeovers never see it."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 2)
+    tail = home_of(quorum(3, 2, store)).fence(0, 2)
+    late = b"".join(bytes(memoryview(piece)) for piece in chain.block(b"late"))
+    for number in (2, 3):
+        for node in stores.values():
+            node.create(path(home, number), [late])
+    again = home_of(quorum(3, 2, store))
+    assert again.fence(0, 3) == tail
+    assert len(again.blocks(0, 0, tail.end, PLENTY)[0]) == 2
+
+
+def test_a_fenced_writer_learns_it(quorum: Cluster, store: MemoryStorage) -> None:
+    """The writer of before gets no further block through, also on the nodes that were away during the fencing."""
+    home = home_of(quorum(3, 2, store))
+    writer = home.start_segment(0, 1)
+    chain = BlockChain(0)
+    writer.append(0, chain.block(b"a"))
+    assert home_of(quorum(3, 2, store)).fence(0, 2).blocks == 1
+    with pytest.raises(WriterFenced):
+        writer.append(1, chain.block(b"b"))
+
+
+def test_a_segment_that_is_fenced_before_it_is_started_is_never_started(quorum: Cluster, store: MemoryStorage) -> None:
+    """A tombstone stands in the place of the ensemble: the sleeper that wakes up cannot begin the segment."""
+    home = home_of(quorum(3, 2, store))
+    assert home.fence(7, 2) == Tail(entries=0, blocks=0, end=0, checksum=0)
+    with pytest.raises(WriterFenced):
+        home_of(quorum(3, 2, store)).start_segment(7, 1)
+
+
+def test_a_wiped_node_is_no_answer(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A node that lost everything says that nothing is there. Believed, it would hide a block that was acknowledged."""
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n1"].cut_off()
+    fill(home, 0, 3)
+    stores["s3://n0"] = Bucket(MemoryStore(), "s3://n0")
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    with pytest.raises(Unavailable):
+        again.fence(0, 2)
+    nodes["s3://n2"].faults.heal()
+    assert again.fence(0, 2).blocks == 3
+
+
+def test_a_bad_copy_falls_back_to_a_good_one(quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage) -> None:
+    """A flipped byte on the node that is read first is not handed out, and not the end either."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 2)
+    bad = bytearray(chain.made[1])
+    bad[-1] ^= 1
+    stores["s3://n0"].delete(path(home, 1))
+    stores["s3://n0"].create(path(home, 1), [bytes(bad)])
+    again = home_of(quorum(3, 2, store))
+    tail = again.fence(0, 2)
+    blocks, _ = again.blocks(0, 0, tail.end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+
+
+def test_a_lost_block_is_damage_and_not_the_end(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """A block that is on no node, with many behind it, was acknowledged: to end the log there would lose the others."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 8)
+    for node in stores.values():
+        node.delete(path(home, 1))
+    with pytest.raises(CorruptionError, match="block 1"):
+        home_of(quorum(3, 2, store)).fence(0, 2)
+
+
+def test_two_who_take_over_agree(quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage) -> None:
+    """Two recoveries see different nodes; the first decision in the store holds for both."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 4)
+    first = home_of(quorum(3, 2, store))
+    nodes["s3://n0"].cut_off()
+    one = first.fence(0, 2)
+    second = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    assert second.fence(0, 3) == one
+
+
+def test_a_fence_is_never_deleted_with_its_segment(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """A freed number could be won by a writer that slept through the removal."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 2)
+    home.fence(0, 2)
+    fences = path(home, 2)
+    home.remove_segment(0)
+    assert [node.get(fences).to_pybytes() for node in stores.values()] == [fence_of(2)] * 3
+    assert all(node.size(path(home, 0)) is None for node in stores.values())
+
+
+def test_a_node_that_is_away_during_a_removal_is_swept_later(
+    quorum: Cluster, nodes: dict[str, FaultyBucket], stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """The removal does not wait for the node; its blocks go when it is back."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 2)
+    home.fence(0, 2)
+    nodes["s3://n1"].cut_off()
+    first = path(home, 0)
+    home.remove_segment(0)
+    assert stores["s3://n1"].size(first) is not None
+    assert home.sweep() == 1
+    nodes["s3://n1"].faults.heal()
+    assert home.sweep() == 0
+    assert stores["s3://n1"].size(first) is None
+
+
+def test_an_idle_reader_asks_few_nodes(quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage) -> None:
+    """A look for the next block asks as few nodes as can say no: two of three."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 2)
+    assert home.visible(0) == 6
+    before = sum(node.requests.total() for node in stores.values())
+    assert home.visible(0) == 6
+    assert sum(node.requests.total() for node in stores.values()) - before <= 3
