@@ -309,9 +309,9 @@ def _measured(contender: Memory, ids: int, plan: Plan) -> list[Measurement]:
     try:
         contender.remember(contender.prepare(_keys(1 << 40, BATCH_RECORDS)))  # what is loaded or compiled once
         wall_s, cpu_s = _fill(contender, ids)
+        counted = contender.counted if isinstance(contender, Oncelog) else {}
         known = [_keys(batch, BATCH_RECORDS) for batch in range(0, ids // BATCH_RECORDS, max(1, ids // 200_000))]
         rates = [_rate(contender, known) for _ in range(max(2, plan.rounds))]
-        counted = contender.counted if isinstance(contender, Oncelog) else {}
         return [
             row("new ids", "ids/s", [ids / wall_s], more={"CPU, ns an id": 1e9 * cpu_s / ids, **counted}),
             row("known ids", "ids/s", rates),

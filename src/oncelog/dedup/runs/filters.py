@@ -67,9 +67,12 @@ def may_have(filters: Sequence[Words], ends: Sequence[int], high: Words, low: Wo
             compiled.filter_find(fixed(words), fixed(high[mine]), fixed(low[mine]), bits, found[mine])
             start = end
         return found
-    sizes = np.repeat([len(words) // BLOCK_WORDS for words in filters], np.diff(ends, prepend=0))
-    blocks = ((high << np.uint64(bits) >> _HALF) * sizes.astype(np.uint64) >> _HALF).view(np.int64)
-    first = _taken([words[::BLOCK_WORDS] for words in filters], ends, blocks)
+    blocks = np.empty(len(high), np.int64)
+    start = 0
+    for words, end in zip(filters, ends, strict=True):
+        blocks[start:end] = blocks_of(words, high[start:end], bits)
+        start = end
+    first = _taken(filters, ends, blocks * BLOCK_WORDS)
     passed = (first >> (low & _SIX) & _ONE).astype(np.bool_)
     left = np.flatnonzero(passed)
     lines = _taken([_lines(words) for words in filters], np.searchsorted(left, ends).tolist(), blocks[left])
@@ -82,7 +85,10 @@ def may_have(filters: Sequence[Words], ends: Sequence[int], high: Words, low: Wo
 
 
 def _taken(arrays: Sequence[Words], ends: Sequence[int], rows: NDArray[np.int64]) -> Words:
-    """Return the rows of arrays: up to ``ends[0]`` those of the first array, then those of the second, and so on."""
+    """Return the rows of arrays: up to ``ends[0]`` those of the first array, then those of the second, and so on.
+
+    The arrays are contiguous: numpy copies others whole before it takes of them.
+    """
     taken = np.empty((len(rows), *arrays[0].shape[1:]), np.uint64)
     start = 0
     for array, end in zip(arrays, ends, strict=True):
