@@ -28,7 +28,7 @@ SCRIPTS = [
 def test_commands_run_as_they_stand(script: str, tmp_path: Path) -> None:
     """A stranger who copies the commands sees no error, and a second append stores nothing."""
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script.replace("file:///tmp/", f"{tmp_path.as_uri()}/")],
+        ["bash", "-euo", "pipefail", "-c", script.replace("/tmp/", f"{tmp_path}/")],
         cwd=tmp_path,
         env=environment(None) | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
