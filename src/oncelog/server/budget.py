@@ -33,14 +33,14 @@ class Budget:
         self.used_bytes += size_bytes
         return True
 
-    async def take(self, size_bytes: int, timeout_s: float = WAIT_S) -> None:
-        """Take bytes, waiting for room; ``Unavailable``, not written, when there is none in time."""
+    async def take(self, size_bytes: int, timeout_s: float | None = None) -> None:
+        """Take bytes, waiting for room; ``Unavailable``, not written, when there is none in time (``WAIT_S``)."""
         if self.try_take(size_bytes):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((size_bytes, turn))
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(WAIT_S if timeout_s is None else timeout_s):
                 await turn
         except BaseException as error:
             self._leave(size_bytes, turn)

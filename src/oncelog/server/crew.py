@@ -38,6 +38,7 @@ class Crew:
         self._changed = threading.Condition()
         self._tasks: deque[_Task] = deque()
         self._idle = 0
+        self._busy = 0
         self._threads = 0
 
     @property
@@ -58,8 +59,9 @@ class Crew:
 
     def _put(self, task: _Task, *, always: bool = False) -> None:
         with self._changed:
-            if len(self._tasks) >= self._waiting_max and not always:
-                message = f"{len(self._tasks)} calls wait for the {self._name} threads of this server: try again later"
+            waiting = len(self._tasks) - (self._threads_max - self._busy)
+            if waiting >= self._waiting_max and not always:
+                message = f"{waiting} calls wait for the {self._name} threads of this server: try again later"
                 raise Unavailable(message)
             self._tasks.append(task)
             if self._idle >= len(self._tasks):
@@ -69,15 +71,19 @@ class Crew:
                 self._threads += 1
 
     def _work(self) -> None:
-        while (task := self._next()) is not None:
+        task = self._next(0)
+        while task is not None:
             if task.answer is None:
                 with contextlib.suppress(Exception):
                     task.work()
             elif not task.answer.cancelled():
                 _answer(task.answer, *_outcome(task.work))
+            task = self._next(1)
 
-    def _next(self) -> _Task | None:
+    def _next(self, done: int) -> _Task | None:
+        """Return the next task, or ``None`` when there was none for a while. ``done`` tasks have ended."""
         with self._changed:
+            self._busy -= done
             if not self._tasks:
                 self._idle += 1
                 self._clock.wait(self._changed, IDLE_S)
@@ -85,6 +91,7 @@ class Crew:
             if not self._tasks:
                 self._threads -= 1
                 return None
+            self._busy += 1
             return self._tasks.popleft()
 
 

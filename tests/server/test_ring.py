@@ -1,0 +1,27 @@
+"""The latest answers of a log."""
+
+from __future__ import annotations
+
+from oncelog.server.ring import Answered, Ring, RingBudget
+
+
+def test_the_oldest_answers_leave_first_and_the_count_goes_on() -> None:
+    """A ring keeps so many; answers to one id are found, the newest first."""
+    ring = Ring(RingBudget(1 << 20), answers_max=3)
+    for number in range(5):
+        ring.add(Answered(number, f"id-{number % 2}", "peer", "stored", number))
+    assert [one.position for one in ring.latest()] == [4, 3, 2]
+    assert [one.position for one in ring.latest(id="id-0")] == [4, 2]
+    assert ring.count == 5
+
+
+def test_rings_share_their_bytes() -> None:
+    """Rings of many logs stay within one budget; a log's own oldest answers make room."""
+    budget = RingBudget(10_000)
+    rings = [Ring(budget) for _ in range(5)]
+    for number in range(1_000):
+        rings[number % 5].add(Answered(number, "x" * 50, "peer", "stored", number))
+    assert budget.used_bytes <= 10_000
+    for ring in rings:
+        ring.clear()
+    assert budget.used_bytes == 0

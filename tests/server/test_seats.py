@@ -1,0 +1,200 @@
+"""Seats: one writer a log, opened once, closed when idle; storage that hangs harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from oncelog.errors import IdConflict, LogBusy, NotFound, Unavailable
+from oncelog.server import budget
+from oncelog.server.server import Server
+from oncelog.storage.local.home import LocalStorage
+from oncelog.types import Ack, Record
+from tests.server.inside import HangingStorage, serving
+
+
+def test_many_callers_share_one_writer_and_few_commits() -> None:
+    """Concurrent appends are stored by far fewer commits, each once, and each caller has its own answer."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        answers = await asyncio.gather(*(seat.append([Record(b"%d" % n, id=str(n % 100))]) for n in range(200)))
+        acks = [answer for [answer] in answers if isinstance(answer, Ack)]
+        conflicts = [answer for [answer] in answers if isinstance(answer, IdConflict)]
+        assert (len(acks), len(conflicts)) == (100, 100)
+        assert sorted(ack.position or 0 for ack in acks) == list(range(100))
+        assert seat.writer is not None
+        assert seat.writer.counts().commits < 50
+        assert server.budget.used_bytes == seat.budget.used_bytes == 0
+
+    serving(work)
+
+
+def test_a_bad_record_of_one_caller_harms_no_other() -> None:
+    """What is refused is refused alone, though many records went to the writer by one call."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        asked = [seat.append([Record(b"good", id=str(n))]) for n in range(20)]
+        asked.insert(7, seat.append([Record(b"bad", id="x" * 300)]))
+        asked.insert(9, seat.append([Record(b"p", producer="p", sequence=1), Record(b"q", id="both", sequence=2)]))
+        answers = await asyncio.gather(*asked)
+        assert all(isinstance(answer, Ack) for n, [answer, *_] in enumerate(answers) if n not in (7, 9))
+        assert isinstance(answers[7][0], oncelog.InvalidArgument)
+        assert isinstance(answers[9][0], Ack)
+        assert isinstance(answers[9][1], oncelog.InvalidArgument)
+
+    serving(work)
+
+
+def test_storage_that_hangs_blocks_neither_the_loop_nor_another_log() -> None:
+    """While one log's storage does not answer, its callers get unknown in their time, and others are served."""
+    storage = HangingStorage("a")
+
+    async def work(server: Server) -> None:
+        for name in ("a", "b"):
+            server.database.log(name, create=True)
+        await server.seats["a"].append([Record(b"first")])
+        storage.goes_on.clear()
+        begun = asyncio.create_task(server.seats["a"].append([Record(b"hangs", id="h")], timeout_s=30))
+        await asyncio.to_thread(storage.hanging.wait)
+        queued = server.seats["a"].append([Record(b"queued", id="q")], timeout_s=0.05)
+        with pytest.raises(Unavailable) as late:
+            await queued
+        assert late.value.outcome == "not written"
+        for number in range(5):
+            [ack] = await server.seats["b"].append([Record(b"%d" % number)])
+            assert isinstance(ack, Ack)
+        assert not begun.done()
+        storage.goes_on.set()
+        [ack] = await begun
+        assert isinstance(ack, Ack)
+        assert ack.position == 1
+        [again] = await server.seats["a"].append([Record(b"hangs", id="h")])
+        assert isinstance(again, Ack)
+        assert again.duplicate
+        assert server.budget.used_bytes == 0
+
+    serving(work, storage)
+
+
+def test_a_deadline_that_passes_while_it_is_stored_is_unknown_and_the_write_goes_on() -> None:
+    """The caller is told that the outcome is unknown; the record is stored when storage answers."""
+    storage = HangingStorage("a")
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        await server.seats["a"].append([Record(b"first")])
+        storage.goes_on.clear()
+        asked = asyncio.create_task(server.seats["a"].append([Record(b"slow", id="s")], timeout_s=1.0))
+        await asyncio.to_thread(storage.hanging.wait)
+        with pytest.raises(Unavailable) as late:
+            await asked
+        assert late.value.outcome == "unknown"
+        storage.goes_on.set()
+        [ack] = await server.seats["a"].append([Record(b"slow", id="s")])
+        assert isinstance(ack, Ack)
+        assert (ack.position, ack.duplicate) == (1, True)
+
+    serving(work, storage)
+
+
+def test_an_idle_seat_is_closed_and_opens_again() -> None:
+    """A log that nobody writes is let go; the next append takes it again, and nothing is lost between."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        await seat.append([Record(b"one", id="1")])
+        first = seat.generation
+        while seat.writer is not None:
+            await asyncio.to_thread(server.seats.tidy)
+        assert server.database.log("a").info().open_segment is None
+        [again, new] = await server.seats["a"].append([Record(b"one", id="1"), Record(b"two", id="2")])
+        assert isinstance(again, Ack)
+        assert isinstance(new, Ack)
+        assert (again.duplicate, new.position) == (True, 1)
+        assert server.seats["a"].generation != first or server.seats["a"] is not seat
+
+    serving(work, seat_idle_s=0.001)
+
+
+def test_the_least_used_seat_goes_when_there_are_too_many() -> None:
+    """The number of open writers is bounded."""
+
+    async def work(server: Server) -> None:
+        for number in range(6):
+            server.database.log(str(number), create=True)
+            await server.seats[str(number)].append([Record(b"x")])
+        while server.seats.open_count() > 2:
+            await asyncio.to_thread(server.seats.tidy)
+        assert [seat.name for seat in server.seats.all() if seat.writer is not None] == ["4", "5"]
+
+    serving(work, seats_max=2)
+
+
+def test_a_log_that_another_process_holds_is_busy_and_names_it(tmp_path: Path) -> None:
+    """An embedded writer keeps its log: the server says who has it, and serves other logs."""
+    held = (
+        "import oncelog, sys\n"
+        f"w = oncelog.connect({tmp_path.as_uri()!r}).log('held', create=True).writer()\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+
+        async def work(server: Server) -> None:
+            with pytest.raises(LogBusy) as busy:
+                await server.seats["held"].append([Record(b"x")])
+            assert busy.value.pid == holder.pid
+            server.database.log("free", create=True)
+            [ack] = await server.seats["free"].append([Record(b"x")])
+            assert isinstance(ack, Ack)
+
+        serving(work, LocalStorage(tmp_path))
+        holder.stdin.close()
+
+
+def test_a_log_that_is_not_there_is_not_found() -> None:
+    """Asking for a seat makes no log."""
+
+    async def work(server: Server) -> None:
+        with pytest.raises(NotFound):
+            await server.seats["none"].append([Record(b"x")])
+        assert server.database.logs() == []
+
+    serving(work)
+
+
+def test_without_room_appends_are_refused_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that wait for storage that hangs are bounded by the budget; what is refused is surely not written."""
+    monkeypatch.setattr(budget, "WAIT_S", 0.2)
+    storage = HangingStorage("a")
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        await server.seats["a"].append([Record(b"first")])
+        storage.goes_on.clear()
+        asked = [asyncio.create_task(server.seats["a"].append([Record(bytes(1000), id=str(n))])) for n in range(50)]
+        await asyncio.to_thread(storage.hanging.wait)
+        done, waiting = await asyncio.wait(asked, timeout=30, return_when=asyncio.FIRST_EXCEPTION)
+        assert server.budget.used_bytes <= 10_000
+        refused = [task for task in done if isinstance(task.exception(), Unavailable)]
+        assert refused
+        storage.goes_on.set()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        stored = [answer for answer in answers if isinstance(answer, list)]
+        values = [entry.value for entry in server.database.log("a").read()]
+        assert len(values) == 1 + len(stored)
+        assert len(waiting) >= 1
+
+    serving(work, storage, received_bytes_max=10_000)

@@ -1,0 +1,125 @@
+"""Following logs: one reader for many, nothing lost or repeated where the past meets the present."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from oncelog.errors import NotFound
+from oncelog.server import tails
+from oncelog.server.server import Server
+from oncelog.server.tails import ENTRIES, Encode
+from oncelog.types import Record
+from tests.server.inside import serving
+
+
+async def _values(server: Server, start: int | str, count: int, encode: Encode = ENTRIES) -> list[bytes]:  # type: ignore[type-arg]
+    seen: list[bytes] = []
+    async with contextlib.aclosing(server.tails.follow("a", start, encode)) as following:  # type: ignore[type-var]
+        async for piece, _ in following:
+            if piece is not None:
+                seen += [entry.value for entry in piece.entries()]
+            if len(seen) >= count:
+                return seen
+    return seen
+
+
+def test_many_followers_from_many_places_see_every_record_once_in_order() -> None:
+    """Followers that begin before, at and behind the end all see the same records, while these are being written."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        for number in range(50):
+            await seat.append([Record(b"%d" % number)])
+        following = [asyncio.create_task(_values(server, start, 300 - start)) for start in range(0, 50, 5)]
+        for number in range(50, 300):
+            await seat.append([Record(b"%d" % number)])
+        for start, seen in zip(range(0, 50, 5), await asyncio.gather(*following), strict=True):
+            assert seen == [b"%d" % number for number in range(start, 300)]
+
+    serving(work)
+
+
+def test_a_slow_follower_reads_the_log_itself_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub has let go is read from the log; the hub's memory stays bounded."""
+    monkeypatch.setattr(tails, "HUB_PIECES", 4)
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        await seat.append([Record(b"0")])
+        async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES)) as following:  # type: ignore[type-var]
+            first, _ = await anext(following)
+            assert first is not None
+            seen = [entry.value for entry in first.entries()]
+            for number in range(1, 60):
+                await seat.append([Record(b"%d" % number)])
+                fast = await _values(server, number, 1)
+                assert fast == [b"%d" % number]
+            assert len(server.tails._hubs["a"]._recent) <= 9
+            while len(seen) < 60:
+                piece, _ = await anext(following)
+                assert piece is not None
+                seen += [entry.value for entry in piece.entries()]
+        assert seen == [b"%d" % number for number in range(60)]
+
+    serving(work)
+
+
+def test_a_piece_is_encoded_once_for_all_who_follow() -> None:
+    """A hundred followers cost one encoding of each piece, and no thread of their own."""
+    counted = 0
+
+    def encode(piece: tails.Piece) -> int:
+        nonlocal counted
+        counted += 1
+        return piece.next
+
+    shared = Encode("counted", encode)
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        await seat.append([Record(b"0")])
+        following = [asyncio.create_task(_values(server, "latest", 1, shared)) for _ in range(100)]
+        while server.tails.followers("a") < 100:
+            await server.read(lambda: None)
+        await server.tails._hubs["a"].started
+        before = threading.active_count()
+        await seat.append([Record(b"1")])
+        assert await asyncio.gather(*following) == [[b"1"]] * 100
+        assert counted == 1
+        assert threading.active_count() <= before + 2
+
+    serving(work)
+
+
+def test_a_position_that_is_not_there_is_not_found() -> None:
+    """Following begins at a place that exists, or not at all; a log that is not there leaves no hub behind."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        with pytest.raises(NotFound):
+            await _values(server, 5, 1)
+        with pytest.raises(NotFound):
+            await anext(server.tails.follow("none", 0, ENTRIES))
+        assert server.tails.hubs == 0
+
+    serving(work)
+
+
+def test_a_quiet_log_beats() -> None:
+    """A follower that waits hears from time to time that the server lives."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        for lease_s in (None, 60.0):
+            following = server.tails.follow("a", 0, ENTRIES, beat_s=0.01, lease_s=lease_s)
+            async with contextlib.aclosing(following):  # type: ignore[type-var]
+                assert await anext(following) == (None, 0)
+
+    serving(work)
