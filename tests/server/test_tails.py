@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from typing import Literal
 
 import pytest
 
@@ -16,7 +17,7 @@ from oncelog.types import Record
 from tests.server.inside import serving
 
 
-async def _values(server: Server, start: int | str, count: int, encode: Encode = ENTRIES) -> list[bytes]:  # type: ignore[type-arg]
+async def _values(server: Server, start: int | Literal["latest"], count: int, encode: Encode = ENTRIES) -> list[bytes]:  # type: ignore[type-arg]
     seen: list[bytes] = []
     async with contextlib.aclosing(server.tails.follow("a", start, encode)) as following:  # type: ignore[type-var]
         async for piece, _ in following:
