@@ -16,15 +16,16 @@ from oncelog.errors import OncelogError, Unavailable
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
-from oncelog.server.call import Call
 from oncelog.server.consumers import Consumers
 from oncelog.server.crew import Crew
 from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
 from oncelog.server.seats import Seat, Seats
+from oncelog.server.security.gate import Gate
 from oncelog.server.sessions import Sessions
 from oncelog.server.settings import ServeSettings
 from oncelog.server.tails import Tails
+from oncelog.server.watch.calls import Calls
 
 _T = TypeVar("_T")
 
@@ -47,9 +48,6 @@ LEAVE_S = 30.0
 """How long a log that is to be deleted may take to store what is pending."""
 
 VERSION = importlib.metadata.version("oncelog")
-
-Guard = Callable[[Call, str, str | None], None]
-"""Raises unless a caller may call a method (``"Log.Append"``) on the log or queue of this name."""
 
 _log = logging.getLogger("oncelog.server")
 
@@ -74,12 +72,13 @@ class Server:
         database: Database,
         settings: ServeSettings,
         *,
-        guard: Guard | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.database = database
         self.settings = settings
-        self.guard = guard
+        self.gate: Gate | None = None
+        """Judges every call of gRPC; HTTP sets it, and judges its own calls by the same functions."""
+        self.calls = Calls()
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.name = settings.name or settings.grpc

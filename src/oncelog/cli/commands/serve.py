@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -22,7 +21,8 @@ _EXAMPLES = """Examples:
 
   [cyan]oncelog serve --url file:///var/lib/shop[/]
   [cyan]oncelog serve --url file:///var/lib/shop --grpc 127.0.0.1:0 --http 127.0.0.1:0 --json[/]
-  [cyan]oncelog serve --config /etc/oncelog.toml[/]"""
+  [cyan]oncelog serve --config /etc/oncelog.toml[/]
+  [cyan]oncelog serve --url s3://shop --http 0.0.0.0:7677 --tls-cert c.pem --tls-key k.pem --tokens tokens.json[/]"""
 
 
 def run(
@@ -47,6 +47,20 @@ def run(
             "--drain", parser=duration_s, metavar="DURATION", help="How long closing may take.", show_default="30 s"
         ),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option("--tokens", "-t", envvar="ONCELOG_TOKENS", metavar="PATH", help="The file of tokens."),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option("--tls-cert", metavar="PATH", help="The server's certificate and its chain, in PEM.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="Its key, in PEM.")] = None,
+    tls_client_ca: Annotated[
+        str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Who signs the certificates of clients.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", metavar="", help="Listen on any address without TLS and tokens.")
+    ] = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", envvar="ONCELOG_SERVE_CONFIG", metavar="FILE", help="A TOML file with settings."),
@@ -56,11 +70,14 @@ def run(
     """Serve a database over gRPC and HTTP."""
     from oncelog.server import process  # noqa: PLC0415  (needs oncelog[server])
     from oncelog.server import settings as settings_module  # noqa: PLC0415
+    from oncelog.server.watch import log_lines  # noqa: PLC0415
 
     given = {"url": url, "grpc": grpc, "http": http, "name": name, "queue_state": queue_state, "drain_s": drain_s}
+    given |= {"tokens": tokens, "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
+    given |= {"insecure": True if insecure else None}
     environment = {key: text for key, text in os.environ.items() if key != "ONCELOG_SERVE_CONFIG"}
     settings = settings_module.load(given, environment, config)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_lines.set_up(as_json=json)
 
     def announce(addresses: process.Addresses) -> None:
         if json:

@@ -21,10 +21,11 @@ from oncelog.server.http.call import Call, headers_of, query_of
 from oncelog.server.http.hooks import Hooks
 from oncelog.server.http.problem import Refused
 from oncelog.server.http.routes import Route
-from oncelog.server.security import authorize, grpc_guard, sessions, setup
+from oncelog.server.security import authorize, sessions, setup
 from oncelog.server.security.audit import TIMEOUT_S as AUDIT_S
 from oncelog.server.security.audit import Act, Audit
 from oncelog.server.security.authorize import Authorizer, Credentials, Principal
+from oncelog.server.security.gate import Gate
 from oncelog.server.security.sessions import Sessions
 from oncelog.server.security.setup import Security
 from oncelog.server.watch import tracing
@@ -180,7 +181,7 @@ class App:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _note(self, scope: Scope, seen: _Seen, took_s: float) -> None:
-        self.metrics.calls.observe("http", f"{scope['method']} {seen.route}", str(seen.status), took_s)
+        self.server.calls.observe("http", f"{scope['method']} {seen.route}", str(seen.status), took_s)
         if _access.isEnabledFor(logging.DEBUG):
             fields = {"method": scope["method"], "route": seen.route, "status": seen.status, "took_s": took_s}
             _access.debug("request", extra=fields)
@@ -247,8 +248,9 @@ def _details(data: bytes) -> dict[str, Any]:
 def build(server: Server) -> App:
     """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
     security = setup.load(server.settings, server.clock)
-    server.guard = grpc_guard.guard(security.authorizer)
-    return App(server, security, Audit(_auditing(server)), ServerMetrics(server))
+    audit = Audit(_auditing(server))
+    server.gate = Gate(security.authorizer, audit)
+    return App(server, security, audit, ServerMetrics(server))
 
 
 def _auditing(server: Server) -> Callable[[str, Record], Awaitable[object]]:

@@ -13,11 +13,16 @@ from google.protobuf.message import DecodeError
 
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.server.call import Call
+from oncelog.server.security.authorize import Principal
 from oncelog.server.server import Server
+from oncelog.server.watch import tracing
 from oncelog.wire import failures, messages
 from oncelog.wire.methods import METHODS, Method
 
 _log = logging.getLogger("oncelog.server")
+
+CHECK_US = 1_000_000
+"""How often a stream looks whether its caller's token still holds."""
 
 Unary = Callable[[Any, Call], Awaitable[Any]]
 """From a request to its answer."""
@@ -39,15 +44,34 @@ class Requests:
         self._rpc = rpc
         self._context = context
         self._call = call
+        self.caller = _Caller(rpc.server)
 
     async def next(self) -> Any | None:
-        """Return the next request; ``None`` at the end."""
+        """Return the next request; ``None`` at the end. ``NotAuthenticated`` once the caller's token has ended."""
         data = await self._context.read()
+        self.caller.check_still()
         return None if data is grpc.aio.EOF else self._rpc.decoded(data)
 
     def admit(self, name: str) -> None:
         """Raise unless the caller may call this method on a log or queue."""
-        self._rpc.admit(self._call, name)
+        self.caller.principal = self._rpc.admit(self._call, name)
+
+
+class _Caller:
+    """Who makes a call that lasts. Whether the caller's token still holds is looked at once a second."""
+
+    def __init__(self, server: Server, principal: Principal | None = None) -> None:
+        self._server = server
+        self._checked_us = server.clock.elapsed_us()
+        self.principal = principal
+
+    def check_still(self) -> None:
+        """Raise ``NotAuthenticated`` once the token was revoked or has expired."""
+        now_us = self._server.clock.elapsed_us()
+        gate = self._server.gate
+        if self.principal is not None and gate is not None and now_us - self._checked_us >= CHECK_US:
+            self._checked_us = now_us
+            gate.check_still(self.principal)
 
 
 class _Rpc:
@@ -68,15 +92,18 @@ class _Rpc:
             message = f"{self.key}: the request is not a message of wire.proto: {error}"
             raise InvalidArgument(message) from None
 
-    def admit(self, call: Call, name: str | None) -> None:
-        """Raise unless the caller may call this method on a log or queue, or on the database."""
-        if self.server.guard is not None:
-            self.server.guard(call, self.key, name)
+    def admit(self, call: Call, name: str | None, request: Any = None) -> Principal | None:
+        """Return who calls; raise unless the caller may call this method on a log or queue, or on the database."""
+        gate = self.server.gate
+        return None if gate is None else gate.admit(call, self.key, name, request)
 
-    def admit_request(self, call: Call, request: Any) -> None:
-        """Do the same for the log or queue that a request names."""
+    async def admit_request(self, call: Call, request: Any) -> Principal | None:
+        """Do the same for the log or queue that a request names, and write an admin verb to the audit log."""
         name = next((getattr(request, field) for field in ("log", "queue", "name") if hasattr(request, field)), None)
-        self.admit(call, name)
+        principal = self.admit(call, name, request)
+        if self.server.gate is not None and principal is not None:
+            await self.server.gate.note(principal, call, self.key, name, request)
+        return principal
 
 
 def handlers(server: Server, service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
@@ -91,12 +118,27 @@ def _handler(rpc: _Rpc, does: Callable[..., Any]) -> Any:
     method = rpc.method
     encode = {"response_serializer": functools.partial(_serialized, method)}
     if method.client_streams and method.server_streams:
-        return grpc.stream_stream_rpc_method_handler(_talking(rpc, does), **encode)
+        return grpc.stream_stream_rpc_method_handler(_watched(rpc, _talking(rpc, does)), **encode)
     if method.client_streams:
-        return grpc.stream_unary_rpc_method_handler(_gathering(rpc, does), **encode)
+        return grpc.stream_unary_rpc_method_handler(_watched(rpc, _gathering(rpc, does)), **encode)
     if method.server_streams:
-        return grpc.unary_stream_rpc_method_handler(_answering(rpc, does), **encode)
-    return grpc.unary_unary_rpc_method_handler(_once(rpc, does), **encode)
+        return grpc.unary_stream_rpc_method_handler(_watched(rpc, _answering(rpc, does)), **encode)
+    return grpc.unary_unary_rpc_method_handler(_watched(rpc, _once(rpc, does)), **encode)
+
+
+def _watched(rpc: _Rpc, handle: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return a handler that is counted, and traced."""
+
+    async def watched(request: Any, context: Any) -> Any:
+        began_us = rpc.server.clock.elapsed_us()
+        with tracing.call_span(rpc.key, context.invocation_metadata()):
+            try:
+                return await handle(request, context)
+            finally:
+                code = getattr(context.code(), "name", None) or "OK"
+                rpc.server.calls.observe("grpc", rpc.key, code, (rpc.server.clock.elapsed_us() - began_us) / 1e6)
+
+    return watched
 
 
 def _serialized(method: Method, answer: Any) -> bytes:
@@ -112,7 +154,7 @@ def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
         try:
             call = call_of(context)
             request = rpc.decoded(data)
-            rpc.admit_request(call, request)
+            await rpc.admit_request(call, request)
             return await does(request, call)
         except asyncio.CancelledError:
             raise
@@ -140,8 +182,8 @@ def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[Non
         try:
             call = call_of(context)
             request = rpc.decoded(data)
-            rpc.admit_request(call, request)
-            await _send(context, does(request, call))
+            caller = _Caller(rpc.server, await rpc.admit_request(call, request))
+            await _send(context, does(request, call), caller)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -154,7 +196,8 @@ def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
     async def handle(_: Any, context: Any) -> None:
         try:
             call = call_of(context)
-            await _send(context, does(Requests(rpc, context, call), call))
+            requests = Requests(rpc, context, call)
+            await _send(context, does(requests, call), requests.caller)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -163,10 +206,11 @@ def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
     return handle
 
 
-async def _send(context: Any, answers: AsyncIterator[Any]) -> None:
+async def _send(context: Any, answers: AsyncIterator[Any], caller: _Caller) -> None:
     """Send a stream of answers, and end what makes them, however the stream ends."""
     try:
         async for answer in answers:
+            caller.check_still()
             await context.write(answer)
     finally:
         close = getattr(answers, "aclose", None)

@@ -9,6 +9,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.call import Call
 from oncelog.server.rpc.log_service import document, optional
+from oncelog.server.security.scopes import Kind
 from oncelog.server.server import VERSION, Server
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.wire import messages, values
@@ -43,14 +44,20 @@ class DatabaseService:
         }
         return document(described)
 
-    async def logs(self, _: Any, __: Call) -> Any:
-        """Return the names of the logs."""
-        return messages.Names(names=await self._server.read(self._server.database.logs))
+    async def logs(self, _: Any, call: Call) -> Any:
+        """Return the names of the logs that the caller may look at."""
+        found = await self._server.read(self._server.database.logs)
+        return messages.Names(names=self._visible(call, "log", found))
 
-    async def queues(self, _: Any, __: Call) -> Any:
-        """Return the names of the queues."""
+    async def queues(self, _: Any, call: Call) -> Any:
+        """Return the names of the queues that the caller may look at."""
         state = self._server.settings.queue_state
-        return messages.Names(names=await self._server.read(lambda: self._server.database.queues(state=state)))
+        found = await self._server.read(lambda: self._server.database.queues(state=state))
+        return messages.Names(names=self._visible(call, "queue", found))
+
+    def _visible(self, call: Call, kind: Kind, names: list[str]) -> list[str]:
+        gate = self._server.gate
+        return names if gate is None else gate.visible(call, kind, names)
 
     async def create(self, request: Any, _: Call) -> Any:
         """Open a log or queue, or make it when asked to; return what it is."""

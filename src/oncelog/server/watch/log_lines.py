@@ -64,7 +64,6 @@ def set_up(*, as_json: bool, level: str = "info") -> None:
     """Send what the server says to stderr, in one form."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else PlainLines())
-    logger = logging.getLogger("oncelog")
-    logger.handlers[:] = [handler]
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    logging.getLogger().handlers[:] = [handler]
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("oncelog").setLevel(level.upper())

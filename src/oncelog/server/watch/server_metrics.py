@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 
 from oncelog.errors import OncelogError
 from oncelog.metrics import LogCollector
-from oncelog.server.watch.calls import Calls
 
 if TYPE_CHECKING:
     from oncelog.server.http.app import App
@@ -30,7 +29,6 @@ class ServerMetrics(Collector):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._app: App | None = None
-        self.calls = Calls()
         self._registry = CollectorRegistry()
         self._registry.register(LogCollector(lambda: [(seat.name, seat.writer) for seat in server.seats.all()]))
         self._registry.register(self)
@@ -63,7 +61,7 @@ class ServerMetrics(Collector):
         waiting = GaugeMetricFamily("oncelog_desk_waiting", "Calls that wait for a log's writer.")
         waiting.add_metric([], sum(seat.desk.waiting for seat in server.seats.all()))
         yield waiting
-        yield self.calls.collect()
+        yield server.calls.collect()
         if self._app is not None:
             yield from self._of_app(self._app)
         yield self._queues()

@@ -6,7 +6,7 @@ A span has the route and the status, never a name, an id, a token or a value.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -27,6 +27,17 @@ def span(scope: MutableMapping[str, Any]) -> Iterator[trace.Span]:
     context = propagate.extract(carried) if carried else None
     with _tracer.start_as_current_span(
         scope["method"], context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+    ) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def call_span(method: str, metadata: Iterable[tuple[str, Any]] | None) -> Iterator[trace.Span]:
+    """Have the span of a gRPC call, as a child of the span that its metadata names."""
+    carried = {name: str(value) for name, value in metadata or () if name in ("traceparent", "tracestate")}
+    context = propagate.extract(carried) if carried else None
+    with _tracer.start_as_current_span(
+        method, context, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
     ) as made:
         yield made
 

@@ -1,0 +1,62 @@
+"""The gate of gRPC: every call is judged, and written to the audit log, by the same functions as a call over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from oncelog.errors import NotAuthenticated
+from oncelog.server.security import authorize, verbs
+from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.authorize import Authorizer, Credentials, Principal
+from oncelog.server.security.scopes import Kind
+
+if TYPE_CHECKING:
+    from oncelog.server.call import Call
+
+_DETAILS = ("before", "kind", "by", "remove", "create", "partitions", "force", "producer", "group", "positions", "all")
+"""Fields of requests that the audit log shows: none of them is a value, an id or a secret."""
+
+
+class Gate:
+    """Knows who calls a method, and what it needs."""
+
+    def __init__(self, authorizer: Authorizer, audit: Audit) -> None:
+        self._authorizer = authorizer
+        self._audit = audit
+
+    def admit(self, call: Call, method: str, name: str | None, request: Any = None) -> Principal:
+        """Return who calls; raise unless the caller may call this method on the log or queue of this name."""
+        principal = self._principal(call)
+        if method in verbs.LISTING:
+            return principal
+        need = verbs.need(method, request) if request is not None else verbs.METHODS[method]
+        kind: Kind = "server" if name is None else need.kind
+        authorize.check(principal, need.verb, kind, name or "", making=need.making)
+        return principal
+
+    def _principal(self, call: Call) -> Principal:
+        authorization = None if call.bearer is None else f"Bearer {call.bearer}"
+        return self._authorizer.principal(Credentials(authorization, call.certificate_names, call.peer))
+
+    async def note(self, principal: Principal, call: Call, method: str, name: str | None, request: Any) -> None:
+        """Write an admin verb to the audit log, before it is done; ``Unavailable``, and it must not be done, else."""
+        need = verbs.need(method, request)
+        if need.audited:
+            details = {field: _shown(request, field) for field in _DETAILS if hasattr(request, field)}
+            act = Act(act=method, kind=need.kind, name=name or "", details=details)
+            await self._audit.note(principal, call.peer, act)
+
+    def check_still(self, principal: Principal) -> None:
+        """Raise ``NotAuthenticated`` if the caller of a long stream is none any more."""
+        if not self._authorizer.is_valid(principal):
+            message = "the token was revoked, or has expired"
+            raise NotAuthenticated(message)
+
+    def visible(self, call: Call, kind: Kind, names: list[str]) -> list[str]:
+        """Return the names that the caller may look at."""
+        return authorize.visible(self._principal(call), kind, names)
+
+
+def _shown(request: Any, field: str) -> Any:
+    value = getattr(request, field)
+    return value if isinstance(value, str | int | float | bool) else list(value)

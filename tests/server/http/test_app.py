@@ -1,0 +1,247 @@
+"""Who may do what at a real server: every route and method, by every verb; and no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from oncelog.server.http.routes import ROUTES, Route
+from oncelog.server.security import tokens, verbs
+from oncelog.server.security.scopes import VERBS
+from oncelog.wire import messages
+from oncelog.wire.methods import METHODS
+from tests.server.http.conftest import Guarded
+
+JUDGED = [route for route in ROUTES if route.verb is not None and route.kind != "server"]
+_BODIES: dict[str, dict[str, Any]] = {
+    "truncate": {"before": 0}, "ack": {"leases": []}, "nack": {"leases": [], "reason": "r"},
+    "extend": {"leases": [], "seconds": 1}, "discard": {"positions": []}, "redrive": {"positions": []},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def subjects(guarded: Guarded) -> Guarded:
+    """Return the server with a log of streams ``t/x``, a queue ``t/x``, and one token a verb on ``t/*``."""
+    with guarded.client(guarded.operator) as client:
+        assert client.post("/v1/logs", json={"name": "t/x", "streams": True}).status_code == 201
+        assert client.post("/v1/queues", json={"name": "t/x"}).status_code == 201
+        assert client.post("/v1/streams/t%2Fx/s", content=b"first").status_code == 201
+        assert client.post("/v1/queues/t%2Fx/receive").status_code == 200
+    return guarded
+
+
+@pytest.fixture(scope="module")
+def by_verb(subjects: Guarded) -> dict[str, str]:
+    """Return a token for each verb on ``t/*``, and one that has all of them elsewhere."""
+    found = {verb: subjects.token(f"only-{verb}", f"{verb}:t/*") for verb in VERBS}
+    return found | {"elsewhere": subjects.token("elsewhere", "look,read,append,consume,admin:other/*")}
+
+
+def _call(client: httpx.Client, route: Route) -> httpx.Response:
+    """Call a route about ``t/x``."""
+    path = route.template.text
+    for name, value in (("log", "t%2Fx"), ("queue", "t%2Fx"), ("stream", "s"), ("position", "0")):
+        path = path.replace(f"{{{name}}}", value)
+    last = path.rpartition("/")[2]
+    body = {"name": "t/x"} if route.subject == "body" else _BODIES.get(last)
+    if route.method == "DELETE":
+        path = path.replace("t%2Fx", "t%2Fnone")
+    if last in ("tail", "subscribe"):
+        with client.stream(route.method, path) as response:
+            return response
+    content = b"v" if last in ("records", "messages", "s") and route.method == "POST" else None
+    return client.request(route.method, path, json=body, content=content)
+
+
+def _granted(verb: str, needed: str) -> bool:
+    return verb == needed or (verb, needed) == ("read", "look")
+
+
+@pytest.mark.parametrize("route", JUDGED, ids=lambda route: f"{route.method} {route.template.text}")
+def test_every_route_by_every_verb(subjects: Guarded, by_verb: dict[str, str], route: Route) -> None:
+    """403 with another verb, 404 with another namespace, 401 without a token; with the verb neither."""
+    assert route.verb is not None
+    for verb in VERBS:
+        with subjects.client(by_verb[verb]) as client:
+            status = _call(client, route).status_code
+        if _granted(verb, route.verb):
+            assert status not in (401, 403), (verb, status)
+            assert status != 404 or route.method == "DELETE", (verb, status)
+        else:
+            assert status == 403, (verb, status)
+    with subjects.client(by_verb["elsewhere"]) as client:
+        assert _call(client, route).status_code == 404
+    for unknown in (None, "once_" + "x" * 43):
+        with subjects.client(unknown) as client:
+            assert _call(client, route).status_code in (401, 429)
+
+
+def test_a_hidden_name_and_a_missing_one_look_the_same(subjects: Guarded, by_verb: dict[str, str]) -> None:
+    """Byte for byte: a tenant cannot learn which names another one has."""
+    with subjects.client(by_verb["elsewhere"]) as client:
+        for path in ("/v1/logs/{}", "/v1/logs/{}/records", "/v1/queues/{}/stats", "/v1/streams/{}/s"):
+            hidden, missing = client.get(path.format("t%2Fx")), client.get(path.format("t%2Fz"))
+            assert (hidden.status_code, hidden.text) == (404, missing.text.replace("t/z", "t/x"))
+        for path in ("/v1/logs/{}/records", "/v1/queues/{}/messages", "/v1/streams/{}/s"):
+            hidden, missing = (client.post(path.format(name), content=b"v") for name in ("t%2Fx", "t%2Fz"))
+            assert (hidden.status_code, hidden.text) == (404, missing.text.replace("t/z", "t/x"))
+    with subjects.client(subjects.token("same-place", "look,read,append,consume,admin:other/*", "read:t/z")) as client:
+        hidden, missing = client.get("/v1/logs/t%2Fx"), client.get("/v1/logs/t%2Fz")
+        assert (hidden.status_code, hidden.text) == (404, missing.text.replace("t/z", "t/x"))
+
+
+def test_lists_show_what_may_be_looked_at(subjects: Guarded, by_verb: dict[str, str]) -> None:
+    """Neither other tenants' names nor the server's own logs."""
+    with subjects.client(by_verb["look"]) as client:
+        assert client.get("/v1/logs").json()["names"] == ["queue/t/x/0", "t/x"]
+        assert client.get("/v1/queues").json()["names"] == ["t/x"]
+    with subjects.client(by_verb["elsewhere"]) as client:
+        assert client.get("/v1/logs").json()["names"] == []
+    with subjects.client(subjects.operator) as client:
+        assert "_audit" in client.get("/v1/logs").json()["names"]
+
+
+# gRPC.
+
+_REQUESTS: dict[str, Any] = {
+    "Log.Configure": messages.ConfigureRequest(name="t/x", settings=b"{"),
+    "Queue.Configure": messages.ConfigureRequest(name="t/x", settings=b"{"),
+    "Database.Create": messages.CreateRequest(name="t/x", kind="log", create=True),
+    "Database.Delete": messages.DeleteRequest(name="t/none", kind="log"),
+    "Log.Write": messages.WriteRequest(hello=messages.Hello(version=1, session=b"s" * 16, log="t/x")),
+    "Queue.Consume": messages.ConsumeRequest(open=messages.OpenConsumer(queue="t/x", session=b"s" * 16)),
+}
+
+
+def _requests(method: str) -> Iterator[Any]:
+    kind = verbs.METHODS[method]
+    if method in _REQUESTS:
+        yield _REQUESTS[method]
+        return
+    service, name = method.split(".")
+    described = messages.FILE.services_by_name[service].methods_by_name[name].input_type.name
+    yield messages.CLASSES[described](**{kind.field: "t/x"})
+
+
+def _code(subjects: Guarded, method: str, token: str | None) -> str:
+    """Call a gRPC method about ``t/x``; return the name of the code of its answer, or of its first one."""
+    found = METHODS[method]
+    metadata = [] if token is None else [("authorization", f"Bearer {token}")]
+    with grpc.insecure_channel(subjects.server.grpc) as channel:
+        shape = f"{'stream' if found.client_streams else 'unary'}_{'stream' if found.server_streams else 'unary'}"
+        call = getattr(channel, shape)(found.path, found.encode_request, found.decode_response)
+        request = _requests(method) if found.client_streams else next(_requests(method))
+        try:
+            answer = call(request, timeout=30, metadata=metadata)
+            if found.server_streams:
+                next(answer, None)
+                answer.cancel()
+        except grpc.RpcError as error:
+            return str(error.code().name)  # type: ignore[attr-defined]
+    return "OK"
+
+
+RAW = {"Log.WriteArrow", "Log.Stage", "Log.ReadArrow"}
+"""Methods whose messages are no protobuf; their first request is judged as that of their twin."""
+
+
+@pytest.mark.parametrize("method", sorted(set(verbs.METHODS) - verbs.LISTING - RAW - {"Database.Policy"}))
+def test_every_grpc_method_by_every_verb(subjects: Guarded, by_verb: dict[str, str], method: str) -> None:
+    """PERMISSION_DENIED, NOT_FOUND and UNAUTHENTICATED where HTTP says 403, 404 and 401."""
+    needed = verbs.METHODS[method].verb
+    for verb in VERBS:
+        code = _code(subjects, method, by_verb[verb])
+        if _granted(verb, needed):
+            assert code not in ("PERMISSION_DENIED", "UNAUTHENTICATED"), (verb, code)
+        else:
+            assert code == "PERMISSION_DENIED", (verb, code)
+    assert _code(subjects, method, by_verb["elsewhere"]) == "NOT_FOUND"
+    assert _code(subjects, method, None) in ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+
+
+# Audit.
+
+
+def test_an_admin_verb_is_in_the_audit_log_before_it_is_done(subjects: Guarded) -> None:
+    """Over both faces: who, from where, what, to what; also when it then failed. Nobody can write there."""
+    with subjects.client(subjects.operator) as client:
+        client.post("/v1/logs", json={"name": "audited", "settings": {"on_conflict": "original"}})
+        client.post("/v1/logs/audited/truncate", json={"before": 99})
+        _code(subjects, "Log.Truncate", subjects.operator)
+        lines = client.get("/v1/logs/_audit/records?limit=1000", headers={"accept": "application/x-ndjson"}).text
+        acts = [json.loads(json.loads(line)["value"]) for line in lines.splitlines()]
+        made = next(act for act in acts if act["name"] == "audited" and act["act"] == "logs_create")
+        assert (made["who"], made["by"]) == ("operator", "token")
+        assert made["peer"].startswith("127.0.0.1:")
+        assert made["details"] == {"settings": {"on_conflict": "original"}}
+        assert [act["details"] for act in acts if act["act"] == "logs_truncate" and act["name"] == "audited"] == [
+            {"before": 99}
+        ]
+        assert any(act["act"] == "Log.Truncate" and act["name"] == "t/x" for act in acts)
+        for method, path in (("POST", "/v1/logs/_audit/records"), ("DELETE", "/v1/logs/_audit")):
+            assert client.request(method, path).status_code == 403
+    with subjects.client(subjects.token("reader-of-all", "read,append:*")) as client:
+        assert client.get("/v1/logs/_audit/records").status_code == 404
+
+
+# Secrets.
+
+
+def test_no_secret_is_in_logs_metrics_errors_or_the_audit(subjects: Guarded) -> None:
+    """A token that is used well, badly, and in the wrong place is shown nowhere."""
+    secret = subjects.token("careful", "admin,read:secretive")
+    wrong = "once_" + "w" * 43
+    shown: list[str] = []
+    with subjects.client(secret) as client:
+        shown.append(client.post("/v1/logs", json={"name": "secretive"}).text)
+        shown.append(client.get("/v1/logs/secretive").text)
+        shown.append(client.get("/v1/logs/none").text)
+        misplaced = client.get("/v1/logs/secretive/records", params={"token": secret})
+        assert misplaced.status_code == 400
+        shown.append(misplaced.text)
+    with subjects.client(wrong) as client:
+        shown.append(client.get("/v1/logs/secretive").text)
+    with subjects.client(subjects.operator) as client:
+        shown.append(client.get("/metrics").text)
+        shown.append(client.get("/v1/logs/_audit/records?limit=1000").text)
+    shown.append(subjects.server.errors())
+    shown.append(subjects.path.read_text())
+    for text in shown:
+        for token in (secret, wrong, subjects.operator):
+            assert token not in text
+            assert token.removeprefix("once_") not in text
+    for text in shown[:-1]:
+        assert tokens.digest(secret) not in text
+
+
+def test_a_revoked_token_ends_at_once_and_so_do_its_streams(subjects: Guarded) -> None:
+    """The next call is refused; a gRPC stream ends with its next message."""
+    secret = subjects.token("short-lived", "read,append:t/x")
+    with subjects.client(secret) as client:
+        assert client.get("/v1/logs/t%2Fx/records").status_code == 200
+        method = METHODS["Log.Read"]
+        with grpc.insecure_channel(subjects.server.grpc) as channel:
+            call = channel.unary_stream(method.path, method.encode_request, method.decode_response)
+            request = messages.ReadRequest(log="t/x", start=messages.Start(word="latest"), follow=True)
+            following = call(request, timeout=60, metadata=[("authorization", f"Bearer {secret}")])
+            tokens.revoke(subjects.path, "short-lived")
+            assert client.get("/v1/logs/t%2Fx/records").status_code == 401
+            with subjects.client(subjects.operator) as operator:
+                operator.post("/v1/streams/t%2Fx/s", content=b"more")
+            with pytest.raises(grpc.RpcError) as ended:
+                list(following)
+        assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+
+
+def test_metrics_off_loopback_are_not_for_everybody(subjects: Guarded) -> None:
+    """On loopback Prometheus needs no token; names of logs are labels, so elsewhere it does."""
+    with subjects.client(None) as client:
+        found = client.get("/metrics")
+    assert found.status_code == 200
+    assert 'oncelog_rpc_seconds_count{call="GET /v1/logs/{log}"' in found.text
+    assert 'face="grpc"' in found.text
