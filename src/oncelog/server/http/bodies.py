@@ -82,11 +82,12 @@ class Body:
     async def _next(self) -> MutableMapping[str, Any]:
         passed_s = (self._clock.elapsed_us() - self._began_us) / 1e6
         left_s = limits.HTTP_BODY_S_MAX + self._received_bytes / SLOWEST_BYTES_PER_S - passed_s
-        try:
-            async with asyncio.timeout(max(0.0, left_s)):
-                return await self._receive()
-        except TimeoutError:
-            raise Refused(408, "the body came too slowly: nothing was written") from None
+        with contextlib.suppress(TimeoutError):
+            if left_s > 0:
+                async with asyncio.timeout(left_s):
+                    return await self._receive()
+        message = "the body came too slowly: nothing was written"
+        raise Refused(408, message)
 
     def let_go(self, size_bytes: int) -> None:
         """Give back bytes that were dealt with."""

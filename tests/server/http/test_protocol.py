@@ -1,0 +1,172 @@
+"""HTTP as bytes on a real connection: cut at each byte, too large, two lengths at once, pipelined, nonsense."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from oncelog import limits
+from tests.servers import Serving
+
+
+def _connected(server: Serving) -> socket.socket:
+    host, _, port = server.http.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def _exchange(server: Serving, data: bytes) -> bytes:
+    """Send bytes, end the sending side, and return all that comes."""
+    with _connected(server) as connection:
+        connection.sendall(data)
+        found = b""
+        while b"\r\n\r\n" not in found or len(found.partition(b"\r\n\r\n")[2]) < _length(found):
+            part = connection.recv(65536)
+            if not part:
+                break
+            found += part
+        return found
+
+
+def _length(response: bytes) -> int:
+    for line in response.partition(b"\r\n\r\n")[0].split(b"\r\n"):
+        if line.lower().startswith(b"content-length:"):
+            return int(line.partition(b":")[2])
+    return 0
+
+
+def _problem(response: bytes) -> dict[str, Any]:
+    return dict(json.loads(response.partition(b"\r\n\r\n")[2]))
+
+
+def _request(log: str, body: bytes, *headers: str, method: str = "POST") -> bytes:
+    lines = [f"{method} /v1/logs/{log}/records HTTP/1.1", "Host: 127.0.0.1", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _ends(http: httpx.Client, log: str) -> int:
+    return int(http.get(f"/v1/logs/{log}").json()["last_position"]) + 1
+
+
+def test_a_request_that_is_cut_at_any_byte_writes_nothing(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """Raw, in lines, and in chunks: only the whole of it counts."""
+    lines = b'{"value":"a"}\n{"value":"b"}\n'
+    chunked = b"%x\r\n%s\r\n" % (len(lines), lines) + b"0\r\n\r\n"
+    for whole in (
+        _request(log, b"paid", "Content-Length: 4"),
+        _request(log, lines, "Content-Type: application/x-ndjson", f"Content-Length: {len(lines)}"),
+        _request(log, chunked, "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked"),
+    ):
+        for size in range(1, len(whole)):
+            with _connected(open_server) as connection:
+                connection.sendall(whole[:size])
+        assert _ends(http, log) == 0, whole
+    assert b"201 Created" in _exchange(open_server, _request(log, b"paid", "Content-Length: 4"))
+    assert _ends(http, log) == 1
+
+
+@pytest.mark.parametrize("headers", [
+    ("Content-Length: 4", "Transfer-Encoding: chunked"), ("Transfer-Encoding: chunked", "Content-Length: 4"),
+    ("Content-Length: 4", "Content-Length: 5"), ("Content-Length: -1",), ("Content-Length: x",),
+    ("Transfer-Encoding: gzip, chunked", "Content-Length: 4"),
+])  # fmt: skip
+def test_two_lengths_are_refused_and_the_connection_ends(
+    open_server: Serving, http: httpx.Client, log: str, headers: tuple[str, ...]
+) -> None:
+    """A proxy that goes by the other length would see another request in the body (request smuggling)."""
+    smuggled = _request(log, b"evil", "Content-Length: 4")
+    response = _exchange(open_server, _request(log, b"0\r\n\r\n" + smuggled, *headers))
+    assert response.startswith(b"HTTP/1.1 400"), response
+    assert b"connection: close" in response.lower()
+    assert _problem(response)["outcome"] == "not written"
+    assert _ends(http, log) == 0
+
+
+@pytest.mark.parametrize("data", [
+    b"nonsense\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nbad header\r\n\r\n", b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"CONNECT a:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+])  # fmt: skip
+def test_what_is_no_request_gets_a_problem(open_server: Serving, data: bytes) -> None:
+    """A 4xx that a program can read, and the end of the connection."""
+    response = _exchange(open_server, data)
+    assert response[:10] in (b"HTTP/1.1 4", b""), response
+    if response:
+        assert _problem(response)["status"] // 100 == 4
+
+
+def test_nonsense_behind_a_request_is_not_taken_for_its_answer(
+    open_server: Serving, http: httpx.Client, log: str
+) -> None:
+    """A 400 to the second would be read as the answer to the first, which may be stored: there is none, or its own."""
+    response = _exchange(open_server, _request(log, b"paid", "Content-Length: 4") + b"\x00nonsense\r\n\r\n")
+    assert b"not written" not in response
+    assert response == b"" or b"201 Created" in response
+
+
+def test_pipelined_requests_are_answered_in_order(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """Two at once on one connection."""
+    both = _request(log, b"a", "Content-Length: 1") + _request(log, b"b", "Content-Length: 1", "Connection: close")
+    with _connected(open_server) as connection:
+        connection.sendall(both)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    assert found.count(b"201 Created") == 2
+    assert found.index(b'"position":0') < found.index(b'"position":1')
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(
+    open_server: Serving, http: httpx.Client, log: str
+) -> None:
+    """By its length at once, in chunks when it passes the limit; the answer arrives although the body goes on."""
+    declared = _exchange(open_server, _request(log, b"", f"Content-Length: {limits.HTTP_BODY_BYTES_MAX + 1}"))
+    assert declared.startswith(b"HTTP/1.1 413")
+    assert _problem(declared)["outcome"] == "not written"
+    part = b"x" * 1_000_000
+    sent = http.post(f"/v1/logs/{log}/records", content=iter([part] * 20))
+    assert sent.status_code == 413
+    assert _ends(http, log) == 0
+
+
+def test_a_head_that_is_too_large_is_refused(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """Headers that never end would fill the memory."""
+    response = _exchange(open_server, _request(log, b"", "X: " + "x" * (limits.HTTP_HEAD_BYTES_MAX + 1)))
+    assert response.startswith(b"HTTP/1.1 431"), response[:100]
+    many = [f"X-{number}: {'x' * 1000}" for number in range(200)]
+    with _connected(open_server) as connection:
+        connection.sendall(_request(log, b"", *many))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 431")
+
+
+def test_a_large_body_behind_a_small_head_is_no_large_head(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """What comes with the head in one piece may be body."""
+    body = b"x" * 1_000_000
+    assert http.post(f"/v1/logs/{log}/records", content=body).status_code == 201
+    assert b"201" in _exchange(open_server, _request(log, body, f"Content-Length: {len(body)}"))[:20]
+
+
+def test_a_method_or_path_that_is_unknown_is_said(http: httpx.Client, log: str) -> None:
+    """405 names the methods there are; 404 names the document."""
+    wrong = http.put(f"/v1/logs/{log}/records", content=b"x")
+    assert wrong.status_code == 405
+    assert wrong.headers["allow"] == "GET, POST"
+    assert http.get("/v3").status_code == 404
+    assert http.head("/livez").status_code == 200
+    assert http.get(f"/v1/logs/{log}/records?unknown=1").status_code == 400
+    assert http.get(f"/v1/logs/{log}/records?limit=1&limit=2").status_code == 400
+    assert http.get(f"/v1/logs/{log}/records?limit=%FF").status_code == 400
+
+
+def test_a_page_of_another_site_cannot_append(http: httpx.Client, log: str) -> None:
+    """Not by its origin, not by what the browser says of it, not by a name that points here."""
+    for headers in (
+        {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"host": "evil.example"}
+    ):  # fmt: skip
+        refused = http.post(f"/v1/logs/{log}/records", content=b"x", headers=headers)
+        assert refused.status_code == 403, headers
+        assert http.get(f"/v1/logs/{log}", headers=headers).status_code == 403
+    assert _ends(http, log) == 0
