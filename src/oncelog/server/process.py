@@ -32,6 +32,9 @@ from oncelog.wire.frames import MESSAGE_BYTES_MAX
 GRACE_S = 5.0
 """How long calls and streams that have begun may take to end once the server drains."""
 
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 CLOSE_S = 5.0
 """How long closing the database may take, when every log is closed."""
 
@@ -171,7 +174,7 @@ def _http_config(app: http_app.App) -> uvicorn.Config:
         ssl_ca_certs=settings.tls_client_ca,
         ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
         timeout_keep_alive=60,
-        backlog=2048,
+        backlog=BACKLOG,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -190,6 +193,7 @@ def _http_socket(text: str) -> Iterator[socket.socket]:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, port))
+            made.listen(BACKLOG)  # who connects as soon as the address is announced waits, and is not refused
         except OSError as error:
             message = f"HTTP cannot listen on {text}: {error.strerror or error}"
             raise Unavailable(message) from error
