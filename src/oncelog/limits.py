@@ -132,3 +132,19 @@ SERVER_PEERS_MAX = 10_000
 
 METRIC_LOGS_MAX = 1_000
 """Logs that have metrics of their own; the rest are added up under `log="other"`."""
+
+MEMORY_RUN_IDS = 262_144
+"""Ids after which a segment of a log that remembers without bounds is closed, so that they can become a run."""
+
+MEMORY_RUN_IDS_MIN = 65_536
+"""A run is made of closed segments with so many ids; files with as many that are adopted bring a run of their own."""
+
+MEMORY_RUN_RECORDS_MIN = 1 << 20
+"""A run is made of closed segments with so many records, however few ids they have: opening reads no more."""
+
+MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
+MEMORY_RUNS_MAX = 24
+"""Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
+
+MEMORY_FOLD_RECORDS_MAX = 5_000_000
+"""Records of which a writer that opens a log makes up for a missing run by itself; beyond, ``oncelog rebuild`` does."""

@@ -15,16 +15,48 @@ OnConflict = Literal["error", "original"]
 Seal = Literal["auto", "off"]
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """How long, and how many, ids are remembered: whichever limit is reached first.
+DURATION_S, MAX_KEYS = 600.0, 100_000
+"""What a window that is bounded on one side only has on the other; truncation forgets no id sooner than these say."""
 
-    ``duration_s`` is counted in up-time (a writer was there and its storage answered), so an outage
-    never ages the window. ``refresh_on_hit`` makes a duplicate as young as a new id.
+_FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """How long ids are remembered: as long as their records are in the log, or less where the user bounds it.
+
+    ``Window()`` is unbounded. ``duration_s`` and ``max_keys`` bound it, whichever limit is reached first; with one of
+    them alone, the other is 600 s or 100,000 ids. ``duration_s`` is counted in up-time (a writer was there and its
+    storage answered), so an outage never ages the window. ``refresh_on_hit`` makes a duplicate as young as a new id; it
+    needs bounds.
+
+    >>> Window().unbounded, Window(max_keys=5).duration_s
+    (True, 600.0)
     """
 
-    duration_s: float = 600.0
-    max_keys: int = 100_000
+    duration_s: float | None = None
+    max_keys: int | None = None
     refresh_on_hit: bool = False
+
+    def __post_init__(self) -> None:
+        if self.duration_s is None and self.max_keys is not None:
+            msgspec.structs.force_setattr(self, "duration_s", DURATION_S)
+        elif self.max_keys is None and self.duration_s is not None:
+            msgspec.structs.force_setattr(self, "max_keys", MAX_KEYS)
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether an id is remembered as long as its record is in the log."""
+        return self.duration_s is None
+
+    @property
+    def duration_us(self) -> int:
+        """How long an id is remembered, in microseconds; without bounds longer than any log lives."""
+        return _FOREVER_US if self.duration_s is None else int(self.duration_s * 1e6)
+
+    @property
+    def keys_max(self) -> int:
+        """How many ids are remembered; without bounds more than any log has."""
+        return _ALL_KEYS if self.max_keys is None else self.max_keys
 
 
 class ProducerPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +135,9 @@ def check(settings: LogSettings) -> LogSettings:
         _check_range(name, getattr(checked, name), low, high)
     _check_range("window.duration_s", checked.window.duration_s, 0.001, limits.WINDOW_DURATION_S_MAX)
     _check_range("window.max_keys", checked.window.max_keys, 1, limits.WINDOW_KEYS_MAX)
+    if checked.window.unbounded and checked.window.refresh_on_hit:
+        message = "settings: window.refresh_on_hit needs bounds: give window.duration_s or window.max_keys, or leave it"
+        raise InvalidArgument(message)
     _check_policy_ranges("producers.", checked.producers)
     if msgspec.msgpack.decode(msgspec.msgpack.encode(checked), type=LogSettings) != checked:
         message = "settings: what would be stored reads as other settings"

@@ -27,9 +27,9 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
     *[
         (LogSettings(window=Window(**{name: value})), f"window.{name}")  # type: ignore[arg-type]
         for name, values in {
-            "duration_s": (0, -1.0, math.nan, math.inf, limits.WINDOW_DURATION_S_MAX + 1, "600", None),
-            "max_keys": (0, -1, limits.WINDOW_KEYS_MAX + 1, 1.5, True, "5", None),
-            "refresh_on_hit": (1, "yes", None),
+            "duration_s": (0, -1.0, math.nan, math.inf, limits.WINDOW_DURATION_S_MAX + 1, "600"),
+            "max_keys": (0, -1, limits.WINDOW_KEYS_MAX + 1, 1.5, True, "5"),
+            "refresh_on_hit": (1, "yes", None, True),  # without bounds there is nothing to refresh
         }.items()
         for value in values
     ],
@@ -95,7 +95,7 @@ def test_opening_with_other_settings_names_the_difference(db: Database, log: Log
     for create in (False, True):
         refused(
             partial(db.log, "orders", other, create=create),
-            "window.max_keys: stored 100000, given 5",
+            "window.max_keys: stored None, given 5",
             "block_records: stored 10000, given 7",
             "configure()",
         )

@@ -17,9 +17,9 @@ import pytest
 
 import oncelog
 from oncelog.errors import Closed
+from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
-from oncelog.log.submitting import COLUMNS_MIN
 from oncelog.log.writer import Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders

@@ -149,7 +149,7 @@ class TestEdgeCases:
     def test_case_7_snapshot_write_fails(self) -> None:
         """Appends go on, the snapshot before it stands, the next attempt succeeds; a crash in between loses nothing."""
         storage, clock = FaultyStorage(MemoryStorage()), SimulatedClock()
-        log = orders(Database(storage, clock), snapshot_records=10)
+        log = orders(Database(storage, clock), snapshot_records=10, window=Window(max_keys=100_000))
         writer = log.writer()
         acks = write(writer, range(10))
         until(lambda: log.info().snapshots)

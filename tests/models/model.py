@@ -81,10 +81,9 @@ class Model:
     def evict(self, now_us: int) -> None:
         """Forget the oldest: those that are too old, and those that are too many; a batch as a whole."""
         window = self.settings.window
-        duration_us = round(window.duration_s * 1e6)
-        while self.remembered and self.remembered[0].tick_us <= now_us - duration_us:
+        while self.remembered and self.remembered[0].tick_us <= now_us - window.duration_us:
             self.remembered.pop(0)
-        while sum(len(together.positions) for together in self.remembered) > window.max_keys:
+        while sum(len(together.positions) for together in self.remembered) > window.keys_max:
             self.remembered.pop(0)
 
     def reopen(self, now_us: int) -> None:
@@ -132,7 +131,7 @@ class Model:
     def _batch(self, records: Sequence[Record], now_us: int) -> Answer:
         ids = [record.id for record in records if record.id is not None]
         mixed = bool(ids) and len(ids) != len(records)
-        if mixed or len(set(ids)) != len(ids) or len(ids) > self.settings.window.max_keys:
+        if mixed or len(set(ids)) != len(ids) or len(ids) > self.settings.window.keys_max:
             return Refusal(InvalidArgument)
         self.evict(now_us)
         known = self.known()

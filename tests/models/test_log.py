@@ -120,11 +120,12 @@ class LogMachine(RuleBasedStateMachine):
     """One log, its writer and its machine, beside the model."""
 
     make_world: ClassVar[Callable[[], World]]
+    settings: ClassVar[LogSettings] = SETTINGS
 
     def __init__(self) -> None:
         super().__init__()
         self.world = type(self).make_world()
-        self.model = Model(SETTINGS)
+        self.model = Model(self.settings)
         self.life: AbstractContextManager[Callable[[Writer], Writer]]
         self.born: Callable[[Writer], Writer]
         self.log: Log
@@ -136,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
     @initialize(idempotence=st.sampled_from(["explicit", "explicit", "content"]))
     def create(self, idempotence: Idempotence) -> None:
         """Make the log and open it."""
-        self.model.settings = msgspec.structs.replace(SETTINGS, idempotence=idempotence)
+        self.model.settings = msgspec.structs.replace(self.settings, idempotence=idempotence)
         self.world.database().log(LOG, self.model.settings, create=True)
         self.begin()
         self.model.log_id = self.log.info().log_id
@@ -245,7 +246,7 @@ class LogMachine(RuleBasedStateMachine):
     def configure(self, idempotence: Idempotence) -> None:
         """Idempotence is switched, and the window is built from the records that carry ids."""
         self.writer.close(timeout_s=None)
-        self.model.settings = msgspec.structs.replace(SETTINGS, idempotence=idempotence)
+        self.model.settings = msgspec.structs.replace(self.settings, idempotence=idempotence)
         self.log.configure(self.model.settings)
         self.open()
         self.model.reopen(self.uptime_us)

@@ -67,7 +67,7 @@ class LifeModel(Model):
 
     def is_recent(self, together: Together, now_us: int) -> bool:
         """Tell whether keys are within the window's duration."""
-        return together.tick_us > now_us - round(self.settings.window.duration_s * 1e6)
+        return together.tick_us > now_us - self.settings.window.duration_us
 
     def needed_from(self, now_us: int) -> int:
         """Return the first position that the window needs."""

@@ -150,8 +150,9 @@ def test_criterion_8_a_hit_publishes_nothing(shop: Shop) -> None:
 
 
 def test_capacity_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """65,536 by default, or as the variable says; what is no number is refused."""
-    assert module.default_settings().window.max_keys == 65_536
+    """All ids by default, or as many as the variable says; what is no number is refused."""
+    monkeypatch.delenv(module.CAPACITY_VARIABLE, raising=False)
+    assert module.default_settings().window.unbounded
     monkeypatch.setenv(module.CAPACITY_VARIABLE, "7")
     db = Database(MemoryStorage())
     assert db.streams("orders", create=True)._log.settings.window.max_keys == 7

@@ -13,9 +13,13 @@ import pyarrow as pa
 
 from oncelog.format import frame
 from oncelog.format.manifest_rules import Checksum, Count, Doomed, Key, Micros, Part, check_manifest, check_segments
+from oncelog.format.runs.run import Run
 from oncelog.settings import LogSettings, Window
 
 FORMAT = 1
+BODY_FORMAT = 2
+"""Since 2 a window may be unbounded, and ids are in runs: an older version would forget them, and store them twice."""
+
 VERSION_KIND, BODY_KIND, PAGE_KIND = b"OLMV", b"OLMB", b"OLMP"
 INLINE_SEGMENTS_MAX = 512
 PAGE_SEGMENTS = 256
@@ -135,6 +139,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``labels`` are those that records of closed segments ever carried (-1: perhaps any). ``base`` is the key of what
     the records before ``first_position`` come to: how far producers and streams had got. ``forgotten`` are producers of
     which what was stored before a position does not count.
+    ``memory`` are the runs that remember ids, oldest first: ranges of closed segments that do not overlap. A closed
+    segment that none covers is remembered by the log's writer, in memory.
     """
 
     name: str
@@ -165,6 +171,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     labels: int = -1
     base: Key | None = None
     forgotten: tuple[tuple[str, Count], ...] = ()
+    memory: tuple[Run, ...] = ()
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):
@@ -187,17 +194,17 @@ def encode_version(version: Version) -> bytes:
 
 def decode_version(data: pa.Buffer, what: str) -> Version:
     """Return the version that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    return _decode(VERSION_KIND, data, Version, what)
+    return _decode(VERSION_KIND, FORMAT, data, Version, what)
 
 
 def encode_body(manifest: Manifest) -> bytes:
     """Return a manifest as the bytes of a body."""
-    return frame.wrap(BODY_KIND, FORMAT, msgspec.msgpack.encode(manifest))
+    return frame.wrap(BODY_KIND, BODY_FORMAT, msgspec.msgpack.encode(manifest))
 
 
 def decode_body(data: pa.Buffer, what: str) -> Manifest:
     """Return the manifest that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    manifest = _decode(BODY_KIND, data, Manifest, what)
+    manifest = _decode(BODY_KIND, BODY_FORMAT, data, Manifest, what)
     check_manifest(manifest, what)
     return manifest
 
@@ -209,10 +216,10 @@ def encode_page(segments: tuple[Segment, ...]) -> bytes:
 
 def decode_page(data: pa.Buffer, what: str) -> tuple[Segment, ...]:
     """Return the segments that a page holds; ``CorruptionError`` or ``Unsupported`` otherwise."""
-    segments = _decode(PAGE_KIND, data, tuple[Segment, ...], what)
+    segments = _decode(PAGE_KIND, FORMAT, data, tuple[Segment, ...], what)
     check_segments(segments, what)
     return segments
 
 
-def _decode(kind: bytes, data: pa.Buffer, shape: type[_T], what: str) -> _T:
-    return frame.unpack(frame.unwrap(kind, FORMAT, data, what), shape, what)
+def _decode(kind: bytes, newest: int, data: pa.Buffer, shape: type[_T], what: str) -> _T:
+    return frame.unpack(frame.unwrap(kind, newest, data, what), shape, what)

@@ -49,7 +49,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     ``watermark`` is the position after the last record it covers; ``segments`` has (segment, last entry) for the
     segments it covers. ``ticks`` are up-time, ``times`` wall time, both in µs; ``starts`` are the batch-start bits.
     ``pending_until`` is the position behind the last record that was on its way then: ids may have made room for those,
-    so a log that never got so far cannot believe it.
+    so a log that never got so far cannot believe it. ``tail_from`` is not -1 in a log that remembers without bounds:
+    then all ids from that position on are in it, and none before.
     """
 
     log_id: str
@@ -67,6 +68,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     starts: NDArray[np.bool_]
     producers: Mapping[str, ProducerMark] = {}
     pending_until: int = 0
+    tail_from: int = -1
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,6 +85,7 @@ class SnapshotHead(msgspec.Struct, frozen=True, omit_defaults=True):
     details_bytes: int
     details_checksum: int
     pending_until: int = 0
+    tail_from: int = -1
 
     @property
     def reach(self) -> int:
@@ -113,6 +116,7 @@ def encode(snapshot: Snapshot) -> list[bytes]:
         details_bytes=len(details),
         details_checksum=xxhash.xxh3_64_intdigest(details),
         pending_until=snapshot.pending_until,
+        tail_from=snapshot.tail_from,
     )
     framed = frame.wrap(KIND, VERSION, msgspec.msgpack.encode(head))
     assert len(framed) <= HEAD_BYTES_MAX, "a snapshot's head fits its bound"
@@ -199,6 +203,7 @@ def _assembled(head: SnapshotHead, details: _Details, arrays: memoryview) -> Sna
         starts=starts.view(np.bool_),
         producers=details.producers,
         pending_until=head.pending_until,
+        tail_from=head.tail_from,
     )
 
 

@@ -29,9 +29,11 @@ from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs import audit, purge, rebuild_snapshot, verify
 from oncelog.log.jobs.audit import Audit, By
 from oncelog.log.jobs.purge import Purge
+from oncelog.log.jobs.rebuild_memory import Rebuilding
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
 from oncelog.log.jobs.verify import Verification
 from oncelog.log.jobs.workers import Desk, Hands, Threads
+from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.reader import Reader, Tail, check_columns
 from oncelog.log.read.scan import Scan, Start
@@ -39,6 +41,7 @@ from oncelog.log.stored import bases, record_identities, snapshots
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.log.takeover import handover
+from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.keeper import SEAL_BYTES_MIN
 from oncelog.log.upkeep.retention import Truncation
@@ -79,6 +82,7 @@ class Log(Handle):
         self._clock = clock
         self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._writer: Writer | None = None
+        self._objects = RunObjects(home)
 
     @property
     def settings(self) -> LogSettings:
@@ -128,7 +132,8 @@ class Log(Handle):
                 self._manifests,
                 self._clock,
                 claim,
-                held=self._writer.adopted if self._writer is not None else None,
+                objects=self._objects,
+                held=self._writer.held if self._writer is not None else Held(),
                 policy=self.producer_policy,
             )
         except BaseException:
@@ -450,7 +455,7 @@ class Log(Handle):
         return self._truncate(known, before)
 
     def _truncate(self, known: Known, before: int) -> Truncation:
-        return retention.truncate(
+        done = retention.truncate(
             self._home,
             self._manifests,
             self._clock,
@@ -458,6 +463,9 @@ class Log(Handle):
             window_from=self._window_from(known),
             remembering=bases.Remembering(self.producer_policy(), self._active_producers),
         )
+        if self._writer is not None and not self._writer.closed:
+            self._writer.begin_at(done.first_position)
+        return done
 
     def _active_producers(self, manifest: Manifest) -> Mapping[str, ProducerMark]:
         """Return how far producers got, and when they were active, as the writer or its newest snapshot knows it."""
@@ -528,11 +536,19 @@ class Log(Handle):
         return purge.purge(*parts, hands or Threads(), remove=remove, progress=progress)
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
-        """Make a dedup snapshot anew from the closed segments, whatever snapshots there are; return what it holds."""
+        """Make what opening the log needs anew from the closed segments, whatever is there; return what it holds.
+
+        In a log without bounds those are runs: sound ones stay, what they do not cover is read. With a bounded window
+        it is a dedup snapshot. Its writer need not stop. ``hands`` do the work, threads of this process unless others
+        are given.
+        """
         parts = self._home, self._manifests
         doing = hands or Threads()
+        known = self._refresh()
+        if known.manifest.settings.window.unbounded and known.manifest.settings.idempotence != "off":
+            return Rebuilding(self._manifests, self._objects, self._clock, doing).run(known, progress)
         self._known, done = self._manifests.look(
-            self._refresh(),
+            known,
             lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress),
         )
         return done
@@ -585,6 +601,7 @@ class Log(Handle):
         with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
             if self._writer is not None:
                 ending.callback(self._writer.close)
+            ending.callback(self._objects.close)
             for reader in list(self._readers):
                 ending.callback(reader.close)
 

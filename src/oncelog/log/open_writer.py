@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.dedup.producers import Producers
+from oncelog.dedup.table import Table
 from oncelog.format.manifest import Manifest
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run
+from oncelog.log.append.open_segment import NO_LIMIT, Run
 from oncelog.log.append.uptime import Uptime
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.recall import Recall
+from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored import bases, record_identities, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.takeover import fencing, recovery
 from oncelog.log.takeover.handover import Watch
+from oncelog.log.takeover.recovery import Held, Recovered
 from oncelog.log.writer import Writer
 from oncelog.settings import ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
@@ -26,33 +32,42 @@ def open_writer(
     clock: Clock,
     claim: Claim,
     *,
-    held: Adopted | None,
+    objects: RunObjects,
+    held: Held,
     policy: Callable[[], ProducerPolicy],
 ) -> Writer:
-    """Take a log over under a claim, and return a writer that knows all that the log says.
-
-    ``held`` is what a writer before this one, in the same process, knew of adopted files.
-    """
+    """Take a log over under a claim, and return a writer that knows all that the log says."""
     identity = clock.token(16)
     known, _ = fencing.take(home, manifests, identity)
     watch = Watch(home, clock, known.manifest.epoch)
     settings = known.manifest.settings
     try:
-        known, seen, producers, watermark, uptime_us = _recovered(home, manifests, known, held)
+        known, found = _recovered(home, manifests, known, objects, held)
         return Writer(
             home=home,
             manifests=manifests,
-            run=Run(home, manifests, known, writer=identity, settings=settings, clock=clock),
+            run=Run(
+                home,
+                manifests,
+                known,
+                writer=identity,
+                settings=settings,
+                clock=clock,
+                ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
+            ),
             claim=claim,
             watch=watch,
-            seen=seen,
+            seen=Seen(found.window, found.adopted),
             hasher=record_identities.hasher_of(known.manifest),
-            uptime=Uptime(clock, uptime_us, looks=not home.exclusive),
+            uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive),
             settings=settings,
             clock=clock,
-            watermark=watermark,
-            producers=Producers(bases.remembered(producers.marks(), known.manifest)),
+            watermark=found.watermark,
+            producers=Producers(bases.remembered(found.producers.marks(), known.manifest)),
             policy=policy,
+            recall=Recall(found.runs, known.manifest.first_position),
+            objects=objects,
+            unreadable=found.unreadable,
         )
     except BaseException:
         watch.stop()
@@ -60,8 +75,8 @@ def open_writer(
 
 
 def _recovered(
-    home: LogHome, manifests: Manifests, known: Known, held: Adopted | None
-) -> tuple[Known, Seen, Producers, int, int]:
+    home: LogHome, manifests: Manifests, known: Known, objects: RunObjects, held: Held
+) -> tuple[Known, Recovered]:
     """Return what the log says: ids, producers, up to which position a snapshot has them, and the up-time."""
     manifest = known.manifest
     settings = manifest.settings
@@ -69,12 +84,12 @@ def _recovered(
     snapshots.discard(home, manifest.log_id, manifest.next_position)
     if settings.idempotence == "off":
         known, producers = manifests.look(known, lambda newest: recovered_producers(home, manifests, newest))
-        return known, Seen(None, Adopted(0)), producers, manifest.next_position, manifest.uptime_us
+        nothing = RunSet.open(objects, ())
+        return known, Recovered(None, Adopted(0), manifest.next_position, manifest.uptime_us, producers, nothing)
     hasher = record_identities.hasher_of(manifest)
-    known, found = manifests.look(
-        known, lambda newest: recovery.recover(home, manifests, newest, settings, hasher, held=held)
+    return manifests.look(
+        known, lambda newest: recovery.recover(home, manifests, newest, settings, hasher, objects=objects, held=held)
     )
-    return known, Seen(found.window, found.adopted), found.producers, found.watermark, found.uptime_us
 
 
 def recovered_producers(home: LogHome, manifests: Manifests, manifest: Manifest) -> Producers:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from oncelog import arguments
 from oncelog.batcher import Batcher
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
-from oncelog.log.append.decider import Decider
+from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.futures import AckFuture, settle
-from oncelog.log.append.groups import Submitted, Waiting, record_bytes
+from oncelog.log.append.groups import record_bytes
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.producing import Producing
 from oncelog.pending import Pending, failed, on_loop
@@ -26,9 +26,6 @@ from oncelog.settings import LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
 
 _T = TypeVar("_T")
-
-COLUMNS_MIN = 32
-"""So many submitted records are decided together sooner than one by one."""
 
 
 class Submission(NamedTuple):
@@ -62,7 +59,7 @@ class Submitting(Producing):
     """The part of a writer that does not wait."""
 
     _settings: LogSettings
-    _decider: Decider
+    _absorber: Absorber
 
     def _open_door(self) -> None:
         """Begin: nobody stands at the door."""
@@ -149,31 +146,8 @@ class Submitting(Producing):
         self._knock(admit, future, 1, size_bytes)
 
     def _absorb(self) -> None:
-        """Decide what was submitted, in its order. The committer's lock is held, but for answering."""
-        submitted = self._committer.take_submitted()
-        if not submitted:
-            return
-        try:
-            self._decide_submitted(submitted)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.forsake([future for _, _, future in submitted], error)
-
-    def _decide_submitted(self, submitted: list[Submitted]) -> None:
-        if len(submitted) >= COLUMNS_MIN:
-            ready = self._decider.submitted(submitted)
-            if ready:
-                self._committer.answer_crowds(ready)
-            return
-        waiting = [
-            Waiting(future, self._decider.one(record, size_bytes), record.id)
-            for record, size_bytes, future in submitted
-        ]
-        stored = [one for one in waiting if one.ticket.group is None]
-        for one in waiting:
-            if one.ticket.group is not None:
-                one.ticket.group.waiting.append(one)
-        if stored:
-            self._committer.answer(stored)
+        """Decide what was submitted, in its order. The committer's lock is held, but for answering and looking up."""
+        self._absorber.absorb()
 
     # Many.
 

@@ -26,8 +26,10 @@ from oncelog.errors import (
     WriterFenced,
 )
 from oncelog.format import intake, plain
+from oncelog.format.runs.run import Run as StoredRun
 from oncelog.handle import closes_anywhere
 from oncelog.log.append import decisions, futures
+from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters, Counts
 from oncelog.log.append.decider import Decider
@@ -40,11 +42,14 @@ from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
-from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.recall import Recall
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
+from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep.keeper import Keeper
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
 from oncelog.types import Ack, ColumnAcks, Record, moment
@@ -79,6 +84,9 @@ class Writer(Submitting):
         watermark: int,
         producers: Producers,
         policy: Callable[[], ProducerPolicy],
+        recall: Recall,
+        objects: RunObjects,
+        unreadable: Sequence[StoredRun] = (),
     ) -> None:
         super().__init__()
         manifest = run.known.manifest
@@ -91,6 +99,7 @@ class Writer(Submitting):
         self._uptime = uptime
         self._settings = settings
         self._clock = clock
+        self._recall = recall
         self._log_id = manifest.log_id
         self._names_content = settings.idempotence == "content"
         self._counters = Counters()
@@ -120,9 +129,24 @@ class Writer(Submitting):
             uptime=uptime,
             clock=clock,
             counters=self._counters,
+            recall=recall,
+        )
+        self._absorber = Absorber(self._committer, self._decider, recall)
+        memory = MemoryKeeper(
+            home=home,
+            manifests=manifests,
+            run=run,
+            committer=self._committer,
+            seen=seen,
+            recall=recall,
+            objects=objects,
+            clock=clock,
+            unreadable=unreadable,
+        )
+        self._adopter = Adopter(
+            home=home, run=run, committer=self._committer, seen=seen, uptime=uptime, recall=recall, memory=memory
         )
         self._open_door()
-        self._adopter = Adopter(home=home, run=run, committer=self._committer, seen=seen, uptime=uptime)
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
         )
@@ -141,6 +165,7 @@ class Writer(Submitting):
             sequences=sequences,
             watermark=watermark,
             follow_policy=self.follow_policy,
+            memory=memory,
         )
 
     # Appending one record.
@@ -171,12 +196,7 @@ class Writer(Submitting):
             if alone is not None:
                 return self._answer(alone, id)
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
-        deadline_us = self._deadline(timeout_s)
-        with self._committer.lock:
-            ticket = self._admit(record, deadline_us)
-            if ticket.group is not None:
-                self._committer.wait(ticket.group, deadline_us)
-        return self._answer(ticket, record.id)
+        return self._answer(self._admit(record, self._deadline(timeout_s)), record.id)
 
     def _is_plain(self, value: object, id: object) -> bool:
         """Tell, at little cost, whether ``_checked`` would find nothing to refuse nor to change."""
@@ -202,19 +222,32 @@ class Writer(Submitting):
         return record
 
     def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
-        """Decide one record, and add it if it is new. The committer's lock is held."""
+        """Decide one record, and add it if it is new; return when it is stored."""
+        name = self._decider.named(record)
         size_bytes = record_bytes(record)
-        self._make_room(size_bytes, 1, deadline_us)
-        if record.producer is not None:
-            self._check_owner(record.producer)
-        return self._decider.one(record, size_bytes)
+        while True:
+            looked = None if name is None else self._recall.look_one(name.high, name.low)
+            with self._committer.lock:
+                self._make_room(size_bytes, 1, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue  # what was not in the runs may be in the one that was built meanwhile
+                if record.producer is not None:
+                    self._check_owner(record.producer)
+                ticket = self._decider.one(record, size_bytes, name, looked)
+                if ticket.group is not None:
+                    self._committer.wait(ticket.group, deadline_us)
+                return ticket
 
     def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
         """Wait until so much more may be added, behind all that was submitted before it."""
-        self._committer.room(size_bytes, records, deadline_us)
-        if self._committer.submitted:
-            self._absorb()
-            self._committer.check_open()  # answering what was submitted lets go of the lock for a moment
+        committer = self._committer
+        committer.room(size_bytes, records, deadline_us)
+        while committer.submitted or committer.absorbing:
+            if committer.absorbing:
+                committer.until_absorbed(deadline_us)
+            else:
+                self._absorb()
+            committer.check_open()  # answering and looking up lets go of the lock for a moment
 
     def _answer(self, ticket: Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
@@ -230,7 +263,15 @@ class Writer(Submitting):
             timestamp_us = group.timestamp_us
         else:
             place = self._run.place_of(position)
+            if timestamp_us == decisions.RECALLED_US:
+                timestamp_us = self._recalled_time(position)
         return Ack(position, *place, moment(timestamp_us) if timestamp_us >= 0 else None, duplicate, conflict)
+
+    def _recalled_time(self, position: int) -> int:
+        """Return when a record that is known from a run was stored."""
+        positions = np.array([position])
+        places = self._run.places_of(positions)
+        return int(decisions.recalled_times(places, positions, np.zeros(1, np.int64), self._recall.timestamps_of)[0])
 
     # Appending many.
 
@@ -306,11 +347,7 @@ class Writer(Submitting):
         if not checked:
             return Submission(Admitted(payload), 1, list)
         keys = decisions.keys_of(payload, self._hasher, self._window)
-        with self._committer.changed:
-            size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
-            self._make_room(size_bytes, payload.num_rows, deadline_us)
-            self._check_owners(payload)
-            admitted = self._decider.batch(payload, keys, judge)
+        admitted = self._admit_together(payload, keys, judge, deadline_us)
 
         def answer() -> list[Ack]:
             results = self._decider.answers(admitted)
@@ -320,6 +357,24 @@ class Writer(Submitting):
             return futures.all_acks(results)
 
         return Submission(admitted, 1, answer)
+
+    def _admit_together(
+        self,
+        payload: pa.RecordBatch,
+        keys: decisions.Keys | None,
+        judge: Callable[[Admitted], None] | None,
+        deadline_us: int | None,
+    ) -> Admitted:
+        """Decide a batch, and add it if it is new."""
+        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
+        while True:
+            looked = None if keys is None else self._recall.look(keys.identities)
+            with self._committer.changed:
+                self._make_room(size_bytes, payload.num_rows, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue
+                self._check_owners(payload)
+                return self._decider.batch(payload, keys, judge, looked and looked.found)
 
     def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
@@ -359,17 +414,13 @@ class Writer(Submitting):
         pieces = decisions.pieces(payload, self._settings)
         parts: list[Admitted] = []
         for piece in pieces:
-            keys = decisions.keys_of(piece, self._hasher, self._window)
-            with self._committer.changed:
-                try:
-                    parts.append(self._admit_rows(piece, keys, deadline_us))
-                except (Unavailable, WriterFenced) as error:
-                    if not parts:
-                        raise
-                    message = f"{error}; what came before is on its way: retry the call with the same ids"
-                    raise type(error)(message, outcome="unknown") from error
-                if len(pieces) > 1:
-                    self._committer.start_threads()
+            try:
+                parts.append(self._admit_rows(piece, deadline_us, more=len(pieces) > 1))
+            except (Unavailable, WriterFenced) as error:
+                if not parts:
+                    raise
+                message = f"{error}; what came before is on its way: retry the call with the same ids"
+                raise type(error)(message, outcome="unknown") from error
         return Admitted.joined(parts, payload), len(parts)
 
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
@@ -380,11 +431,21 @@ class Writer(Submitting):
                 outcome = "unknown" if submission.pieces > 1 else error.outcome
                 raise WriterFenced(str(error), outcome=outcome) from error
 
-    def _admit_rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, deadline_us: int | None) -> Admitted:
+    def _admit_rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
+        """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
+        keys = decisions.keys_of(piece, self._hasher, self._window)
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
-        self._make_room(size_bytes, piece.num_rows, deadline_us)
-        self._check_owners(piece)
-        return self._decider.rows(piece, keys)
+        while True:
+            looked = None if keys is None else self._recall.look(keys.identities)
+            with self._committer.changed:
+                self._make_room(size_bytes, piece.num_rows, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue
+                self._check_owners(piece)
+                admitted = self._decider.rows(piece, keys, looked and looked.found)
+                if more:
+                    self._committer.start_threads()
+                return admitted
 
     def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:
         if admitted.groups:
@@ -484,9 +545,9 @@ class Writer(Submitting):
             }
 
     @property
-    def adopted(self) -> Adopted:
-        """The identities of adopted files that this writer holds, or held when it was closed."""
-        return self._seen.adopted
+    def held(self) -> Held:
+        """What the next writer of this process need not read again: identities of adopted files, and runs."""
+        return Held(self._seen.adopted, self._recall.view.runs)
 
     @property
     def window_from(self) -> int | None:
@@ -504,6 +565,10 @@ class Writer(Submitting):
     def ended(self) -> bool:
         """Whether this writer takes no records any more: it was closed, or lost the log, or lets the log go."""
         return self._closed or self._committer.is_leaving
+
+    def begin_at(self, first_position: int) -> None:
+        """Note that the log was truncated to a position."""
+        self._keeper.begin_at(first_position)
 
     @property
     def last_position(self) -> int:

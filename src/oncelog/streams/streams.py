@@ -44,9 +44,8 @@ from oncelog.streams.reading import Filter, Pieces
 from oncelog.streams.subscription import BEHIND_MAX, Live, Past, Subscription
 from oncelog.types import Ack, Record
 
-CAPACITY = 65_536
 CAPACITY_VARIABLE = "ONCELOG_DEDUP_CAPACITY"
-"""How many event ids a new log of streams remembers, if the environment does not say otherwise under this name."""
+"""How many event ids a new log of streams remembers, if the environment says so under this name; else all."""
 
 STORE_EVENTS = 250_000
 """After so many events, or as many as there are streams, the index is stored."""
@@ -61,8 +60,13 @@ Direction = Literal["forward", "backward"]
 
 
 def default_settings() -> LogSettings:
-    """Return the settings of a new log of streams: ids are of their stream, bounded by number and not by time."""
-    text = os.environ.get(CAPACITY_VARIABLE, str(CAPACITY))
+    """Return the settings of a new log of streams: ids are of their stream, and remembered as long as their events.
+
+    The environment may bound them by number, and not by time.
+    """
+    text = os.environ.get(CAPACITY_VARIABLE)
+    if text is None:
+        return LogSettings(id_scope="stream")
     if not text.isascii() or not text.isdecimal() or not int(text):
         message = f"{CAPACITY_VARIABLE}={text}: must be a whole number, 1 or more"
         raise InvalidArgument(message)

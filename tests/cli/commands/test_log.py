@@ -77,10 +77,10 @@ def test_info_shows_positions_and_settings(db: Database, url: str) -> None:
     assert seen.code == 0
     facts = dict(line.split(maxsplit=1) for line in seen.out.decode().splitlines() if len(line.split()) > 1)
     assert facts["positions"].strip() == "0 to 1,233"
-    assert facts["window"].strip() == "10 min or 100,000 ids"
+    assert facts["window"].strip() == "an id is remembered as long as its record is in the log"
     known = shell("log", "info", "orders", "--json", url=url).json
     assert (known["first_position"], known["last_position"], known["epoch"]) == (0, 1233, 1)
-    assert known["settings"]["window"]["max_keys"] == 100_000
+    assert known["settings"]["window"]["max_keys"] is None
 
 
 def test_cat_writes_values_into_a_pipe(db: Database, url: str) -> None:

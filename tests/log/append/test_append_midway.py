@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from oncelog.errors import OncelogError, Unavailable
+from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
-from oncelog.log.submitting import COLUMNS_MIN
 from oncelog.types import Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld

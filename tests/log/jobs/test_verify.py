@@ -20,6 +20,8 @@ from oncelog.log.append.open_segment import Run
 from oncelog.log.ingest import staging
 from oncelog.log.jobs.verify import Finding, Verification
 from oncelog.log.log import Log
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored import snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.takeover import recovery
@@ -573,11 +575,18 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every writer begin with an empty window, and up-time begin anew."""
 
     def recover(
-        home: object, manifests: object, manifest: Manifest, settings: LogSettings, hasher: object, **_: object
+        home: object,
+        manifests: object,
+        manifest: Manifest,
+        settings: LogSettings,
+        hasher: object,
+        *,
+        objects: RunObjects,
+        **_: object,
     ) -> Recovered:
-        duration_us = int(settings.window.duration_s * 1e6)
-        window = IdWindow(duration_us, settings.window.max_keys)
-        return Recovered(window, Adopted(duration_us), manifest.next_position, manifest.uptime_us, Producers())
+        window = IdWindow(settings.window.duration_us, settings.window.keys_max)
+        adopted, runs = Adopted(settings.window.duration_us), RunSet.open(objects, ())
+        return Recovered(window, adopted, manifest.next_position, manifest.uptime_us, Producers(), runs)
 
     monkeypatch.setattr(recovery, "recover", recover)
 
@@ -652,7 +661,7 @@ def test_the_same_id_twice_in_an_adopted_file(quick: Shop, monkeypatch: pytest.M
     log = quick.log(SETTINGS)
     with log.writer() as writer:
         nothing = [np.zeros(3, np.bool_)]
-        monkeypatch.setattr(writer._adopter, "_known", lambda _: (nothing, nothing))
+        monkeypatch.setattr(writer._adopter, "_known", lambda *_: (nothing, nothing))
         writer.adopt([stage(log, plain([1, 2, 1]))])
     (finding,) = log.verify().findings
     assert finding.severity == "error"

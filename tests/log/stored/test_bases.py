@@ -9,17 +9,19 @@ from functools import partial
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from oncelog.connect import Database
 from oncelog.errors import Closed, CorruptionError
 from oncelog.format import snapshot as snapshot_format
 from oncelog.format.base import Base, decode, encode
-from oncelog.format.manifest import Segment
+from oncelog.format.manifest import Manifest
 from oncelog.format.snapshot import ProducerMark
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.stored import bases, snapshots
 from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored.segment_index import Places
 from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, ProducerPolicy, Window
 from oncelog.storage.memory import MemoryStorage
@@ -277,19 +279,19 @@ def test_the_places_of_what_was_truncated_are_looked_up_at_once(monkeypatch: pyt
         w.append(b"new")
         positions = np.arange(-2, end + 1)
         expected = [w._run.place_of(position) if position >= 0 else (None, None) for position in positions.tolist()]
-        looked: list[int] = []
-        look = w._run._closed_from
+        looked: list[Manifest] = []
+        look = w._run._index.places
 
-        def noted(position: int) -> Segment | None:
-            looked.append(position)
-            return look(position)
+        def noted(manifest: Manifest, wanted: NDArray[np.int64]) -> Places:
+            looked.append(manifest)
+            return look(manifest, wanted)
 
-        monkeypatch.setattr(w._run, "_closed_from", noted)
-        segments, entries = w._run.places_of(positions)
+        monkeypatch.setattr(w._run._index, "places", noted)
+        segments, entries, _, _ = w._run.places_of(positions)
     assert list(zip(segments.tolist(), entries.tolist(), strict=True)) == [
         (-1, -1) if place[0] is None else place for place in expected
     ]
-    assert looked == sorted({0, *(position for position in looked if position >= end - 3)}), "one look at what is gone"
+    assert len(looked) == 1, "one look at what is gone"
 
 
 # Killed at every call.

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from oncelog.cli.terminal.output import note, plural, print_facts, print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_bytes, show_count, show_duration
-from oncelog.settings import LogSettings, ProducerPolicy
+from oncelog.settings import LogSettings, ProducerPolicy, Window
 
 if TYPE_CHECKING:
     from oncelog.cli.records.appending import Refused, Summary
@@ -98,11 +98,9 @@ def _snapshots(info: LogInfo, newest: int | None) -> str:
 
 
 def _settings(settings: LogSettings) -> list[tuple[str, str]]:
-    window = settings.window
-    refreshed = ", refreshed by duplicates" if window.refresh_on_hit else ""
     return [
         ("idempotence", settings.idempotence),
-        ("window", f"{show_duration(window.duration_s)} or {show_count(window.max_keys, 'id')}{refreshed}"),
+        ("window", show_window(settings.window)),
         ("on conflict", settings.on_conflict),
         ("producers", show_policy(settings.producers)),
         ("segments", f"up to {show_bytes(settings.segment_bytes)}{_or_age(settings.segment_age_s)}"),
@@ -115,6 +113,14 @@ def _settings(settings: LogSettings) -> list[tuple[str, str]]:
         ("retention", _retention(settings)),
         ("pending", f"up to {show_bytes(settings.pending_bytes)} or {show_count(settings.pending_records, 'record')}"),
     ]
+
+
+def show_window(window: Window) -> str:
+    """Return how long ids are remembered, for people."""
+    if window.duration_s is None or window.max_keys is None:
+        return "an id is remembered as long as its record is in the log"
+    refreshed = ", refreshed by duplicates" if window.refresh_on_hit else ""
+    return f"{show_duration(window.duration_s)} or {show_count(window.max_keys, 'id')}{refreshed}"
 
 
 def show_policy(policy: ProducerPolicy) -> str:

@@ -199,17 +199,19 @@ def _tell_audit(name: str, by: str, found: Audit, report: Path | None) -> None:
 
 
 def rebuild(name: Name, url: Url, *, master: ByMaster = None, json: Json = False) -> None:
-    """Rebuild the dedup snapshot from the log itself.
+    """Rebuild from the log itself what tells which ids are in it.
 
-    For a log whose snapshots are lost or in doubt: the next writer opens as quickly as after a clean end. The log is
-    not changed, and its writer need not stop. With --master, the tasks of a Spark read and hash the records.
+    For a log whose runs (with a bounded window: snapshots) are lost or in doubt, or that is to remember its ids without
+    bounds from now on. No record is changed, and the log's writer need not stop. With --master, the tasks of a Spark
+    read and hash the records.
     """
     with opened(url, name) as log, meter("rebuilding", hidden=json) as bar, _hands(master, url, name) as hands:
         done = log.rebuild(lambda count, total: bar.to(count, count, total), hands=hands)
     if json:
         print_json({"log": name, **msgspec.to_builtins(done)})
     else:
-        say((name, "cyan"), ": ", plural(done.ids, "id"), f" up to position {done.position:,}, {done.snapshot}")
+        made = done.snapshot or f"{show_count(done.runs, 'run')} made from {show_count(done.records, 'record')}"
+        say((name, "cyan"), ": ", plural(done.ids, "id"), f" up to position {done.position:,}, {made}")
 
 
 def _purged(log: Log, hands: Hands | None, *, remove: bool, json: bool) -> Purge:

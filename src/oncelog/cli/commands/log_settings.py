@@ -14,8 +14,11 @@ _AS_ABOVE = "as its namespace or the database says"
 _IDS, _FILES, _KEEP, _LOAD = "Deduplication", "Segments and blocks", "Retention", "Writer"
 
 
-def _seconds(name: str, default_s: float | None, help: str, panel: str) -> Any:
-    shown = "never" if default_s is None else show_duration(default_s)
+_WITH_ITS_RECORD = "as long as its record"
+
+
+def _seconds(name: str, default_s: float | None, help: str, panel: str, none: str = "never") -> Any:
+    shown = none if default_s is None else show_duration(default_s)
     return typer.Option(
         name, parser=duration_s, metavar="DURATION", help=help, rich_help_panel=panel, show_default=shown
     )
@@ -26,8 +29,9 @@ def _bytes(name: str, default: int | None, help: str, panel: str) -> Any:
     return typer.Option(name, parser=size_bytes, metavar="SIZE", help=help, rich_help_panel=panel, show_default=shown)
 
 
-def _count(name: str, default: int, help: str, panel: str) -> Any:
-    return typer.Option(name, metavar="N", help=help, rich_help_panel=panel, show_default=f"{default:,}")
+def _count(name: str, default: int | None, help: str, panel: str, none: str = "") -> Any:
+    shown = none if default is None else f"{default:,}"
+    return typer.Option(name, metavar="N", help=help, rich_help_panel=panel, show_default=shown)
 
 
 IdempotenceOption = Annotated[
@@ -38,13 +42,26 @@ IdempotenceOption = Annotated[
     ),
 ]
 WindowOption = Annotated[
-    float,
-    _seconds("--window", DEFAULTS.window.duration_s, "How long an id is remembered, in writer up-time.", _IDS),
+    float | None,
+    _seconds(
+        "--window",
+        DEFAULTS.window.duration_s,
+        "Remember an id for so long, in writer up-time.",
+        _IDS,
+        _WITH_ITS_RECORD,
+    ),
 ]
-MaxKeys = Annotated[int, _count("--max-keys", DEFAULTS.window.max_keys, "How many ids are remembered.", _IDS)]
+MaxKeys = Annotated[
+    int | None, _count("--max-keys", DEFAULTS.window.max_keys, "Remember so many ids.", _IDS, _WITH_ITS_RECORD)
+]
 RefreshOnHit = Annotated[
     bool,
-    typer.Option("--refresh-on-hit", metavar="", help="A duplicate makes its id young again.", rich_help_panel=_IDS),
+    typer.Option(
+        "--refresh-on-hit",
+        metavar="",
+        help="A duplicate makes its id young again (with --window or --max-keys).",
+        rich_help_panel=_IDS,
+    ),
 ]
 OnConflictOption = Annotated[
     OnConflict,

@@ -71,6 +71,9 @@ class Committer:
         self._answer = answer
         self._absorb = absorb
         self.answered = threading.Condition()
+        self.absorbing = False  # whether a thread decides what was submitted, perhaps without the lock
+        self.behind = False  # whether too many ids, or runs, wait to be put into runs
+        self.hurry: Callable[[], None] = lambda: None
         self.submitted: list[Submitted] = []
         self._submitted_bytes = 0
         self._waiting: deque[Group] = deque()
@@ -97,6 +100,9 @@ class Committer:
         """Wait until that much more may be pending; ``Unavailable`` when time runs out first."""
         while True:
             self.check_open()
+            if self.behind:
+                self._until_caught_up(deadline_us)
+                continue
             if self.has_room(size_bytes, records):
                 return
             if not self._past(deadline_us):
@@ -108,6 +114,25 @@ class Committer:
                 "slow down, or raise pending_bytes and pending_records"
             )
             raise Unavailable(message)
+
+    def _until_caught_up(self, deadline_us: int | None) -> None:
+        """Wait until the memory of ids has got into runs, and have that done again if it failed."""
+        while self.behind:
+            self.check_open()
+            if self._past(deadline_us):
+                message = f"ids come faster than storage takes the runs that remember them{self._why()}: slow down"
+                raise Unavailable(message)
+            self.hurry()
+            left_s = None if deadline_us is None else (deadline_us - self._clock.elapsed_us()) / 1e6
+            self._sleep(BACKOFF_S if left_s is None else max(0.0, min(BACKOFF_S, left_s)))
+
+    def until_absorbed(self, deadline_us: int | None) -> None:
+        """Return when no thread decides what was submitted any more; ``Unavailable`` when time runs out first."""
+        while self.absorbing and self.error is None:
+            if self._past(deadline_us):
+                message = "the ids that were submitted before are not looked up yet: try again"
+                raise Unavailable(message)
+            self._sleep(None if deadline_us is None else max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6))
 
     def group_for(self, size_bytes: int, records: int) -> Group:
         """Return the group that so much more goes into: the newest, if it has not been offered and has room."""
@@ -174,7 +199,7 @@ class Committer:
     def leave(self, reason: OncelogError) -> None:
         """Take nothing more from now on, and say why: what is pending is the last."""
         self._leaving = reason
-        self._tell()
+        self.tell()
 
     def refuse(self, reason: OncelogError) -> None:
         """Take nothing more, and say why: ``leave`` follows. The lock need not be held: it is one assignment."""
@@ -189,11 +214,14 @@ class Committer:
         )
 
     def has_room(self, size_bytes: int, records: int) -> bool:
-        """Tell whether that much more may be pending."""
+        """Tell whether that much more may be pending, now."""
         pending, pending_bytes = self.pending()
-        return pending == 0 or (
-            pending_bytes + size_bytes <= self._settings.pending_bytes
-            and pending + records <= self._settings.pending_records
+        return not self.behind and (
+            pending == 0
+            or (
+                pending_bytes + size_bytes <= self._settings.pending_bytes
+                and pending + records <= self._settings.pending_records
+            )
         )
 
     def submit(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> AckFuture[Ack]:
@@ -241,7 +269,7 @@ class Committer:
                 message = f"no thread to store with ({error}): end some, and try again with the same id"
                 raise Unavailable(message, outcome="unknown") from error
             self._threads.append(thread)
-        self._tell()
+        self.tell()
 
     def wait(self, group: Group, deadline_us: int | None) -> None:
         """Return when a group is stored; raise its error, or ``Unavailable(outcome="unknown")`` when time runs out."""
@@ -257,7 +285,7 @@ class Committer:
     def drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending."""
         self._draining += 1
-        self._tell()
+        self.tell()
         try:
             self._absorb()
             while self._offered or self._waiting:
@@ -271,7 +299,7 @@ class Committer:
         self._stopping = True
         if self.error is None:
             self._fail_all(error)
-        self._tell()
+        self.tell()
 
     @property
     def idle(self) -> bool:
@@ -279,6 +307,7 @@ class Committer:
         return (
             self._direct
             and not (self._offered or self._waiting or self.submitted or self._forming or self._form_attempts)
+            and not (self.absorbing or self.behind)
             and self.error is None
             and self._leaving is None
             and self._run.ready
@@ -326,7 +355,7 @@ class Committer:
                 self._die(error)
         finally:
             reason = error if isinstance(error, OncelogError) else self.error or Closed("this writer has ended")
-            self._unlocked(lambda: settle(self.answered, [(futures, [reason] * len(futures))]))
+            self.unlocked(lambda: settle(self.answered, [(futures, [reason] * len(futures))]))
 
     # Storing. ``changed`` is held on entry and on exit, and let go while storage works.
 
@@ -354,7 +383,7 @@ class Committer:
         finally:
             self._sleeping -= 1
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Wake those who wait for a change, if there are any."""
         if self._sleeping:
             self.changed.notify_all()
@@ -405,7 +434,7 @@ class Committer:
         try:
             if not self._run.ready:
                 request = self._uptime.ask(self._clock.elapsed_us())
-                self._unlocked(self._run.prepare)
+                self.unlocked(self._run.prepare)
                 self._uptime.answered(request, self._clock.elapsed_us(), stored=False)
                 if not self._waiting:
                     return True  # stopped meanwhile
@@ -436,7 +465,7 @@ class Committer:
             return True
         finally:
             self._forming = False
-            self._tell()
+            self.tell()
         if group.state == "offered":
             self.offer(group, self._clock.elapsed_us())
         return True
@@ -448,14 +477,14 @@ class Committer:
         if group.count == 1:
             self._run.encode(group)  # sooner done than the lock is given back
         elif self._run.in_flight_max > 1:
-            self._unlocked(lambda: self._run.encode(group))  # the next block names this one's checksum
+            self.unlocked(lambda: self._run.encode(group))  # the next block names this one's checksum
 
     def offer(self, group: Group, started_us: int) -> None:
         """Offer a block to storage, now; on failure leave it for the next attempt, byte for byte as it is."""
         request = self._uptime.ask(started_us)
         try:
             group.busy = True
-            end = self._unlocked(self._append, group)
+            end = self.unlocked(self._append, group)
         except BaseException as error:
             group.busy = False
             if group.block is None or not self._survivable(error):
@@ -464,7 +493,7 @@ class Committer:
             group.attempts += 1
             self._attempts += 1
             group.retry_at_us = self._later(request, group.attempts, error)
-            self._tell()
+            self.tell()
             if isinstance(error, INTERRUPTS):
                 raise
             return
@@ -516,10 +545,10 @@ class Committer:
         """Answer futures, and let ``wait_until_told`` know when that is done."""
         self._telling += 1
         try:
-            self._unlocked(settle)
+            self.unlocked(settle)
         finally:
             self._telling -= 1
-            self._tell()
+            self.tell()
 
     def wait_until_told(self, deadline_us: int | None) -> None:
         """Return when the futures of all that is stored have their answers, or time runs out."""
@@ -535,7 +564,7 @@ class Committer:
         for group in groups:
             group.waiting, group.crowds = [], []
 
-    def _unlocked(self, work: Callable[..., _T], *given: Group) -> _T:
+    def unlocked(self, work: Callable[..., _T], *given: Group) -> _T:
         """Let go of the lock while something is done. It is held again at the end, whatever interrupts.
 
         Ctrl-C comes when a call is over, or ends a wait for the lock: what one call in C noted tells which it was.
@@ -605,11 +634,11 @@ class Committer:
         self._offered.clear()
         self._waiting.clear()
         self._attempts = 0
-        self._tell()
+        self.tell()
         submitted = [future for _, _, future in self.take_submitted()]
         told.append((submitted, [unoffered] * len(submitted)))
         if any(futures for futures, _ in told):
-            self._unlocked(lambda: settle(self.answered, told))
+            self.unlocked(lambda: settle(self.answered, told))
 
     def _past(self, deadline_us: int | None) -> bool:
         return deadline_us is not None and self._clock.elapsed_us() >= deadline_us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
-from oncelog.errors import OncelogError
+from oncelog.errors import CorruptionError, OncelogError
 from oncelog.log.append import decisions
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters
@@ -22,8 +23,26 @@ from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Submi
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
+from oncelog.log.memory.quest import Found
+from oncelog.log.memory.recall import LookedOne, Recall
+from oncelog.log.memory.run_set import Hit
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record
+
+
+class Name(NamedTuple):
+    """By what a record is recognised: the halves of its identity, and its fingerprint."""
+
+    high: int
+    low: int
+    fingerprint: int
+
+
+class Prepared(NamedTuple):
+    """Rows that fit a block, and by what they are recognised."""
+
+    piece: pa.RecordBatch
+    keys: decisions.Keys | None
 
 
 class Decider:
@@ -41,7 +60,9 @@ class Decider:
         uptime: Uptime,
         clock: Clock,
         counters: Counters,
+        recall: Recall,
     ) -> None:
+        self._recall = recall
         self._committer = committer
         self._run = run
         self._seen = seen
@@ -53,23 +74,38 @@ class Decider:
         self._clock = clock
         self._counters = counters
 
-    def one(self, record: Record, size_bytes: int) -> Ticket:
-        """Decide one record, and add it if it is new."""
+    def named(self, record: Record) -> Name | None:
+        """Return by what a record is recognised, if it has an id that counts. No lock is needed."""
+        if self._window is None or record.id is None or record.producer is not None:
+            return None
+        high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
+        return Name(high, low, self._hasher.fingerprint(record))
+
+    def one(self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None = None) -> Ticket:
+        """Decide one record, and add it if it is new. ``looked`` is what the runs know of it."""
         self._counters.attempts += 1
         try:
-            return self._one(record, size_bytes)
+            if looked is not None and looked.unsure is not None:
+                self._check_in_table(name, looked.unsure)
+            return self._one(record, size_bytes, name, None if looked is None else looked.hit)
         except BaseException as error:  # noqa: BLE001
             self._committer.give_up(error)
 
-    def _one(self, record: Record, size_bytes: int) -> Ticket:
+    def _check_in_table(self, name: Name | None, unsure: CorruptionError) -> None:
+        """Raise that the runs cannot tell of a record, unless the table can."""
+        assert self._window is not None
+        assert name is not None
+        if self._window.find_one(name.high, name.low) < 0:
+            raise unsure
+
+    def _one(self, record: Record, size_bytes: int, name: Name | None, hit: Hit | None) -> Ticket:
         if record.producer is not None:
             met = self._sequences.meet(record)
             if met is not None:
                 return met
-        elif self._window is not None and record.id is not None:
-            high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
-            fingerprint = self._hasher.fingerprint(record)
-            met = self._recognise(self._window, high, low, fingerprint, self._uptime.now_us())
+        elif name is not None:
+            assert self._window is not None
+            met = self._recognise(self._window, *name, self._uptime.now_us(), hit)
             if met is not None:
                 return met
         group = self._committer.group_for(size_bytes, 1)
@@ -83,23 +119,29 @@ class Decider:
     def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Group | Ticket | None:
         """Decide one plain record, and store it if it is new: return its group, or the answer to one that is known.
 
-        ``None``, and nothing is done, if others are on their way. It does in one go what ``one`` and the committer do
-        in steps, so that little is done around a sync. It takes the committer's lock itself: hashing needs none.
+        ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. It does in one go what
+        ``one`` and the committer do in steps, so that little is done around a sync. It takes the committer's lock
+        itself: hashing and looking up in the runs needs none.
         """
-        window, committer = self._window, self._committer
-        name = None
+        window, committer, recall = self._window, self._committer, self._recall
+        name = hit = None
+        built = recall.view.built
         if window is not None and id is not None:
             name = id.encode()
             high, low, fingerprint = self._hasher.both(name, value)
+            if recall.view.any:
+                built, hit, unsure = recall.look_one(high, low)
+                if unsure is not None:
+                    return None
         with committer.lock:
-            if not committer.idle:
+            if not committer.idle or recall.view.built != built:
                 return None
             self._counters.attempts += 1
             now_us = self._clock.elapsed_us()
             uptime_us = self._uptime.at(now_us)
             try:
                 if window is not None and name is not None:
-                    met = self._recognise(window, high, low, fingerprint, uptime_us)
+                    met = self._recognise(window, high, low, fingerprint, uptime_us, hit)
                     if met is not None:
                         return met
                 group = committer.place_one(value, name, uptime_us)
@@ -110,12 +152,16 @@ class Decider:
                 committer.wait(group, None if timeout_us is None else now_us + timeout_us)
         return group
 
-    def _recognise(self, window: Window, high: int, low: int, fingerprint: int, uptime_us: int) -> Ticket | None:
+    def _recognise(  # noqa: PLR0917
+        self, window: Window, high: int, low: int, fingerprint: int, uptime_us: int, hit: Hit | None
+    ) -> Ticket | None:
         """Return the answer to a record that is known; add it to the window as the next one if it is not."""
         window.evict(uptime_us)
         handle = window.find_one(high, low)
         if handle >= 0:
             return self._meet(handle, fingerprint)
+        if hit is not None:
+            return self._meet_elsewhere(hit.position, hit.fingerprint, decisions.RECALLED_US, fingerprint)
         if self._adopted.files:
             self._adopted.evict(uptime_us)
             met = self._meet_adopted(high, low, fingerprint)
@@ -141,33 +187,38 @@ class Decider:
         found = self._adopted.find(np.array([[high, low]], np.uint64))
         if found.positions[0] < 0:
             return None
-        conflict = int(found.fingerprints[0]) != fingerprint
+        return self._meet_elsewhere(
+            int(found.positions[0]), int(found.fingerprints[0]), int(found.times[0]), fingerprint
+        )
+
+    def _meet_elsewhere(self, position: int, stored: int, time_us: int, fingerprint: int) -> Ticket:
+        conflict = stored != fingerprint
         if conflict:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-        return Ticket(int(found.positions[0]), None, int(found.times[0]), duplicate=True, conflict=conflict)
+        return Ticket(position, None, time_us, duplicate=True, conflict=conflict)
 
-    def submitted(self, submitted: Sequence[Submitted]) -> list[Crowd]:
-        """Decide many records in columns; return those that can be answered now. The others wait with their groups."""
-        ready: list[Crowd] = []
+    def prepared(self, submitted: Sequence[Submitted]) -> list[Prepared]:
+        """Return records in columns, in pieces of a block, with their keys. No lock is needed."""
         payload = decisions.payload_of([record for record, _, _ in submitted])
-        futures = [future for _, _, future in submitted]
-        done = 0
-        for piece in decisions.pieces(payload, self._settings):
-            admitted = self.rows(piece, decisions.keys_of(piece, self._hasher, self._window))
-            here, done = futures[done : done + piece.num_rows], done + piece.num_rows
-            if admitted.new.all():
-                admitted.groups[0].crowds.append((here, partial(self.answers, admitted)))
-                continue
-            left = np.ones(piece.num_rows, np.bool_)
-            for group in admitted.groups:
-                inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
-                group.crowds.append(self._crowd(admitted, here, np.flatnonzero(inside)))
-                left &= ~inside
-            if left.any():
-                ready.append(self._crowd(admitted, here, np.flatnonzero(left)))
-        return ready
+        return [
+            Prepared(piece, decisions.keys_of(piece, self._hasher, self._window))
+            for piece in decisions.pieces(payload, self._settings)
+        ]
+
+    def submitted(self, given: Prepared, futures: list[AckFuture[Ack]], recalled: Found | None) -> list[Crowd]:
+        """Decide a piece of what was submitted; return what can be answered now. The rest waits with its groups."""
+        admitted = self.rows(given.piece, given.keys, recalled)
+        if admitted.new.all():
+            admitted.groups[0].crowds.append((futures, partial(self.answers, admitted)))
+            return []
+        left = np.ones(given.piece.num_rows, np.bool_)
+        for group in admitted.groups:
+            inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
+            group.crowds.append(self._crowd(admitted, futures, np.flatnonzero(inside)))
+            left &= ~inside
+        return [self._crowd(admitted, futures, np.flatnonzero(left))] if left.any() else []
 
     def _crowd(self, admitted: Admitted, futures: list[AckFuture[Ack]], rows: NDArray[np.int64]) -> Crowd:
         return [futures[row] for row in rows.tolist()], partial(self.answers, admitted, rows)
@@ -175,16 +226,16 @@ class Decider:
     def answers(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:
         """Return the acks, or the errors, of rows that are stored or refused: all of them, or these."""
         refuse = self._settings.on_conflict == "error"
-        return admitted.answers(self._run.places_of, refuse=refuse, rows=rows)
+        return admitted.answers(self._run.places_of, self._recall.timestamps_of, refuse=refuse, rows=rows)
 
-    def rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None) -> Admitted:
-        """Decide rows, each on its own, and add those that are new."""
+    def rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None = None) -> Admitted:
+        """Decide rows, each on its own, and add those that are new. ``recalled`` is what the runs know of them."""
         try:
-            return self._rows(piece, keys)
+            return self._rows(piece, keys, recalled)
         except BaseException as error:  # noqa: BLE001
             self._committer.give_up(error)
 
-    def _rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None) -> Admitted:
+    def _rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None) -> Admitted:
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._counters.attempts += piece.num_rows
         judged = None
@@ -192,20 +243,30 @@ class Decider:
             judged = self._sequences.judge(piece)
             piece = judged.payload
         admitted = decisions.decide(
-            piece, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
+            piece,
+            keys,
+            self._seen,
+            self._committer.next_position,
+            self._uptime.now_us(),
+            judged=judged,
+            recalled=recalled,
         )
         self._store(admitted, piece, keys, size_bytes, judged)
         self._refresh(admitted)
         return admitted
 
     def batch(
-        self, payload: pa.RecordBatch, keys: decisions.Keys | None, judge: Callable[[Admitted], None] | None
+        self,
+        payload: pa.RecordBatch,
+        keys: decisions.Keys | None,
+        judge: Callable[[Admitted], None] | None,
+        recalled: Found | None = None,
     ) -> Admitted:
         """Decide rows together: all are new and added, or all were there as one batch. ``judge`` may refuse them."""
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._counters.attempts += payload.num_rows
         try:
-            admitted, payload, judged = self._decide_batch(payload, keys)
+            admitted, payload, judged = self._decide_batch(payload, keys, recalled)
         except BaseException as error:  # noqa: BLE001
             self._committer.give_up(error)
         if judge is not None:
@@ -218,14 +279,20 @@ class Decider:
         return admitted
 
     def _decide_batch(
-        self, payload: pa.RecordBatch, keys: decisions.Keys | None
+        self, payload: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None
     ) -> tuple[Admitted, pa.RecordBatch, Judged | None]:
         judged = None
         if "producer" in payload.schema.names:
             judged = self._sequences.judge_batch(payload)
             payload = judged.payload
         admitted = decisions.decide_batch(
-            payload, keys, self._seen, self._committer.next_position, self._uptime.now_us(), judged=judged
+            payload,
+            keys,
+            self._seen,
+            self._committer.next_position,
+            self._uptime.now_us(),
+            judged=judged,
+            recalled=recalled,
         )
         return admitted, payload, judged
 

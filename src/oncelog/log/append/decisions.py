@@ -21,12 +21,20 @@ from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.append.groups import Group
 from oncelog.log.append.rows_by_producer import Owners
+from oncelog.log.memory.quest import Found
 from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.stored.segment_index import Places
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record, moment
 
-Places: TypeAlias = Callable[[NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Tells the segments and entries of stored positions."""
+PlacesOf: TypeAlias = Callable[[NDArray[np.int64]], Places]
+"""Tells where stored positions are."""
+
+TimesOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Tells when stored positions were stored, as the runs know it."""
+
+RECALLED_US = -2
+"""Instead of a time: the record is known from a run, and its time has to be asked for."""
 
 
 class Keys(NamedTuple):
@@ -89,7 +97,8 @@ class Admitted:
     ``positions`` is where the row's record is or will be; ``new`` rows are to be written, ``duplicates`` were there (or
     come earlier in the same payload), ``conflicts`` are duplicates with other content. ``times`` is the original's time
     where it was stored before, ``handles`` are the window's for those; ``groups`` are what must be stored
-    before this may be answered. ``refused`` are the errors of rows whose sequence is out of order.
+    before this may be answered. ``refused`` are the errors of rows whose sequence is out of order, or of whose id
+    nobody can tell, because a part of the memory is damaged.
     """
 
     def __init__(self, payload: pa.RecordBatch) -> None:
@@ -102,7 +111,7 @@ class Admitted:
         self.times: NDArray[np.int64] = np.full(count, -1, np.int64)
         self.handles: NDArray[np.int64] = np.empty(0, np.int64)
         self.groups: list[Group] = []
-        self.refused: dict[int, InvalidArgument] = {}
+        self.refused: dict[int, OncelogError] = {}
 
     @classmethod
     def joined(cls, parts: Sequence[Admitted], payload: pa.RecordBatch) -> Admitted:
@@ -130,18 +139,22 @@ class Admitted:
             self.positions[self.new] = positions
 
     def answers(
-        self, places: Places, *, refuse: bool, rows: NDArray[np.int64] | None = None
+        self, places_of: PlacesOf, times_of: TimesOf, *, refuse: bool, rows: NDArray[np.int64] | None = None
     ) -> list[Ack | OncelogError]:
         """Return the acks of these rows (all, if none are named), which are stored; or the errors of the refused.
 
-        ``places`` tells segments and entries, -1 for those that are gone. ``refuse``: whether a conflict is an error.
+        ``refuse``: whether a conflict is an error.
         """
         chosen = slice(None) if rows is None else rows
         positions, times = self.positions[chosen], self.times[chosen].copy()
         duplicates, conflicts = self.duplicates[chosen], self.conflicts[chosen]
         for group in self.groups:
             times[(positions >= group.first_position) & (positions < group.next_position)] = group.timestamp_us
-        segments, entries = places(positions)
+        places = places_of(positions)
+        segments, entries = places.segments, places.entries
+        recalled = np.flatnonzero(times == RECALLED_US)
+        if recalled.size:
+            times[recalled] = recalled_times(places, positions, recalled, times_of)
         moments = {time_us: moment(time_us) if time_us >= 0 else None for time_us in set(times.tolist())}
         columns = positions.tolist(), segments.tolist(), entries.tolist(), map(moments.__getitem__, times.tolist())
         answers: list[Ack | OncelogError] = list(map(Ack, *columns, duplicates.tolist(), conflicts.tolist()))
@@ -168,6 +181,17 @@ class Admitted:
         """Return the rows' ids."""
         at = self.payload.schema.get_field_index("id")
         return self.payload.column(at).to_pylist() if at >= 0 else [None] * self.payload.num_rows
+
+
+def recalled_times(
+    places: Places, positions: NDArray[np.int64], rows: NDArray[np.int64], times_of: TimesOf
+) -> NDArray[np.int64]:
+    """Return when these of the positions were stored: as their segments say if all in one is of one time."""
+    times = places.first_us[rows]
+    asked = np.flatnonzero((times != places.last_us[rows]) | (times < 0))
+    if asked.size:
+        times[asked] = times_of(positions[rows[asked]])
+    return times
 
 
 def conflict(id: str | None, position: int) -> IdConflict:
@@ -199,8 +223,8 @@ def batch_payload(records: Sequence[Record], settings: LogSettings) -> pa.Record
     if len(set(ids)) != len(ids):
         message = f"id {Counter(ids).most_common(1)[0][0]!r} occurs more than once in one batch"
         raise InvalidArgument(message)
-    if ids and len(ids) > settings.window.max_keys:
-        message = f"a batch of {len(ids)} ids could not be retried in a window of {settings.window.max_keys} keys"
+    if len(ids) > settings.window.keys_max:
+        message = f"a batch of {len(ids)} ids could not be retried in a window of {settings.window.keys_max} keys"
         raise InvalidArgument(message)
     payload = columns.from_records(records, [True] + [False] * (len(records) - 1) if len(records) > 1 else None)
     if payload.num_rows > limits.BLOCK_RECORDS_MAX or payload.nbytes > limits.BLOCK_BYTES_MAX:
@@ -311,17 +335,24 @@ def decide(
     uptime_us: int,
     *,
     judged: Judged | None = None,
+    recalled: Found | None = None,
 ) -> Admitted:
     """Decide each row on its own, but for those that were judged by their sequence. Nothing is changed but what the
-    window evicts.
+    window evicts. ``recalled`` is what the runs know of the keys.
     """
     if judged is not None and judged.met is not None:
-        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met)
-    return _decide(Admitted(payload), keys, seen, next_position, uptime_us)
+        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met, recalled)
+    return _decide(Admitted(payload), keys, seen, next_position, uptime_us, recalled)
 
 
 def _decide_met(  # noqa: PLR0917
-    payload: pa.RecordBatch, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, met: Met
+    payload: pa.RecordBatch,
+    keys: Keys | None,
+    seen: Seen,
+    next_position: int,
+    uptime_us: int,
+    met: Met,
+    recalled: Found | None,
 ) -> Admitted:
     """Decide the rows that a judgement by sequence left open. A row with a sequence has no id."""
     admitted = Admitted(payload)
@@ -329,14 +360,21 @@ def _decide_met(  # noqa: PLR0917
     admitted.duplicates = ~met.open
     admitted.duplicates[list(met.refused)] = False
     admitted.positions[:] = met.positions
-    admitted.refused = met.refused
-    _decide(admitted, keys, seen, next_position, uptime_us)
+    admitted.refused = dict(met.refused)
+    _decide(admitted, keys, seen, next_position, uptime_us, recalled)
     repeats = np.flatnonzero(met.repeats >= 0)
     admitted.positions[repeats] = admitted.positions[met.repeats[repeats]]
     return admitted
 
 
-def _decide(admitted: Admitted, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int) -> Admitted:
+def _decide(  # noqa: PLR0917
+    admitted: Admitted,
+    keys: Keys | None,
+    seen: Seen,
+    next_position: int,
+    uptime_us: int,
+    recalled: Found | None,
+) -> Admitted:
     window, adopted = seen
     if keys is None or window is None:
         admitted.number(next_position)
@@ -348,6 +386,8 @@ def _decide(admitted: Admitted, keys: Keys | None, seen: Seen, next_position: in
         _meet_stored(admitted, keys, window, handles, known)
     if adopted:
         known |= _meet_adopted(admitted, keys, adopted, known)
+    if recalled is not None:
+        known |= _meet_recalled(admitted, keys, recalled, known)
     repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
     admitted.number(next_position)
     if repeats is not None:
@@ -387,6 +427,25 @@ def _meet_adopted(admitted: Admitted, keys: Keys, adopted: Adopted, known: NDArr
     return chosen
 
 
+def _meet_recalled(admitted: Admitted, keys: Keys, found: Found, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Note the rows whose identity is in a run, and refuse those of which the runs cannot tell; return which."""
+    chosen = found.found & ~known & ~found.failed
+    rows = _rows(keys, chosen)
+    admitted.new[rows] = False
+    admitted.duplicates[rows] = True
+    admitted.positions[rows] = found.positions[chosen]
+    admitted.times[rows] = RECALLED_US
+    admitted.conflicts[rows] = found.fingerprints[chosen] != keys.fingerprints[chosen]
+    if not found.failed.any():
+        return chosen
+    unsure = found.failed & ~known
+    for row in _rows(keys, unsure).tolist():
+        admitted.new[row] = False
+        admitted.positions[row] = -1
+        admitted.refused[row] = found.errors[0]
+    return chosen | unsure
+
+
 def _meet_each_other(
     admitted: Admitted, keys: Keys, window: Window, known: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -408,10 +467,11 @@ def decide_batch(
     uptime_us: int,
     *,
     judged: Judged | None = None,
+    recalled: Found | None = None,
 ) -> Admitted:
     """Decide all rows as one: all new, or exactly a stored batch; else ``PartialOverlap``."""
     if judged is not None and judged.met is not None:
-        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met)
+        return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met, recalled)
     admitted = Admitted(payload)
     admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
     window, adopted = seen
@@ -420,6 +480,8 @@ def decide_batch(
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
     known = handles >= 0
+    if recalled is not None and not known.all():
+        return _decide_recalled_batch(admitted, keys, recalled, known)
     elsewhere = adopted.find(keys.identities).positions >= 0 if adopted else np.zeros(len(known), np.bool_)
     if not known.any() and not elsewhere.any():
         return admitted
@@ -430,6 +492,25 @@ def decide_batch(
         raise _overlap(admitted.ids(), known | elsewhere)
     _meet_stored(admitted, keys, window, handles, known)
     return admitted
+
+
+def _decide_recalled_batch(admitted: Admitted, keys: Keys, found: Found, known: NDArray[np.bool_]) -> Admitted:
+    """Decide rows that the table does not know as one batch. A range ends with a segment: no batch is in both."""
+    if (found.failed & ~known).any():
+        raise found.errors[0]
+    elsewhere = found.found & ~known
+    if not known.any() and not elsewhere.any():
+        return admitted
+    if not elsewhere.all() or not _is_batch(found):
+        raise _overlap(admitted.ids(), known | elsewhere)
+    _meet_recalled(admitted, keys, found, known)
+    return admitted
+
+
+def _is_batch(found: Found) -> bool:
+    """Say whether what was found, in this order, is exactly one stored batch."""
+    inner = found.starts[1:].any() or found.ends[:-1].any() or (np.diff(found.positions) != 1).any()
+    return bool(found.starts[0] and found.ends[-1] and not inner)
 
 
 def _overlap(ids: list[str | None], known: NDArray[np.bool_]) -> PartialOverlap:
@@ -470,20 +551,22 @@ def snapshot_of(
     pending_until: int,
     segments: Sequence[tuple[int, int]],
     producers: Mapping[str, ProducerMark],
+    tail_from: int = -1,
 ) -> Snapshot:
     """Return the committed part of a window, and the producers, as a snapshot that covers all before ``watermark``.
 
-    Without a window it says that it is of one that has no room, so that nobody takes it for an empty window.
+    Without a window it says that it is of one that has no room, so that nobody takes it for an empty window. So does
+    the snapshot of a table, which has all ids from ``tail_from`` on.
     """
     state = (window or Window(0, 0)).dump()
-    kept = settings.window if window is not None else None
+    kept = settings.window if window is not None and tail_from < 0 else None
     return Snapshot(
         log_id=log_id,
         created_us=now_us,
         uptime_us=uptime_us,
         watermark=watermark,
-        duration_us=int(kept.duration_s * 1e6) if kept is not None else 0,
-        max_keys=kept.max_keys if kept is not None else 0,
+        duration_us=kept.duration_us if kept is not None else 0,
+        max_keys=kept.keys_max if kept is not None else 0,
         segments=segments,
         identities=state.keys,
         positions=state.positions,
@@ -493,4 +576,5 @@ def snapshot_of(
         starts=state.starts,
         producers=producers,
         pending_until=pending_until,
+        tail_from=tail_from,
     )

@@ -15,6 +15,7 @@ from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment, labels_of
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.segment_index import Places, SegmentIndex
 from oncelog.log.takeover import fencing
 from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings
@@ -22,6 +23,9 @@ from oncelog.storage.base import LogHome, SegmentWriter
 
 if TYPE_CHECKING:
     from oncelog.log.append.groups import Group
+
+NO_LIMIT = 1 << 62
+"""As many ids as come fit a segment."""
 
 
 class Run:
@@ -31,7 +35,15 @@ class Run:
     """
 
     def __init__(
-        self, home: LogHome, manifests: Manifests, known: Known, *, writer: bytes, settings: LogSettings, clock: Clock
+        self,
+        home: LogHome,
+        manifests: Manifests,
+        known: Known,
+        *,
+        writer: bytes,
+        settings: LogSettings,
+        clock: Clock,
+        ids_max: int = NO_LIMIT,
     ) -> None:
         assert known.manifest.open_segment is not None
         self.known = known
@@ -41,6 +53,8 @@ class Run:
         self._writer = writer
         self._settings = settings
         self._clock = clock
+        self._ids_max = ids_max
+        self._index = SegmentIndex(manifests)
         self._last_timestamp_us = known.manifest.last_timestamp_us
         self._segment_writer: SegmentWriter | None = None
         self._begin()
@@ -74,7 +88,7 @@ class Run:
         """Whether the next block belongs into another segment."""
         if self.entries == 0:
             return False
-        if self.size_bytes >= self._settings.segment_bytes:
+        if self.size_bytes >= self._settings.segment_bytes or self.ids >= self._ids_max:
             return True
         age_s = self._settings.segment_age_s
         return age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
@@ -84,7 +98,8 @@ class Run:
         """Whether the next block can be stored without asking anything else of storage before."""
         if self._segment_writer is None:
             return False
-        if self._settings.segment_age_s is None and self.size_bytes < self._settings.segment_bytes:
+        fits = self.size_bytes < self._settings.segment_bytes and self.ids < self._ids_max
+        if fits and self._settings.segment_age_s is None:
             return True  # nearly always, and asked before every append
         return not self.full
 
@@ -101,41 +116,29 @@ class Run:
         found = self._closed_with(position)
         return (None, None) if found is None else (found.number, position - found.first_position)
 
-    def places_of(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the segments and entries of stored positions: both -1 where they were truncated away."""
+    def places_of(self, positions: NDArray[np.int64]) -> Places:
+        """Return where stored positions are: all -1 where they were truncated away; no times of the open segment."""
         segment, first_position = self.start
         segments, entries = np.full(len(positions), segment), positions - first_position
         older = np.flatnonzero(entries < 0)
-        while older.size:
-            oldest = int(positions[older].min())
-            found = self._closed_from(oldest) if oldest >= 0 else None
-            if found is not None and found.first_position <= oldest < found.next_position:
-                here = positions[older] < found.next_position
-                segments[older[here]] = found.number
-                entries[older[here]] = positions[older[here]] - found.first_position
-            else:  # gone, and so is all up to the next segment that is there
-                behind = first_position if found is None else max(found.first_position, oldest + 1)
-                here = positions[older] < (behind if oldest >= 0 else 0)
-                segments[older[here]] = entries[older[here]] = -1
-            older = older[~here]
-        return segments, entries
+        times = np.full((2, len(positions)), -1)
+        if older.size:
+            _, found = self._manifests.look(self.known, lambda manifest: self._index.places(manifest, positions[older]))
+            segments[older], entries[older] = found.segments, found.entries
+            times[:, older] = found.first_us, found.last_us
+        return Places(segments, entries, times[0], times[1])
 
     def _closed_with(self, position: int) -> Segment | None:
         """Return the closed segment that holds a position, if it is there."""
-        found = self._closed_from(position)
-        return found if found is not None and found.first_position <= position < found.next_position else None
-
-    def _closed_from(self, position: int) -> Segment | None:
-        """Return the closed segment that holds a position, or the first behind it."""
         known = self.known
         segments = known.manifest.segments
         at = bisect.bisect_right(segments, position, key=lambda segment: segment.first_position) - 1
-        if at >= 0:
-            return segments[at]
-        _, found = self._manifests.look(
-            known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
-        )
-        return found
+        found: Segment | None = segments[at] if at >= 0 else None
+        if at < 0:
+            _, found = self._manifests.look(
+                known, lambda manifest: next(self._manifests.closed_from(manifest, position), None)
+            )
+        return found if found is not None and found.first_position <= position < found.next_position else None
 
     def place(self, group: Group) -> None:
         """Give a group its segment, block number and first entry."""

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog import limits
+from oncelog.dedup.runs.entries import Entries
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import WindowState
 from oncelog.errors import InvalidArgument, NotFound, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
+from oncelog.format.runs.run import Run as StoredRun
+from oncelog.format.runs.times import Commits
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.decisions import Seen
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.uptime import Uptime
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Adoption, Staged
+from oncelog.log.memory.building import delete_run
+from oncelog.log.memory.quest import Found
+from oncelog.log.memory.recall import Looked, Recall
+from oncelog.log.stored.adopted_ids import search
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.storage.base import LogHome
 
 Flags = NDArray[np.bool_]
@@ -26,7 +38,8 @@ FILES_AT_ONCE = 8
 
 class Judged(NamedTuple):
     """Staged files and what the log says of them: for each file its identities, which of them are known (or come
-    earlier), and which of those have other content. It holds as long as the log ends at ``position``.
+    earlier), and which of those have other content. It was so when the log ended at ``position``, and so many runs had
+    been ``built``.
     """
 
     staged: tuple[Staged, ...]
@@ -34,6 +47,7 @@ class Judged(NamedTuple):
     known: list[Flags]
     conflicts: list[Flags]
     position: int
+    built: int
 
     def rows(self, number: int, flags: Sequence[Flags]) -> NDArray[np.int64]:
         """Return the rows of a file whose identities are flagged, sorted."""
@@ -46,7 +60,19 @@ class Adopter:
     lock.
     """
 
-    def __init__(self, *, home: LogHome, run: Run, committer: Committer, seen: Seen, uptime: Uptime) -> None:
+    def __init__(
+        self,
+        *,
+        home: LogHome,
+        run: Run,
+        committer: Committer,
+        seen: Seen,
+        uptime: Uptime,
+        recall: Recall,
+        memory: MemoryKeeper,
+    ) -> None:
+        self._recall = recall
+        self._memory = memory
         self._home = home
         self._run = run
         self._committer = committer
@@ -59,16 +85,15 @@ class Adopter:
             message = "there is nothing to adopt"
             raise InvalidArgument(message)
         staging.check(staged)
-        identities = self._identities(staged)
-        with self._committer.changed:
-            self._drain(deadline_us)
-            known, _ = self._known(identities)
-            count = sum(int(np.count_nonzero(flags)) for flags in known)
+        while True:
+            judged = self.judge(staged, deadline_us)
+            count = sum(int(np.count_nonzero(flags)) for flags in judged.known)
             if count:
                 message = f"{count} of the records to be adopted are there already, or twice: nothing was adopted"
                 raise PartialOverlap(message, known=(), new=())
-            segments = self._commit(Adoption(staged=tuple(staged)), identities)
-        return [segment.first_position for segment in segments]
+            segments = self.commit(judged, Adoption(staged=tuple(staged)), judged.identities, deadline_us)
+            if segments is not None:
+                return [segment.first_position for segment in segments]
 
     def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
         def read(file: Staged) -> Identities | None:
@@ -86,21 +111,64 @@ class Adopter:
         self._committer.check_open()
 
     def judge(self, staged: Sequence[Staged], deadline_us: int | None) -> Judged:
-        """Look the identities of files up, with nothing pending."""
+        """Look the identities of files up: in the runs first, which may take long, then with nothing pending."""
         staging.check(staged)
         identities = self._identities(staged)
-        with self._committer.changed:
-            self._drain(deadline_us)
-            known, conflicts = self._known(identities)
-            return Judged(tuple(staged), identities, known, conflicts, self._committer.next_position)
+        while True:
+            looked = [None if found is None else self._recall.look(found.keys) for found in identities]
+            with self._committer.changed:
+                self._drain(deadline_us)
+                if not all(map(self._recall.is_current, looked)):
+                    continue
+                known, conflicts = self._known(identities, looked)
+                position, built = self._committer.next_position, self._recall.view.built
+                return Judged(tuple(staged), identities, known, conflicts, position, built)
 
     def commit(
-        self, position: int, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
+        self, judged: Judged, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
     ) -> list[Segment] | None:
-        """Adopt if the log still ends at ``position``, where it was judged what to adopt; ``None`` if it does not."""
+        """Adopt what was judged; ``None`` if ids have come since that are among it.
+
+        Files with many ids bring a run with them.
+        """
+        run = self._run_of(wanted, identities)
         with self._committer.changed:
-            self._drain(deadline_us)
-            return self._commit(wanted, identities) if self._committer.next_position == position else None
+            try:
+                self._drain(deadline_us)
+                outdated = self._is_outdated(judged, identities)
+            except BaseException:
+                outdated = True
+                raise
+            finally:
+                if run is not None and outdated:
+                    delete_run(self._home, run)
+            # From here on the run stays: a manifest whose answer was lost may name it.
+            return None if outdated else self._commit(msgspec.structs.replace(wanted, run=run), identities)
+
+    def _run_of(self, wanted: Adoption, identities: Sequence[Identities | None]) -> StoredRun | None:
+        """Store the ids of files that have many of them as a run, with positions from 0."""
+        count = sum(len(found.high) for found in identities if found is not None)
+        if not isinstance(self._seen.window, Table) or count < limits.MEMORY_RUN_IDS_MIN:
+            return None
+        parts, first = [], 0
+        for file, found in zip(wanted.staged, identities, strict=True):
+            if found is not None:
+                parts.append(_as_entries(found, first))
+            first += file.records
+        return self._memory.store_entries(Entries.joined(parts), Commits.none(), 0, first, self._run.known)
+
+    def _is_outdated(self, judged: Judged, identities: Sequence[Identities | None]) -> bool:
+        """Tell whether ids may have come since that are among these. What came since is in the table, unless a run was
+        built of it.
+        """
+        end = self._committer.next_position
+        if end == judged.position:
+            return False
+        table = self._seen.window
+        if not isinstance(table, Table) or self._recall.view.built != judged.built:
+            return True
+        since = table.between(judged.position, end).keys
+        return any((search(found, since) >= 0).any() for found in identities if found is not None)
 
     def _commit(self, wanted: Adoption, identities: Sequence[Identities | None]) -> list[Segment]:
         """Adopt what was judged to be new. The committer's lock is held, nothing is pending."""
@@ -113,11 +181,24 @@ class Adopter:
             self._committer.stop(unknown)
             raise unknown from error
         self._committer.adopted(sum(segment.entries for segment in segments))
-        for segment, found in zip(segments, identities, strict=True):
-            if found is not None and self._seen.window is not None:
-                self._seen.adopted.add(segment, found)
+        self._remember(segments, identities, with_run=wanted.run is not None)
         self._home.wake()
         return segments
+
+    def _remember(
+        self, segments: Sequence[Segment], identities: Sequence[Identities | None], *, with_run: bool
+    ) -> None:
+        """Note the identities of adopted files. If the run they brought cannot be opened now, the table has them."""
+        window = self._seen.window
+        if with_run and self._memory.show_adopted(self._run.known):
+            return
+        for segment, found in zip(segments, identities, strict=True):
+            if found is not None and isinstance(window, Table):
+                window.fold(_in_order(segment, found))
+            elif found is not None and window is not None:
+                self._seen.adopted.add(segment, found)
+        self._memory.note_load()
+        self._memory.ask_if_due()
 
     def _check_adoptable(self, staged: Sequence[Staged]) -> None:
         """Raise for a file that is not there, or is in the log: once adopted, it could not be read, or be lost."""
@@ -136,7 +217,9 @@ class Adopter:
         judged = self.judge(staged, deadline_us)
         return [judged.rows(number, judged.known) for number in range(len(staged))]
 
-    def _known(self, identities: Sequence[Identities | None]) -> tuple[list[Flags], list[Flags]]:
+    def _known(
+        self, identities: Sequence[Identities | None], looked: Sequence[Looked | None]
+    ) -> tuple[list[Flags], list[Flags]]:
         """Return, for each file, which of its identities are known, or occur before, and which of those clash."""
         self._seen.evict(self._uptime.now_us())
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
@@ -145,8 +228,10 @@ class Adopter:
         if window is None:
             return known, conflicts
         for number, found in enumerate(identities):
-            if found is not None and (window.count or adopted):
-                stored, fingerprints = self._stored(found.keys)
+            recalled = looked[number]
+            elsewhere = None if recalled is None else recalled.found
+            if found is not None and (window.count or adopted or elsewhere is not None):
+                stored, fingerprints = self._stored(found.keys, elsewhere)
                 known[number] |= stored
                 conflicts[number] |= stored & (fingerprints != found.fingerprints)
         for number, place, fingerprint in staging.repeats(identities):
@@ -156,7 +241,7 @@ class Adopter:
             known[number][place] = True
         return known, conflicts
 
-    def _stored(self, keys: NDArray[np.uint64]) -> tuple[Flags, NDArray[np.uint64]]:
+    def _stored(self, keys: NDArray[np.uint64], recalled: Found | None) -> tuple[Flags, NDArray[np.uint64]]:
         """Return which identities the log knows, and the fingerprints that it has for them."""
         window, adopted = self._seen
         assert window is not None
@@ -171,7 +256,33 @@ class Adopter:
             chosen = (elsewhere.positions >= 0) & ~known
             fingerprints[chosen] = elsewhere.fingerprints[chosen]
             known |= chosen
+        if recalled is not None:
+            if (recalled.failed & ~known).any():
+                raise recalled.errors[0]
+            chosen = recalled.found & ~known
+            fingerprints[chosen] = recalled.fingerprints[chosen]
+            known |= chosen
         return known, fingerprints
+
+
+def _as_entries(found: Identities, first_position: int) -> Entries:
+    """Return identities as entries of a run. A staged file has no batches: each record is one."""
+    alone = np.ones(len(found.high), np.bool_)
+    return Entries.of(found.keys, found.fingerprints, first_position + found.rows.astype(np.int64), alone, alone)
+
+
+def _in_order(segment: Segment, found: Identities) -> WindowState:
+    """Return identities in the order of their positions, as the table takes them."""
+    order = np.argsort(found.rows)
+    count = len(order)
+    return WindowState(
+        keys=found.keys[order],
+        positions=segment.first_position + found.rows[order].astype(np.int64),
+        fingerprints=found.fingerprints[order],
+        ticks=np.full(count, segment.last_uptime_us),
+        times=np.full(count, segment.first_timestamp_us),
+        starts=np.ones(count, np.bool_),
+    )
 
 
 def _gone(key: str) -> NotFound:

@@ -23,6 +23,7 @@ from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.names import CONFLICTS
+from oncelog.settings import DURATION_S
 from oncelog.storage.base import LogHome
 
 
@@ -168,16 +169,17 @@ def _files(gone: Sequence[Segment], still: Segment) -> list[str]:
 
 
 def _window_from(manifests: Manifests, manifest: Manifest) -> int | None:
-    """Return the position of the oldest conflict within the window's duration, if there is one."""
+    """Return the position of the oldest conflict that truncation must leave, if there is one."""
+    window = manifest.settings.window
+    duration_us = int(DURATION_S * 1e6) if window.unbounded else window.duration_us
     first = None
-    for segment in _within(manifests, manifest):
+    for segment in _within(manifests, manifest, duration_us):
         first = segment.first_position
     return first
 
 
-def _within(manifests: Manifests, manifest: Manifest) -> Iterator[Segment]:
-    """Yield the segments of conflicts that are within the window's duration, newest first."""
-    duration_us = int(manifest.settings.window.duration_s * 1e6)
+def _within(manifests: Manifests, manifest: Manifest, duration_us: int) -> Iterator[Segment]:
+    """Yield the segments of conflicts that are not older than this, newest first."""
     for segment in manifests.closed_back(view(manifest)):
         if segment.last_uptime_us + duration_us <= manifest.uptime_us:
             return
@@ -187,7 +189,7 @@ def _within(manifests: Manifests, manifest: Manifest) -> Iterator[Segment]:
 def recent(home: LogHome, manifests: Manifests, manifest: Manifest) -> list[Identities]:
     """Return the identities of conflicts that are within the window's duration."""
     found = []
-    for segment in _within(manifests, manifest):
+    for segment in _within(manifests, manifest, manifest.settings.window.duration_us):
         if segment.identities is not None:
             try:
                 found.append(read_identities(home, segment.identities))

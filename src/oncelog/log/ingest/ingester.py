@@ -109,7 +109,7 @@ class Ingester:
         wanted = Adoption(staged=kept, conflicts=aside, mark=self._advanced(mark, batch, judged.staged, counts))
         if wanted == Adoption():
             return Ingested(duplicates=counts[1], conflicts=clashing)
-        segments = self._adopter.commit(judged.position, wanted, identities, deadline_us)
+        segments = self._adopter.commit(judged, wanted, identities, deadline_us)
         if segments is None:
             return None
         first = segments[0].first_position if segments else None

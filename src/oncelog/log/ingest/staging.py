@@ -28,6 +28,7 @@ from oncelog.format import arrays, sealed
 from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Manifest, Mark, Segment, labels_of
+from oncelog.format.runs.run import Run
 from oncelog.log.ingest import batch_marks
 from oncelog.log.upkeep.sealing import PREFIX, new_key
 from oncelog.storage.base import LogHome
@@ -257,11 +258,15 @@ def at_once(work: Callable[[_Part], _Result], parts: Sequence[_Part], count: int
 
 
 class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """What one manifest version brings in: files, rows that are put aside, and how far their producer has come."""
+    """What one manifest version brings in: files, rows that are put aside, and how far their producer has come.
+
+    ``run`` has the ids of the files, with positions from 0, if they are many.
+    """
 
     staged: tuple[Staged, ...] = ()
     conflicts: tuple[Staged, ...] = ()
     mark: Mark | None = None
+    run: Run | None = None
 
 
 def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us: int) -> Manifest:
@@ -281,7 +286,16 @@ def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us
         last_timestamp_us=timestamp_us if segments else manifest.last_timestamp_us,
         uptime_us=max(manifest.uptime_us, uptime_us),
         labels=functools.reduce(operator.or_, (segment.labels for segment in segments), manifest.labels),
+        memory=(*manifest.memory, *_placed(adoption.run, segments)),
     )
+
+
+def _placed(run: Run | None, segments: Sequence[Segment]) -> list[Run]:
+    """Return the run of adopted files with the positions that they got."""
+    if run is None:
+        return []
+    ends = segments[0].first_position, segments[-1].next_position
+    return [msgspec.structs.replace(run, first_position=ends[0], next_position=ends[1])]
 
 
 def _segments(

@@ -20,6 +20,7 @@ from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailab
 from oncelog.format import sealed
 from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.format.runs.run import Run
 from oncelog.log.stored import snapshots
 from oncelog.log.stored.files import READ_BYTES
 from oncelog.log.stored.manifests import Known, Manifests
@@ -125,6 +126,7 @@ class Copy:
             conflict_pages=(),
             conflicts=tuple(conflicts),
             labels=manifest.labels | (newest.labels if newest else 0),
+            memory=tuple(map(self._memory, manifest.memory)),
             doomed=(),
             truncating=0,
             truncator=b"",
@@ -191,8 +193,24 @@ class Copy:
             self._store(content, data)
         return self._made[content]
 
+    def _memory(self, run: Run) -> Run:
+        """Store a run, unless all of it is there, made at one time; return what the copy's manifest says of it."""
+        suffixes = [key.removeprefix(run.key) for key in run.keys()]  # noqa: SIM118  (these are keys of objects)
+        made = {self._made.get(_content(run.key + suffix), "").removesuffix(suffix) for suffix in suffixes}
+        key = made.pop() if len(made) == 1 else ""
+        if not key:
+            key = self._new_key(_content(run.key))
+            for suffix in suffixes:
+                data = self._source.read(run.key + suffix)
+                self._target.create(key + suffix, [data])
+                self._stored += data.size
+        return msgspec.structs.replace(run, key=key)
+
+    def _new_key(self, content: str) -> str:
+        return f"{sealing.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
+
     def _store(self, content: str, data: pa.Buffer) -> None:
-        key = f"{sealing.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
+        key = self._new_key(content)
         self._target.create(key, [data])
         self._stored += data.size
         self._made[content] = key

@@ -23,12 +23,17 @@ Progress = Callable[[int, int], None]
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that was rebuilt: its key, how many ids are in it, up to which position, from how many records."""
+    """What was rebuilt: how many ids are remembered up to which position, and how many records were read for that.
+
+    ``snapshot`` is the key of the snapshot of a bounded window. A log without bounds has ``runs`` instead, of which so
+    many were made.
+    """
 
     snapshot: str
     ids: int
     position: int
     records: int
+    runs: int = 0
 
 
 def rebuild(
@@ -49,15 +54,15 @@ def rebuild(
         message = f"log {manifest.name!r} keeps no ids (its idempotence is off), so there is no window to rebuild"
         raise InvalidArgument(message)
     kept = settings.window
-    window = Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+    window = Window(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
     needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     segments = [segment for segment in needed if segment.identities is None]
     total = sum(segment.entries for segment in segments)
     done = 0
     units = list(sealing.units(segments))
-    for unit, found in zip(units, hands.each(Desk.of(home, manifest, clock), _remembered, units), strict=True):
-        for remembered in found:
-            recovery.fold_some(window, remembered)
+    for unit, found in zip(units, hands.each(Desk.of(home, manifest, clock), remembered, units), strict=True):
+        for some in found:
+            recovery.fold_some(window, some)
         done += sum(segment.entries for segment in unit)
         if progress is not None:
             progress(done, total)
@@ -78,6 +83,6 @@ def rebuild(
     return Rebuilt(snapshot=key, ids=len(taken.positions), position=manifest.next_position, records=total)
 
 
-def _remembered(desk: Desk, unit: Unit) -> list[Remembered]:
+def remembered(desk: Desk, unit: Unit) -> list[Remembered]:
     """Hash the ids and the contents of some segments."""
     return list(recovery.remembered_of(desk.hasher, desk.rows(unit)))

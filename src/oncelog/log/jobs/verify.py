@@ -15,7 +15,9 @@ from oncelog.format.schema import mask_of
 from oncelog.format.snapshot import Snapshot
 from oncelog.format.soundness import check_sound
 from oncelog.log.ingest.staging import read_identities
+from oncelog.log.jobs.check_memory import MemoryCheck
 from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck
+from oncelog.log.memory.objects import RunObjects
 from oncelog.log.stored import bases, record_identities, snapshots
 from oncelog.log.stored.files import READ_BYTES, Files
 from oncelog.log.stored.manifests import Known, Manifests
@@ -82,7 +84,9 @@ class _Verifier:
         self._end = 0
         self._timestamp_us = 0
         self._uptime_us = 0
-        self._repeats = Repeats(known.manifest, self._hasher)
+        self._objects = RunObjects(home)
+        self._memory = MemoryCheck(known.manifest, self._hasher)
+        self._repeats = Repeats(known.manifest, self._hasher, self._memory.covers)
         self._snapshot: SnapshotCheck | None = None
         self._producers: ProducerCheck | None = None
 
@@ -95,6 +99,8 @@ class _Verifier:
             self._findings += self._snapshot.findings(self._known.manifest)
         if self._producers is not None:
             self._findings += self._producers.findings(self._known.manifest.first_position)
+        self._findings += self._memory.findings(self._objects, self._known.manifest, self._repeats.tail)
+        self._objects.close()
         self._check_leftovers()
         return self._verified()
 
@@ -265,6 +271,7 @@ class _Verifier:
         self._check_order(rows, where)
         self._records += rows.count
         self._position = rows.next_position
+        self._memory.add(rows)
         if adopted:
             return  # their ids are looked up together
         for part in rows.commits():

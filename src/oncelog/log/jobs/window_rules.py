@@ -4,6 +4,7 @@ tells.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -12,14 +13,15 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
-from oncelog.dedup.window import Window
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import Window, WindowState
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.stored import bases, record_identities
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.rows import Rows
-from oncelog.log.takeover.recovery import fold
+from oncelog.log.takeover.recovery import fold, remembered_of
 
 Severity = Literal["error", "warning", "note"]
 
@@ -36,7 +38,70 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Repeats:
-    """Looks for ids that were stored again although the window still knew them, by the writer's own clock.
+    """Looks for ids that were stored again although the log still knew them."""
+
+    def __init__(self, manifest: Manifest, hasher: Hasher, covered: Callable[[int], bool]) -> None:
+        window = manifest.writer_window
+        unbounded = window is not None and window.unbounded
+        self._rule = _NeverAgain(manifest, hasher, covered) if unbounded else _NotTooSoon(manifest, hasher)
+
+    def add(self, rows: Rows) -> list[str]:
+        """Add records that were committed together; return what is wrong with them."""
+        return self._rule.add(rows)
+
+    def adopt(self, segment: Segment, identities: Identities) -> list[str]:
+        """Add the ids of an adopted file; return what is wrong with them."""
+        return self._rule.adopt(segment, identities)
+
+    @property
+    def tail(self) -> WindowState | None:
+        """The ids that no run covers, of a log without bounds."""
+        return self._rule.table.dump() if isinstance(self._rule, _NeverAgain) else None
+
+
+class _NeverAgain:
+    """The rule of a log that remembers without bounds: no id that is in the log comes again.
+
+    It was in force from ``window_since`` on. An id that is there before may be there several times: the window of those
+    days had forgotten it. What a run covers is compared by ``MemoryCheck``, without being in memory.
+    """
+
+    def __init__(self, manifest: Manifest, hasher: Hasher, covered: Callable[[int], bool]) -> None:
+        self._hasher = hasher
+        self._since = manifest.window_since
+        self._covered = covered
+        self.table = Table()
+
+    def add(self, rows: Rows) -> list[str]:
+        if not _has_identities(rows) or self._covered(rows.first_position):
+            return []
+        assert isinstance(rows.uptime_us, int)
+        who = record_identities.named(self._hasher, [rows])
+        return self._judge(who.keys, who.rows + rows.first_position)
+
+    def adopt(self, segment: Segment, identities: Identities) -> list[str]:
+        if self._covered(segment.first_position):
+            return []
+        order = np.argsort(identities.rows)
+        return self._judge(identities.keys[order], segment.first_position + identities.rows[order].astype(np.int64))
+
+    def _judge(self, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> list[str]:
+        before = self.table.find(keys)
+        earlier = np.full(len(keys), -1, np.int64)
+        earlier[before >= 0] = self.table.positions(before[before >= 0])
+        within = _previous(keys)
+        earlier[within >= 0] = positions[within[within >= 0]]
+        zeros = np.zeros(len(keys), np.int64)
+        starts = np.ones(len(keys), np.bool_)
+        self.table.fold(WindowState(keys, positions, zeros.view(np.uint64), zeros, zeros, starts))
+        return [
+            f"the id at position {positions[row]} is also at {earlier[row]}, where the log still remembers it"
+            for row in np.flatnonzero((earlier >= 0) & (positions >= self._since))[:3]
+        ]
+
+
+class _NotTooSoon:
+    """The rule of a bounded window: no id comes again while the window knows it, by the writer's own clock.
 
     The window here keeps, instead of positions, how many ids were stored before: an id may be stored again once as
     many ids as the window has keys came after it (after its batch began), or its time is over. Adopted ids are not
@@ -46,8 +111,8 @@ class Repeats:
     def __init__(self, manifest: Manifest, hasher: Hasher) -> None:
         kept = manifest.writer_window
         self._judged = kept is not None and not kept.refresh_on_hit
-        self._max_keys = kept.max_keys if kept is not None else 1
-        self._duration_us = int(kept.duration_s * 1e6) if kept is not None else 1
+        self._max_keys = kept.keys_max if kept is not None else 1
+        self._duration_us = kept.duration_us if kept is not None else 1
         self._hasher = hasher
         self._since = manifest.window_since
         self._window = Window(self._duration_us, self._max_keys)
@@ -55,7 +120,6 @@ class Repeats:
         self._count = 0
 
     def add(self, rows: Rows) -> list[str]:
-        """Add records that were committed together; return what is wrong with them."""
         if not self._judged or not _has_identities(rows) or rows.first_position < self._since:
             return []
         assert isinstance(rows.uptime_us, int)
@@ -80,7 +144,6 @@ class Repeats:
         return wrong
 
     def adopt(self, segment: Segment, identities: Identities) -> list[str]:
-        """Add the ids of an adopted file; return what is wrong with them."""
         if not self._judged or segment.first_position < self._since:
             return []
         keys = identities.keys
@@ -132,7 +195,7 @@ class SnapshotCheck:
         self._taken = taken
         self._hasher = hasher
         self._refreshed = manifest.settings.window.refresh_on_hit
-        self._window = Window(taken.duration_us, taken.max_keys)
+        self._window = Table() if taken.tail_from >= 0 else Window(taken.duration_us, taken.max_keys)
         self._matched = np.zeros(len(taken.positions), np.bool_)
         self._order = np.argsort(taken.positions)
         self._sorted = taken.positions[self._order]
@@ -146,7 +209,11 @@ class SnapshotCheck:
         positions = who.rows + rows.first_position
         if not len(positions):
             return
-        fold(self._window, iter([rows]), self._hasher)
+        if isinstance(self._window, Table):
+            for remembered in remembered_of(self._hasher, [rows.cut(self._taken.tail_from - rows.first_position)]):
+                self._window.fold(remembered.state())
+        else:
+            fold(self._window, iter([rows]), self._hasher)
         if not len(self._sorted):
             return
         places = np.searchsorted(self._sorted, positions)

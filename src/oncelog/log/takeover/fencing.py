@@ -101,8 +101,9 @@ def adopt(
         check_epoch(manifest, epoch)
         if manifest.open_segment != number:
             return manifest
-        files = (*adoption.staged, *adoption.conflicts)
-        late = next((file.key for file in files if created_us(file.key) < manifest.staging_floor_us), None)
+        keys = [file.key for file in (*adoption.staged, *adoption.conflicts)]
+        keys += [adoption.run.key] if adoption.run is not None else []
+        late = next((key for key in keys if created_us(key) < manifest.staging_floor_us), None)
         if late is not None:
             message = f"{late} was staged too long ago and may be gone: stage its records again"
             raise NotFound(message)

@@ -12,14 +12,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog import limits
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
+from oncelog.dedup.table import Table
 from oncelog.dedup.window import Window, WindowState
-from oncelog.errors import CorruptionError, NotFound
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import PRODUCERS, Manifest, Segment
+from oncelog.format.runs.run import Run
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.ingest.staging import read_identities
+from oncelog.log.memory import coverage
+from oncelog.log.memory.coverage import Stretch
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.run_set import RunSet, readable
 from oncelog.log.stored import bases, record_identities, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.files import Files, rows_of
@@ -34,11 +41,20 @@ FOLD_ROWS = 8192
 class Recovered(NamedTuple):
     """What the log remembers as the log says it, the position up to which a snapshot gave it, and the log's up-time."""
 
-    window: Window
+    window: Window | None
     adopted: Adopted
     watermark: int
     uptime_us: int
     producers: Producers
+    runs: RunSet
+    unreadable: tuple[Run, ...] = ()
+
+
+class Held(NamedTuple):
+    """What a writer before this one, in the same process, has open: it is not read again."""
+
+    adopted: Adopted | None = None
+    runs: RunSet | None = None
 
 
 def recover(
@@ -48,13 +64,13 @@ def recover(
     settings: LogSettings,
     hasher: Hasher,
     *,
-    held: Adopted | None = None,
+    objects: RunObjects,
+    held: Held = Held(),  # noqa: B008  (it never changes)
 ) -> Recovered:
-    """Return the window of a log of which nothing is in flight: all that the manifest calls closed is folded in.
-
-    ``held`` are the adopted identities that an earlier writer held: what is among them is not read again.
-    """
+    """Return what a log remembers of which nothing is in flight: all that the manifest calls closed is folded in."""
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+    if settings.window.unbounded:
+        return _recover_all(manifests, manifest, hasher, taken, objects, held)
     producers = bases.begin_producers(home, manifest, taken)
     if taken is not None and not covers(taken, settings):
         taken = None
@@ -74,10 +90,73 @@ def recover(
         if segment.identities is None:  # what was adopted carries no sequences
             fold(window, parts, hasher)
     window.evict(uptime_us)
-    duration_us = int(settings.window.duration_s * 1e6)
+    duration_us = settings.window.duration_us
     recent = adopted_within(manifests, manifest, duration_us, uptime_us)
-    adopted = Adopted.holding(duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held)
-    return Recovered(window, adopted, start, uptime_us, producers)
+    adopted = Adopted.holding(
+        duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held.adopted
+    )
+    return Recovered(window, adopted, start, uptime_us, producers, RunSet.open(objects, ()))
+
+
+def _recover_all(  # noqa: PLR0917
+    manifests: Manifests,
+    manifest: Manifest,
+    hasher: Hasher,
+    taken: Snapshot | None,
+    objects: RunObjects,
+    held: Held,
+) -> Recovered:
+    """Return what a log remembers without bounds: its runs, and in the table every id that no readable run has."""
+    runs, bad = readable(objects, manifest.memory, held.runs)
+    tail = coverage.stretches(manifests, manifest, runs.runs)
+    _check_small_enough(manifest, tail, bad)
+    table, start = Table(), manifest.first_position
+    if taken is not None and not bad and _is_of_tail(taken, tail):
+        table.fold(_from_position(taken, tail[0].first_position if tail else manifest.next_position))
+        start = max(start, taken.watermark)
+    files = Files(objects.home)
+    for stretch in tail:
+        begin = max(start, stretch.first_position)
+        for segment in (closed for closed in stretch.segments if closed.next_position > begin):
+            for remembered in remembered_of(hasher, rows_of(objects.home, files, segment, begin)):
+                table.fold(remembered.state())
+    uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
+    producers = bases.recover_producers(objects.home, manifests, manifest, taken)
+    return Recovered(table, Adopted(0), start, uptime_us, producers, runs, tuple(run for run, _ in bad))
+
+
+def _check_small_enough(manifest: Manifest, tail: Sequence[Stretch], bad: Sequence[tuple[Run, OncelogError]]) -> None:
+    """Raise if more is to be read than a writer should read before its first write."""
+    records = sum(stretch.records for stretch in tail)
+    if records <= limits.MEMORY_FOLD_RECORDS_MAX:
+        return
+    what = f"{records} records of log {manifest.name!r} are in no run that can be read"
+    todo = "`oncelog rebuild` makes the runs, beside or before a writer"
+    if bad:
+        message = f"{what} ({bad[0][1]}): {todo}"
+        raise CorruptionError(message) from bad[0][1]
+    message = f"{what}, because their ids were not remembered without bounds before: {todo}"
+    raise Unavailable(message)
+
+
+def _is_of_tail(taken: Snapshot, tail: Sequence[Stretch]) -> bool:
+    """Tell whether a snapshot has all ids of these segments, as far as it goes."""
+    held = {number for number, _ in taken.segments}
+    segments = [segment for stretch in tail for segment in stretch.segments if segment.first_position < taken.watermark]
+    return taken.tail_from >= 0 and all(segment.number in held for segment in segments)
+
+
+def _from_position(taken: Snapshot, start: int) -> WindowState:
+    """Return what a snapshot of a table has from a position on."""
+    kept = taken.positions >= start
+    return WindowState(
+        keys=taken.identities[kept],
+        positions=taken.positions[kept],
+        fingerprints=taken.fingerprints[kept],
+        ticks=taken.ticks[kept],
+        times=taken.times[kept],
+        starts=taken.starts[kept],
+    )
 
 
 def adopted_within(manifests: Manifests, manifest: Manifest, duration_us: int, uptime_us: int) -> list[Segment]:
@@ -101,13 +180,13 @@ def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -
 
 def covers(taken: Snapshot, settings: LogSettings) -> bool:
     """Tell whether a snapshot was taken of a window that was at least as large as it is to be now."""
-    return taken.max_keys >= settings.window.max_keys and taken.duration_us >= int(settings.window.duration_s * 1e6)
+    return taken.max_keys >= settings.window.keys_max and taken.duration_us >= settings.window.duration_us
 
 
 def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
     kept = settings.window
     if taken is None:
-        return Window(int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+        return Window(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
     state = WindowState(
         keys=taken.identities,
         positions=taken.positions,
@@ -116,7 +195,7 @@ def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
         times=taken.times,
         starts=taken.starts,
     )
-    return Window.load(state, int(kept.duration_s * 1e6), kept.max_keys, refresh_on_hit=kept.refresh_on_hit)
+    return Window.load(state, kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
 
 
 def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int) -> Sequence[Segment]:
@@ -129,8 +208,8 @@ def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int)
     window = manifest.settings.window
     ids = 0
     for segment in manifests.closed_back(manifest):
-        expired = segment.last_uptime_us + window.duration_s * 1e6 <= uptime_us
-        if segment.next_position <= max(start, manifest.first_position) or expired or ids > 2 * window.max_keys:
+        expired = segment.last_uptime_us + window.duration_us <= uptime_us
+        if segment.next_position <= max(start, manifest.first_position) or expired or ids > 2 * window.keys_max:
             break
         found.append(segment)
         ids += segment.ids
@@ -164,6 +243,10 @@ class Remembered(NamedTuple):
             self.ticks[part],
             self.times[part],
         )
+
+    def state(self) -> WindowState:
+        """Return them as a table takes them."""
+        return WindowState(self.keys, self.positions, self.fingerprints, self.ticks, self.times, self.starts)
 
     def commits(self) -> Iterator[Remembered]:
         """Yield what was committed together: those of one up-time."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from oncelog.clock import Clock
+from oncelog.dedup.table import Table
 from oncelog.errors import OncelogError
 from oncelog.format.snapshot import Snapshot
 from oncelog.limits import MIB
@@ -22,6 +23,7 @@ from oncelog.log.stored.bases import Remembering
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.background import Housekeeper
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper, Tail
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 
@@ -50,6 +52,7 @@ class Keeper:
         sequences: Sequences,
         watermark: int,
         follow_policy: Callable[[], None],
+        memory: MemoryKeeper,
     ) -> None:
         self._home = home
         self._manifests = manifests
@@ -67,24 +70,35 @@ class Keeper:
         self._snapshot_uptime_us = uptime.now_us()
         self._snapshotting = False
         self._segment = run.segment
+        self._memory = memory
+        memory.ask = committer.hurry = self._ask_memory
+        memory.begin()
+        self._tail_position = watermark
+        self._ages = seen.window is not None and not isinstance(seen.window, Table)
 
     def look_after(self, group: Group) -> None:
         """Have done what is due now that a group is durable. The committer's lock is held."""
         gap = group.next_position - self._snapshot_position
         age_us = group.uptime_us - self._snapshot_uptime_us
         due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
-        if due and not self._snapshotting and (self._seen.window is not None or self._sequences.in_use):
+        if due and not self._snapshotting and (self._ages or self._sequences.in_use):
             self._snapshotting = True
             self._housekeeper.ask("snapshot", self._snapshot_when_due)
         if group.segment != self._segment:
             self._segment = group.segment
+            self._memory.note_load()
+            if not self._ages:
+                self._ask_memory()
             self._housekeeper.ask("tidy", self._tidy)
 
-    def snapshot(self) -> None:
-        """Store a dedup snapshot of what is durable now."""
+    def _ask_memory(self) -> None:
+        self._housekeeper.ask("memory", self._memory.work)
+
+    def snapshot(self, *, with_tail: bool = True) -> None:
+        """Store a dedup snapshot of what is durable now; of a log without bounds the producers alone, if asked to."""
         with self._committer.changed:
             self._committer.check()
-            taken = self._take()
+            taken = self._take(self._memory.tail() if with_tail else None)
         if taken is None:
             return
         try:
@@ -94,23 +108,34 @@ class Keeper:
             raise
         self._counters.snapshots += 1
 
-    def _take(self) -> Snapshot | None:
-        """Return the window and the position it belongs to, taken together. The committer's lock is held."""
-        if self._seen.window is None and not self._sequences.in_use:
-            return None
+    def _take(self, tail: Tail | None) -> Snapshot | None:
+        """Return the window and the position it belongs to, taken together. The committer's lock is held.
+
+        Of a log without bounds that is the ``tail``, what no run has; ``None``: the producers alone.
+        """
+        window = self._seen.window
         position = self._committer.stored_position
+        if isinstance(window, Table):
+            if tail is None:
+                window = None
+            else:
+                self._tail_position = position
+        if window is None and not self._sequences.in_use:
+            return None
         self._snapshot_position, self._snapshot_uptime_us = position, self._uptime.now_us()
         segment, entry = self._run.place_of(position - 1) if position else (None, None)
+        last = [] if segment is None or entry is None else [(segment, entry)]
         return decisions.snapshot_of(
-            self._seen.window,
+            window,
             settings=self._settings,
             log_id=self._run.known.manifest.log_id,
             now_us=self._clock.now_us(),
             uptime_us=self._uptime.now_us(),
             watermark=position,
-            pending_until=self._committer.next_position if self._window_pending() else 0,
-            segments=[] if segment is None or entry is None else [(segment, entry)],
+            pending_until=self._committer.next_position if self._ages and self._window_pending() else 0,
+            segments=[*(tail.segments if tail is not None else ()), *last],
             producers=self._sequences.marks(),
+            tail_from=-1 if tail is None else tail.first_position,
         )
 
     def _window_pending(self) -> bool:
@@ -120,7 +145,7 @@ class Keeper:
         try:
             if self._sequences.in_use:
                 self._follow_policy()
-            self.snapshot()
+            self.snapshot(with_tail=False)
         finally:
             self._snapshotting = False
 
@@ -143,7 +168,7 @@ class Keeper:
             _, before = self._manifests.look(
                 known, lambda manifest: retention.wanted(self._manifests, manifest, self._clock.now_us())
             )
-            retention.truncate(
+            done = retention.truncate(
                 self._home,
                 self._manifests,
                 self._clock,
@@ -151,6 +176,12 @@ class Keeper:
                 window_from=self.window_from(),
                 remembering=self._remembering(),
             )
+            self.begin_at(done.first_position)
+
+    def begin_at(self, first_position: int) -> None:
+        """Note that the log was truncated: where ids are remembered without bounds, theirs are forgotten."""
+        if not self._ages:
+            self._memory.begin_at(first_position)
 
     def _remembering(self) -> Remembering:
         with self._committer.changed:
@@ -161,17 +192,38 @@ class Keeper:
         """Return the first position that the dedup window needs; ``None`` when there is no window."""
         if self._seen.window is None:
             return None
+        if isinstance(self._seen.window, Table):
+            return self._floor(self._seen.window)
         with self._committer.changed:
             oldest = int(self._seen.window.dump().positions.min(initial=self._committer.stored_position))
             adopted = self._seen.adopted.first_position
             return oldest if adopted is None else min(oldest, adopted)
 
+    def _floor(self, table: Table) -> int:
+        """Return the first position that truncation must leave in a log without bounds."""
+        newest = self._manifests.newest(self._run.known) or self._run.known
+        uptime_us = self._uptime.now_us()
+        _, first = self._manifests.look(newest, lambda manifest: retention.floor(self._manifests, manifest, uptime_us))
+        with self._committer.changed:
+            if self._memory.covers_from(first):
+                return first  # the table does not have all ids from there on
+            end = self._committer.stored_position
+            kept = table.between(first, end)
+        return retention.oldest_within(kept.positions, kept.ticks, uptime_us, first, end)
+
     def leave(self) -> None:
         """Finish what was begun, and store a last snapshot if that saves the next writer time."""
         self._housekeeper.stop()
-        if self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE:
+        if self._saves_time():
             with contextlib.suppress(OncelogError):
                 self.snapshot()
+
+    def _saves_time(self) -> bool:
+        """Tell whether the next writer opens sooner with a snapshot, by more than it takes to store one."""
+        if self._ages or self._seen.window is None:
+            return self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE
+        gap_min = max(SNAPSHOT_RECORDS_AT_CLOSE, self._seen.window.count // 2)
+        return self._committer.stored_position - self._tail_position >= gap_min
 
     def stop(self) -> None:
         """Begin nothing more, and return when what was begun is done."""

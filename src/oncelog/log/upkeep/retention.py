@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
+from oncelog.log.memory import coverage
 from oncelog.log.read import leases
 from oncelog.log.stored import bases, snapshots
 from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.log.takeover.recovery import adopted_within, covers, needed
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.sealing import created_us
+from oncelog.settings import DURATION_S, MAX_KEYS
 from oncelog.storage.base import LogHome
 
 
@@ -120,6 +124,8 @@ def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes
     forgotten = manifest.forgotten
     if base != manifest.base:  # it is without those who were forgotten before it, and so are all snapshots behind it
         forgotten = tuple((name, position) for name, position in forgotten if position >= target)
+    memory, forgotten_runs = coverage.truncated(manifest, target)
+    doomed += forgotten_runs
     pages = tuple(page for page in manifest.pages if page.next_position > target)
     doomed += [page.key for page in manifest.pages if page.next_position <= target]
     return msgspec.structs.replace(
@@ -129,6 +135,7 @@ def _without(manifests: Manifests, manifest: Manifest, target: int, token: bytes
         forgotten=forgotten,
         truncating=0,
         truncator=b"",
+        memory=memory,
         pages=pages,
         segments=tuple(segment for segment in manifest.segments if segment.next_position > target),
         doomed=(*manifest.doomed, *dict.fromkeys(doomed)),
@@ -153,9 +160,41 @@ def window_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int 
     """
     if manifest.settings.idempotence == "off":
         return None
-    duration_us = int(manifest.settings.window.duration_s * 1e6)
+    if manifest.settings.window.unbounded:
+        first = floor(manifests, manifest, manifest.uptime_us)
+        taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
+        in_runs = any(run.next_position > first for run in manifest.memory)
+        if in_runs or taken is None or not 0 <= taken.tail_from <= first or taken.watermark < manifest.next_position:
+            return first
+        return oldest_within(taken.positions, taken.ticks, manifest.uptime_us, first, manifest.next_position)
+    duration_us = manifest.settings.window.duration_us
     adopted = adopted_within(manifests, manifest, duration_us, manifest.uptime_us)
     return min([_kept_from(home, manifests, manifest), *(segment.first_position for segment in adopted)])
+
+
+def floor(manifests: Manifests, manifest: Manifest, uptime_us: int) -> int:
+    """Return the first position that truncation must leave where ids are remembered as long as their records live.
+
+    Truncation takes such ids with their records. It never takes one sooner than a window of ``DURATION_S`` and
+    ``MAX_KEYS`` would forget it: a queue that trims what was consumed, say, still knows what it has just sent.
+    """
+    before, ids = manifest.next_position, 0
+    for segment in manifests.closed_back(manifest):
+        gone = segment.next_position <= manifest.first_position
+        if gone or segment.last_uptime_us + DURATION_S * 1e6 <= uptime_us or ids >= MAX_KEYS:
+            break
+        left = MAX_KEYS - ids
+        ids += segment.ids
+        before = segment.first_position
+        if segment.ids == segment.entries > left:
+            before = segment.next_position - left
+    return max(before, manifest.first_position)
+
+
+def oldest_within(positions: NDArray[np.int64], ticks: NDArray[np.int64], uptime_us: int, first: int, end: int) -> int:
+    """Return the position of the first id, from the floor on, that is not older than the floor allows; else the end."""
+    needed = positions[(positions >= first) & (ticks + int(DURATION_S * 1e6) > uptime_us)]
+    return int(needed.min(initial=end))
 
 
 def _kept_from(home: LogHome, manifests: Manifests, manifest: Manifest) -> int:

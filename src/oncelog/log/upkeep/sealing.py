@@ -241,7 +241,7 @@ def used(manifests: Manifests, manifest: Manifest) -> set[str]:
     for segment in itertools.chain(closed, manifests.conflicts(manifest)):
         keys |= {segment.file.key} if segment.file is not None else set()
         keys |= {segment.identities} if segment.identities is not None else set()
-    return keys
+    return keys.union(*(run.keys() for run in manifest.memory))
 
 
 def delete_quietly(home: LogHome, key: str) -> None:

@@ -33,10 +33,10 @@ def _identity(given: Spec) -> str:
 
 def _log(given: Spec) -> str:
     window = check.wanted_settings(given).window
-    return (
-        f"{given.log.name} at {given.log.url}: each record once; an id is remembered for {window.duration_s:,.0f} s of "
-        "the log's up-time"
-    )
+    how_long = "as long as its record is in the log"
+    if window.duration_s is not None:
+        how_long = f"for {window.duration_s:,.0f} s of the log's up-time, and {window.max_keys:,} ids at most"
+    return f"{given.log.name} at {given.log.url}: each record once; an id is remembered {how_long}"
 
 
 def _conflicts(given: Spec) -> str:

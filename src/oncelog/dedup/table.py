@@ -1,0 +1,112 @@
+"""The table: the ids of a log that are not in a run yet, oldest first, without bounds.
+
+It is a window that never evicts by itself. All its keys stand in the order of their positions, so what a run has come
+to hold is dropped from its old end in one step. Of an id that was stored several times the newest position counts; the
+others stay in the ring, as ghosts, because a run is made of all that the log holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oncelog.dedup.repeats import distinct, first_occurrence
+from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
+from oncelog.dedup.window import Window, WindowState
+
+_FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
+
+
+class Table(Window):
+    """A window without bounds. Not safe for threads: one owner."""
+
+    def __init__(self) -> None:
+        """Make an empty table."""
+        super().__init__(_FOREVER_US, _ALL_KEYS)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether an id is in it more than once."""
+        return self._ghosts > 0
+
+    def fold(self, given: WindowState) -> None:
+        """Add stored keys, in the order of their positions, behind all that is there. Nothing is pending.
+
+        A key that is there already, or comes again, is from now on the one with the newest position.
+        """
+        assert self._pending == 0
+        count = len(given.keys)
+        if count == 0:
+            return
+        self._reserve(count)
+        live = _last_of_each(given.keys)
+        before = self.find(given.keys)
+        self._write(given, live)
+        handles = np.arange(self._head, self._head + count)
+        again = live & (before >= 0)
+        self._supersede(given.keys[again], before[again], handles[again])
+        fresh = live & (before < 0)
+        self._slots.insert(given.keys[fresh], handles[fresh], self._tail)
+        self._ghosts += count - int(np.count_nonzero(live))
+        self._head += count
+        self._settled = self._head
+        if self._slots.spill:
+            self._relieve()
+
+    def _write(self, given: WindowState, live: NDArray[np.bool_]) -> None:
+        ring, low = self._ring, self._head
+        marks = given.positions << FLAG_BITS | np.where(given.starts, START, 0) | np.where(live, 0, GHOST)
+        ring.write(ring.keys, low, given.keys)
+        ring.write(ring.fingerprints, low, given.fingerprints)
+        for numbers, values in ((ring.marks, marks), (ring.ticks, given.ticks), (ring.times, given.times)):
+            numbers.admit(int(values.min()), int(values.max()), self._places)
+            ring.write(numbers.stored, low, numbers.pack(values))
+
+    def _supersede(self, keys: Keys, before: Handles, handles: Handles) -> None:
+        """Let keys that are there stand for their newer records."""
+        if len(keys):
+            self._slots.repoint(keys, handles, self._tail)
+            places = (before - self._ring.origin) % self._ring.capacity
+            self._ring.marks.stored[places] |= GHOST
+            self._ghosts += len(keys)
+
+    def drop_before(self, position: int) -> int:
+        """Forget the committed keys below a position, and return how many: a run has them."""
+        return self._move_tail(self._first_committed_from(position))
+
+    def _first_committed_from(self, position: int) -> int:
+        """Return the first handle whose position is not below this one, at most the first pending one."""
+        ring, low, high = self._ring, self._tail, self._settled
+        while low < high:
+            middle = (low + high) // 2
+            if (ring.marks.view[ring.place(middle)] + ring.marks.base) >> FLAG_BITS < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def between(self, first_position: int, next_position: int) -> WindowState:
+        """Return the committed keys from one position to before another, repeats among them, as arrays of their own."""
+        low, high = self._first_committed_from(first_position), self._first_committed_from(next_position)
+        return self._state(np.arange(low, high))
+
+    def _state(self, handles: Handles) -> WindowState:
+        flags = self._ring.flags_at(handles)
+        assert not (flags & PENDING).any()
+        return WindowState(
+            keys=self._ring.keys_at(handles),
+            positions=self.positions(handles),
+            fingerprints=self.fingerprints(handles),
+            ticks=self._ring.ticks.at(handles - self._ring.origin),
+            times=self.times(handles),
+            starts=(flags & START) != 0,
+        )
+
+
+def _last_of_each(keys: Keys) -> NDArray[np.bool_]:
+    """Tell which rows are the last with their key."""
+    if distinct(keys):
+        return np.ones(len(keys), np.bool_)
+    last = len(keys) - 1 - first_occurrence(keys[::-1])[::-1]
+    found: NDArray[np.bool_] = last == np.arange(len(keys))
+    return found

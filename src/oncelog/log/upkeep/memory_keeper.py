@@ -1,0 +1,283 @@
+"""Keeping the memory of a log without bounds: ids of closed segments become runs, small runs become larger ones.
+
+All of it is off the append path, and may be killed at any moment. A run is stored, then the manifest names it, then the
+writer's look-ups see it, and only then the table forgets what it holds. Killed before the manifest: objects that
+nothing refers to, which are swept by age. Killed after: the next writer opens with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from oncelog import limits
+from oncelog.clock import Clock
+from oncelog.dedup.runs.entries import Entries
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import WindowState
+from oncelog.errors import OncelogError, WriterFenced
+from oncelog.format.runs.run import Run
+from oncelog.format.runs.times import Commits
+from oncelog.log.append.committer import Committer
+from oncelog.log.append.decisions import Seen
+from oncelog.log.append.open_segment import Run as OpenSegment
+from oncelog.log.memory import coverage
+from oncelog.log.memory.building import delete_run, store_run
+from oncelog.log.memory.coverage import Stretch
+from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.memory.recall import Recall
+from oncelog.log.memory.run_set import RunSet
+from oncelog.log.stored.manifests import Change, Known, Manifests
+from oncelog.log.upkeep import sealing
+from oncelog.storage.base import LogHome
+
+
+class Tail(NamedTuple):
+    """The closed segments whose ids are in the table, each with its last entry, and their first position."""
+
+    first_position: int
+    segments: list[tuple[int, int]]
+
+
+class MemoryKeeper:
+    """Builds and merges the runs of one writer's log. ``work`` is called by one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        home: LogHome,
+        manifests: Manifests,
+        run: OpenSegment,
+        committer: Committer,
+        seen: Seen,
+        recall: Recall,
+        objects: RunObjects,
+        clock: Clock,
+        unreadable: Sequence[Run] = (),
+    ) -> None:
+        self._home = home
+        self._manifests = manifests
+        self._run = run
+        self._committer = committer
+        self._table = seen.window if isinstance(seen.window, Table) else None
+        self._recall = recall
+        self._objects = objects
+        self._clock = clock
+        self._unreadable = frozenset(unreadable)  # named by the manifest, and their ids are in the table
+        self.ask: Callable[[], None] = lambda: None
+        """Has ``work`` called soon, by a thread that does such things."""
+        recall.renew = self.renew
+
+    def begin(self) -> None:
+        """Have done what the writer before left undone."""
+        if self._table is not None and (self._worthwhile(self._table) or _to_merge(self._readable(self._run.known))):
+            self.ask()
+
+    def _worthwhile(self, table: Table) -> bool:
+        _, found = self._stretches(self._run.known)
+        return bool(found) and (len(found) > 1 or is_worth_a_run(table.count, found[0].records))
+
+    def work(self) -> None:
+        """Build a run of what is closed, if that is enough for one; merge what is worth it; delete what was merged."""
+        if self._table is None:
+            return
+        self.renew(self._recall.view.runs)
+        while not self._committer.is_leaving and self._build(self._table):
+            continue
+        while not self._committer.is_leaving and self._merge():
+            continue
+        sealing.collect(self._home, self._manifests)
+
+    def note_load(self) -> None:
+        """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
+        if self._table is not None:
+            crowded = self._table.count >= limits.MEMORY_TABLE_IDS_MAX
+            self._committer.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
+            self._committer.tell()
+
+    def begin_at(self, first_position: int) -> None:
+        """Forget the ids of records that were truncated away."""
+        with self._committer.changed:
+            self._recall.begin_at(first_position)
+            if self._table is not None:
+                self._table.drop_before(first_position)
+                self.note_load()
+
+    def covers_from(self, position: int) -> bool:
+        """Tell whether a run covers anything from a position on. The committer's lock is held."""
+        return self._recall.view.runs.next_position > position
+
+    def tail(self) -> Tail | None:
+        """Return which segments the table remembers, for a snapshot; ``None`` where a snapshot would not do.
+
+        The committer's lock is held. A table with repeats is not stored: a snapshot has no place for them.
+        """
+        if self._table is None or self._table.has_repeats:
+            return None
+        manifest = self._run.known.manifest
+        found = coverage.stretches(self._manifests, manifest, self._recall.view.runs.runs)
+        first = found[0].first_position if found else manifest.next_position
+        return Tail(first, [(each.number, each.entries - 1) for stretch in found for each in stretch.segments])
+
+    # The newest runs.
+
+    def renew(self, before: RunSet) -> None:
+        """Show the runs that the newest manifest names, if look-ups still go by those that were there before.
+
+        Whatever it names holds all that was in the runs before it, but for what was truncated: runs are replaced by
+        others that cover the same segments.
+        """
+        known = self._newest()
+        runs = RunSet.open(self._objects, self._readable(known), before)
+        with self._committer.changed:
+            if self._recall.view.runs is before and runs.runs != before.runs:
+                self._recall.show(runs, built=False)
+            self._recall.begin_at(known.manifest.first_position)
+
+    def _readable(self, known: Known) -> list[Run]:
+        return [run for run in known.manifest.memory if run not in self._unreadable]
+
+    def _stretches(self, known: Known) -> tuple[Known, list[Stretch]]:
+        """Return what no run covers of the closed segments, oldest first."""
+        runs = self._recall.view.runs.runs
+        return self._manifests.look(known, lambda manifest: coverage.stretches(self._manifests, manifest, runs))
+
+    def _newest(self) -> Known:
+        """Return the newest manifest; ``WriterFenced`` if it is another writer's, whose ids are not in the table."""
+        known = self._manifests.newest(self._run.known) or self._run.known
+        if known.manifest.epoch != self._run.epoch:
+            message = f"log {known.manifest.name!r} was taken by another writer"
+            raise WriterFenced(message)
+        return known
+
+    # Building.
+
+    def _build(self, table: Table) -> bool:
+        """Make a run of the oldest closed segments that none covers, if they are worth one; tell whether it was."""
+        known, found = self._stretches(self._newest())
+        stretch = next(iter(found), None)
+        if stretch is None:
+            return False
+        with self._committer.changed:
+            ids = table.between(stretch.first_position, stretch.next_position)
+        followed = len(found) > 1  # a run lies behind it: the gap never grows
+        if not followed and not is_worth_a_run(len(ids.positions), stretch.records):
+            return False
+        unreadable = [old for old in known.manifest.memory if old in self._unreadable and stretch.holds(old)]
+        run = self.store(ids, stretch.first_position, stretch.next_position, known)
+        return self._publish(run, coverage.built(self._manifests, run, stretch, unreadable), built=True)
+
+    def store(self, ids: WindowState, first_position: int, next_position: int, known: Known) -> Run:
+        """Store ids, in the order of their positions, as a run that nothing refers to yet."""
+        entries, commits = entries_of(ids, first_position), commits_of(ids, first_position)
+        return self.store_entries(entries, commits, first_position, next_position, known)
+
+    def store_entries(
+        self, entries: Entries, commits: Commits, first_position: int, next_position: int, known: Known
+    ) -> Run:
+        """Store entries, in any order, as a run that nothing refers to yet."""
+        manifest = known.manifest
+        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        return store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
+
+    def _publish(self, run: Run, change: Change, *, built: bool) -> bool:
+        """Have the manifest name a run, then look-ups see it, then the table forget what it has.
+
+        Returns whether the manifest took it. If that is not known (``Unavailable``), its objects stay.
+        """
+        known = self._manifests.update(change, self._run.known)
+        if run not in known.manifest.memory:
+            delete_run(self._home, run)
+            return False
+        if known.manifest.epoch != self._run.epoch:
+            return False
+        self.show(known, built=built)
+        return True
+
+    def show(self, known: Known, *, built: bool) -> None:
+        """Let look-ups see the runs of a manifest of this writer, and the table forget what they have."""
+        runs = RunSet.open(self._objects, self._readable(known), self._recall.view.runs)
+        with self._committer.changed:
+            self._recall.show(runs, built=built)
+            if built and self._table is not None:
+                self._table.drop_before(_covered_until(runs.runs, self._recall.view.first_position))
+            self.note_load()
+
+    def show_adopted(self, known: Known) -> bool:
+        """Let look-ups see a run that came with an adoption; tell whether it could be opened. The lock is held."""
+        try:
+            runs = RunSet.open(self._objects, self._readable(known), self._recall.view.runs)
+        except OncelogError:
+            return False
+        self._recall.show(runs, built=True)
+        self.note_load()
+        self.ask()
+        return True
+
+    def ask_if_due(self) -> None:
+        """Have work done if there is enough of it. The committer's lock is held."""
+        if self._table is not None and self._table.count >= limits.MEMORY_RUN_IDS_MIN:
+            self.ask()
+
+    # Merging.
+
+    def _merge(self) -> bool:
+        """Merge runs that are worth it; tell whether there were any."""
+        known = self._newest()
+        inputs = _to_merge(self._readable(known))
+        if inputs is None:
+            return False
+        manifest = known.manifest
+        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position)
+        return self._publish(run, coverage.merged(run, inputs), built=False)
+
+
+def is_worth_a_run(ids: int, records: int) -> bool:
+    """Tell whether so much is worth a run."""
+    return ids >= limits.MEMORY_RUN_IDS_MIN or records >= limits.MEMORY_RUN_RECORDS_MIN
+
+
+def entries_of(ids: WindowState, first_position: int) -> Entries:
+    """Return ids, in the order of their positions and complete, as the entries of a run that begins at a position.
+
+    A record with an id is alone in its batch, or all others in the batch have one too. So the last of a batch is the
+    one before the next that begins one.
+    """
+    ends = np.ones(len(ids.starts), np.bool_)
+    ends[:-1] = ids.starts[1:]
+    return Entries.of(ids.keys, ids.fingerprints, ids.positions - first_position, ids.starts, ends)
+
+
+def commits_of(ids: WindowState, first_position: int) -> Commits:
+    """Return when ids were committed: one entry for each change of the time."""
+    if not len(ids.times):
+        return Commits.none()
+    changes = np.concatenate([[True], np.diff(ids.times) != 0])
+    return Commits(ids.positions[changes] - first_position, ids.times[changes])
+
+
+def _covered_until(runs: Sequence[Run], first_position: int) -> int:
+    """Return the position up to which runs cover everything, from the log's first on."""
+    position = first_position
+    for run in runs:
+        if run.first_position > position:
+            break
+        position = max(position, run.next_position)
+    return position
+
+
+def _to_merge(memory: Sequence[Run]) -> list[Run] | None:
+    """Return the neighbours to merge next, if any."""
+    groups = coverage.neighbours(memory)
+    for group in reversed(groups):
+        chosen = worth_merging(group)
+        if chosen is not None:
+            return group[chosen]
+    if len(memory) < limits.MEMORY_RUNS_MAX * 2 // 3:
+        return None  # with more, the smallest neighbours are merged although they are of different sizes
+    together = [group[at : at + FACTOR] for group in groups for at in range(len(group) - 1)]
+    return min(together, key=lambda runs: sum(run.ids for run in runs) / len(runs), default=None)
