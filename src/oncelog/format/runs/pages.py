@@ -20,6 +20,7 @@ the last of a part is full. The seed of the checksums follows from the part's he
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,7 @@ PAGE: np.dtype[Any] = np.dtype(
 assert PAGE.itemsize == PAGE_BYTES, "a page fills what it is said to"
 
 Pages = NDArray[Any]
+_HEADER = struct.Struct("<QIH")
 _CHECKSUM_BYTES = 8
 _TOP = np.uint64(32)
 
@@ -113,11 +115,8 @@ def seal(pages: Pages, first: int, seed: int) -> None:
 
 def is_whole(page: memoryview, number: int, count: int, seed: int) -> bool:
     """Tell whether the bytes of a page are those that were sealed as page ``number`` with so many entries."""
-    return (
-        int.from_bytes(page[:8], "little") == xxhash.xxh3_64_intdigest(page[_CHECKSUM_BYTES:], seed)
-        and int.from_bytes(page[8:12], "little") == number
-        and int.from_bytes(page[12:14], "little") == count
-    )
+    told = _HEADER.unpack_from(page)
+    return told == (xxhash.xxh3_64_intdigest(page[_CHECKSUM_BYTES:], seed), number, count)
 
 
 def damaged(what: str, number: int) -> CorruptionError:

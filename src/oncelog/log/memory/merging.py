@@ -100,7 +100,7 @@ class _Stream:
 
     def take(self, bound: int) -> Entries:
         """Return the next entries, up to but not including the first half ``bound`` (2**64: all), sorted."""
-        return Entries.joined([cursor.take(bound) for cursor in self._cursors]).sorted()
+        return Entries.joined([piece for cursor in self._cursors for piece in cursor.take(bound)]).sorted()
 
 
 class _Cursor:
@@ -115,17 +115,18 @@ class _Cursor:
         self._pieces = (entries for part in parts for _, entries in pieces_of(part))
         self._held = Entries.none()
 
-    def take(self, bound: int) -> Entries:
+    def take(self, bound: int) -> list[Entries]:
+        """Return the next entries, up to but not including the first half ``bound``, in pieces."""
         held = [self._held]
         while bound == _KEYS or not len(held[-1]) or int(held[-1].high[-1]) < bound:
             following = next(self._pieces, None)
             if following is None:
                 break
             held.append(self._moved(following))
-        joined = Entries.joined(held)
-        cut = len(joined) if bound == _KEYS else int(np.searchsorted(joined.high, np.uint64(bound)))
-        self._held = joined[cut:]
-        return joined[:cut]
+        last = held[-1]
+        cut = len(last) if bound == _KEYS else int(np.searchsorted(last.high, np.uint64(bound)))
+        self._held = last[cut:]
+        return [*held[:-1], last[:cut]]
 
     def _moved(self, entries: Entries) -> Entries:
         if self._shift < 0:
