@@ -18,7 +18,8 @@ from oncelog.settings import LogSettings, Window
 
 FORMAT = 1
 BODY_FORMAT = 2
-"""Since 2 a window may be unbounded, and ids are in runs: an older version would forget them, and store them twice."""
+"""Since 2 a window may be unbounded, and ids are in runs: an older version would forget them, and store them twice.
+The secret may be in an object of its own: an older version would hash with none."""
 
 VERSION_KIND, BODY_KIND, PAGE_KIND = b"OLMV", b"OLMB", b"OLMP"
 INLINE_SEGMENTS_MAX = 512
@@ -140,14 +141,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     the records before ``first_position`` come to: how far producers and streams had got. ``forgotten`` are producers of
     which what was stored before a position does not count.
     ``memory`` are the runs that remember ids, oldest first: ranges of closed segments that do not overlap. A closed
-    segment that none covers is remembered by the log's writer, in memory.
+    segment that none covers is remembered by the log's writer, in memory. ``secret`` is that of a log of format 1; later
+    ones have it in an object of its own, which readers need not see.
     """
 
     name: str
     log_id: Part
-    secret: bytes
     settings: LogSettings
     created_us: Micros
+    secret: bytes = b""
     epoch: Count = 0
     writer: bytes = b""
     writer_window: Window | None = None

@@ -37,7 +37,7 @@ from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.reader import Reader, Tail, check_columns
 from oncelog.log.read.scan import Scan, Start
-from oncelog.log.stored import bases, record_identities, snapshots
+from oncelog.log.stored import bases, secrets, snapshots
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.log.takeover import handover
@@ -326,7 +326,7 @@ class Log(Handle):
         payloads = (decisions.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
         with_ids = ["id"] if manifest.settings.idempotence == "content" else []
         schema = sealed.STAGED_SCHEMA if columns is None else sealed.staged_schema([*columns, *with_ids])
-        return staging.prepare(record_identities.hasher_of(manifest), payloads, schema)
+        return staging.prepare(secrets.hasher_of(self._home, manifest), payloads, schema)
 
     def store(self, prepared: staging.Prepared) -> Staged:
         """Write what was prepared."""
@@ -498,7 +498,7 @@ class Log(Handle):
         """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in
         which the log begins at ``first_position``.
         """
-        return Desk(self._home, record_identities.hasher_of(self._manifest()), self._clock, first_position)
+        return Desk(self._home, secrets.hasher_of(self._home, self._manifest()), self._clock, first_position)
 
     def audit(
         self,

@@ -8,7 +8,8 @@ from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.format.manifest import Manifest
 from oncelog.log.ingest.conflicts import ConflictManifests
 from oncelog.log.log import Lender, Log
-from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored import secrets
+from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.names import CONFLICTS
 from oncelog.settings import LogSettings
@@ -36,24 +37,24 @@ def open_log(
     if known is None and create:
         _refuse_while_removed(name, home)
         home.probe()
-        known = (
-            manifests.create(
-                Manifest(
-                    name=name,
-                    log_id=clock.token(16).hex(),
-                    secret=clock.token(32),
-                    settings=wanted or LogSettings(),
-                    created_us=clock.now_us(),
-                    labels=0,
-                )
-            )
-            or manifests.newest()
-        )
+        known = _create(name, home, manifests, clock, wanted or LogSettings())
     if known is None:
         message = f"there is no log {name!r}: create=True makes it"
         raise NotFound(message)
     _check_same(name, known.manifest, wanted)
     return Log(name, home, manifests, known, clock, policies=policies, lender=lender)
+
+
+def _create(name: str, home: LogHome, manifests: Manifests, clock: Clock, settings: LogSettings) -> Known | None:
+    """Make a log, its secret first; return its manifest, or that of who was sooner."""
+    log_id = clock.token(16).hex()
+    secrets.create(home, log_id, clock)
+    created = manifests.create(
+        Manifest(name=name, log_id=log_id, settings=settings, created_us=clock.now_us(), labels=0)
+    )
+    if created is None:
+        home.delete(secrets.key_of(log_id))
+    return created or manifests.newest()
 
 
 def _refuse_while_removed(name: str, home: LogHome) -> None:

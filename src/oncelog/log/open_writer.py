@@ -15,7 +15,7 @@ from oncelog.log.append.uptime import Uptime
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
-from oncelog.log.stored import bases, record_identities, snapshots
+from oncelog.log.stored import bases, secrets, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.takeover import fencing, recovery
@@ -58,7 +58,7 @@ def open_writer(
             claim=claim,
             watch=watch,
             seen=Seen(found.window, found.adopted),
-            hasher=record_identities.hasher_of(known.manifest),
+            hasher=secrets.hasher_of(home, known.manifest),
             uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive),
             settings=settings,
             clock=clock,
@@ -86,7 +86,7 @@ def _recovered(
         known, producers = manifests.look(known, lambda newest: recovered_producers(home, manifests, newest))
         nothing = RunSet.open(objects, ())
         return known, Recovered(None, Adopted(0), manifest.next_position, manifest.uptime_us, producers, nothing)
-    hasher = record_identities.hasher_of(manifest)
+    hasher = secrets.hasher_of(home, manifest)
     return manifests.look(
         known, lambda newest: recovery.recover(home, manifests, newest, settings, hasher, objects=objects, held=held)
     )

@@ -21,7 +21,7 @@ from oncelog.format import sealed
 from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.format.runs.run import Run
-from oncelog.log.stored import snapshots
+from oncelog.log.stored import secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows, each
@@ -68,6 +68,7 @@ class Copy:
             there.check_not_lost(copying=True)
             self._target.probe()
         self._look_for_made(there, before)
+        secrets.copy(self._source, self._target, known.manifest)
         _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))
         self._publish(there, wanted)
         files = {segment.file.key: segment.file for segment in (*wanted.segments, *wanted.conflicts) if segment.file}

@@ -18,7 +18,7 @@ from oncelog.log.ingest.staging import read_identities
 from oncelog.log.jobs.check_memory import MemoryCheck
 from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck
 from oncelog.log.memory.objects import RunObjects
-from oncelog.log.stored import bases, record_identities, snapshots
+from oncelog.log.stored import bases, record_identities, secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES, Files
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
@@ -77,7 +77,7 @@ class _Verifier:
         self._known = known
         self._progress = progress
         self._files = Files(home)
-        self._hasher = record_identities.hasher_of(known.manifest)
+        self._hasher = secrets.hasher_of(home, known.manifest)
         self._findings: list[Finding] = []
         self._records = self._bytes = self._segments = 0
         self._first = self._position = known.manifest.first_position

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log.stored import record_identities
+from oncelog.log.stored import secrets
 from oncelog.log.stored.files import Files, rows_of
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
@@ -39,7 +39,7 @@ class Desk:
     @classmethod
     def of(cls, home: LogHome, manifest: Manifest, clock: Clock) -> Desk:
         """Return the desk for a log as a manifest has it."""
-        return cls(home, record_identities.hasher_of(manifest), clock, manifest.first_position)
+        return cls(home, secrets.hasher_of(home, manifest), clock, manifest.first_position)
 
     def rows(self, unit: Unit, names: Sequence[str] | None = None) -> Iterator[Rows]:
         """Yield the records of a unit from the log's first on; ``names`` are the columns that are needed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -12,18 +11,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.identity import Hasher
 from oncelog.format import arrays, columns
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import Manifest
 from oncelog.log.stored.rows import Rows
-
-
-def hasher_of(manifest: Manifest) -> Hasher:
-    """Return the keyed hashes of a log: drawing their coefficients takes milliseconds, so the last are kept."""
-    return _hasher(manifest.secret, manifest.settings.id_scope == "stream")
-
-
-@lru_cache(maxsize=16)
-def _hasher(secret: bytes, by_stream: bool) -> Hasher:  # noqa: FBT001
-    return Hasher(secret, by_stream=by_stream)
 
 
 class Named:
