@@ -190,4 +190,5 @@ def _close_one(handle: Handle) -> None:
 
 def _say(text: str) -> None:
     if sys.stderr is not None:
-        sys.stderr.write(f"oncelog, at exit: {text}\n")
+        shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+        sys.stderr.write(f"oncelog, at exit: {shown}\n")

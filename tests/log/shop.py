@@ -17,7 +17,7 @@ from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
-from oncelog.log.stored import snapshots
+from oncelog.log.stored import secrets, snapshots
 from oncelog.log.stored.manifests import Known
 from oncelog.log.upkeep import sealing
 from oncelog.log.writer import Writer
@@ -178,7 +178,7 @@ def stage_many(log: Log, first: int, count: int) -> Staged:
 
 def hasher(log: Log) -> Hasher:
     """Return the log's keyed hashes."""
-    return Hasher(known(log).manifest.secret)
+    return secrets.hasher_of(log._home, known(log).manifest)
 
 
 def orphans(log: Log) -> set[str]:

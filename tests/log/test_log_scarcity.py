@@ -10,13 +10,13 @@ import pytest
 
 import oncelog
 from oncelog import LogSettings, Record, Window
-from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format import columns
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.adopter import FILES_AT_ONCE
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.log.stored import secrets
 from oncelog.storage.local.home import LocalHome
 
 
@@ -104,7 +104,7 @@ def test_a_tail_of_a_log_without_a_writer_waits_idly(tmp_path: Path, monkeypatch
 
 def stage(log: Log, *values: bytes) -> Staged:
     """Stage records without ids."""
-    hasher = Hasher(log._known.manifest.secret)
+    hasher = secrets.hasher_of(log._home, log._known.manifest)
     return staging.stage(log._home, hasher, log._clock, [columns.from_records([Record(value) for value in values])])
 
 

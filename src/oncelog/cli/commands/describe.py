@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.text import Text
 
-from oncelog.cli.terminal.output import note, plural, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.output import json_line, note, plural, print_facts, print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_bytes, show_count, show_duration
 from oncelog.settings import LogSettings, ProducerPolicy, Window
 
@@ -187,7 +187,7 @@ def refusals(*, as_json: bool) -> Callable[[Refused], None]:
 
     def tell(refused: Refused) -> None:
         if as_json:
-            sys.stderr.write(msgspec.json.encode(refused).decode() + "\n")
+            sys.stderr.write(json_line(refused))
         else:
             where = f"{refused.source}, {refused.place} {refused.number:,}"
             note(("refused:", "bold yellow"), f" {where}: {refused.reason}")

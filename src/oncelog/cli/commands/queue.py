@@ -24,7 +24,7 @@ from oncelog.cli.commands.queue_options import (
 )
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, Limit, Url, Yes, show_help
-from oncelog.cli.terminal.output import note, plural, print_json, print_table, say
+from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
 from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
 from oncelog.errors import NotFound
 
@@ -171,7 +171,7 @@ def _write_all(consumer: Consumer, found: list[Delivery], *, json: bool) -> None
 
 def _write(delivery: Delivery, *, json: bool) -> None:
     if not json:
-        sys.stdout.write(text_of(delivery.value) + "\n")
+        print_text(text_of(delivery.value))
         return
     print_json(
         {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import stat
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -93,7 +95,7 @@ def _loaded(function: str) -> Callable[..., Any]:
     if not colon or not module or not name:
         message = f"{function!r}: name what to run as MODULE:FUNCTION"
         raise InvalidArgument(message)
-    sys.path.insert(0, str(Path.cwd()))
+    _look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -104,6 +106,17 @@ def _loaded(function: str) -> Callable[..., Any]:
         raise InvalidArgument(message) from error
     loaded: Callable[..., Any] = found
     return loaded
+
+
+def _look_here() -> None:
+    """Let a module of the working folder be found, behind all that is installed, unless others can write there.
+
+    In front, a file of a common name (``json.py``) in a folder such as ``/tmp`` would run in the place of Python's own.
+    """
+    here = Path.cwd()
+    found = here.stat()
+    if found.st_uid in {os.geteuid(), 0} and not found.st_mode & stat.S_IWOTH:
+        sys.path.append(str(here))
 
 
 def _report(word: str, about: str) -> None:

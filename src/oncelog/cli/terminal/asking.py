@@ -6,19 +6,20 @@ import sys
 
 import typer
 
+from oncelog.cli.terminal.output import harmless
 from oncelog.errors import InvalidArgument
 
 
 def confirm(question: str) -> None:
     """Go on only if a person says yes; ``Abort`` otherwise."""
     _need_person()
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(harmless(question), abort=True, err=True)
 
 
 def confirm_name(question: str, name: str) -> None:
     """Go on only if a person types the name; ``Abort`` otherwise."""
     _need_person()
-    if typer.prompt(question, err=True) != name:
+    if typer.prompt(harmless(question), err=True) != name:
         raise typer.Abort
 
 

@@ -6,11 +6,9 @@ import os
 import sys
 from enum import IntEnum
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
 
+from oncelog.cli.terminal.output import json_line, note
 from oncelog.errors import (
     AppendErrors,
     CorruptionError,
@@ -71,9 +69,9 @@ def fail(error: Exception, *, as_json: bool) -> ExitCode:
     message = _message(error)
     if as_json:
         line = {"error": type(error).__name__, "message": message, "exit_code": int(code), **_details(error)}
-        sys.stderr.write(msgspec.json.encode(line).decode() + "\n")
+        sys.stderr.write(json_line(line))
     else:
-        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "bold red"), " ", message))
+        note(("error:", "bold red"), " ", message)
     return code
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,27 +23,44 @@ _PIPE_WIDTH = 1000
 
 _FOLDED_WIDTH = 20
 _GAP = 2
+_TWO_DIGITS = 0x100
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
 
 
 def harmless(data: bytes | str) -> str:
-    """Return text in which no character moves a cursor or rings a bell."""
+    """Return text in which no character moves a cursor, rings a bell, or shows text in another order than it has."""
     text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL.sub(_spelled, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < _TWO_DIGITS else f"\\u{code:04x}"
 
 
 class _Console(Console):
-    """A console that leaves it to the command what a reader's going means."""
+    """The one way out for text that people see: whatever is printed, the text in it is harmless.
+
+    It leaves it to the command what a reader's going means.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what is written: text made harmless, and the control codes of rich itself."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Say that the reader has gone, as the stream itself would."""
         raise BrokenPipeError
 
 
-def console() -> Console:
-    """Return the console on stdout."""
+def console(*, stderr: bool = False) -> Console:
+    """Return the console on stdout, or on stderr."""
+    if stderr:
+        return _Console(stderr=True, highlight=False)
     return _Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
@@ -53,12 +71,22 @@ def say(*parts: str | tuple[str, str] | Text) -> None:
 
 def note(*parts: str | tuple[str, str] | Text) -> None:
     """Print one line on stderr."""
-    Console(stderr=True, highlight=False).print(Text.assemble(*parts), soft_wrap=True)
+    console(stderr=True).print(Text.assemble(*parts), soft_wrap=True)
 
 
 def print_json(value: object) -> None:
     """Print one JSON object, on one line."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(json_line(value))
+
+
+def json_line(value: object) -> str:
+    """Return one JSON object on a line, with what a terminal would obey written as escapes."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(value).decode()) + "\n"
+
+
+def print_text(text: str) -> None:
+    """Print a value as a line: as it is for a pipe, harmless for a terminal."""
+    sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
@@ -161,7 +189,7 @@ def meter(what: str, *, unit: str = "records", total: int | None = None, hidden:
         _Done(),
         _Rate(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
         disable=hidden or not sys.stderr.isatty(),
     )

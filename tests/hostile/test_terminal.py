@@ -1,0 +1,110 @@
+"""Text of others on its way to a terminal: a name, a key or an error that moves the cursor is spelled out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from oncelog.cli import run
+from oncelog.cli.commands import worker
+from oncelog.cli.terminal.output import harmless, json_line
+from tests.cli.conftest import Call
+from tests.cli.shell import Outcome, terminal
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+OBEYED = [character for character in ESCAPE if not character.isprintable()]
+
+
+def check(found: Outcome, shown: str = "owned") -> None:
+    """Check that a command said what was amiss, and that nothing in it is for the terminal."""
+    said = (found.out + found.err).decode()
+    assert shown in said, said
+    assert not [character for character in OBEYED if character in said], said
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the URL of a database with a log, which commands find."""
+    url = f"file://{tmp_path}/db"
+    with oncelog.connect(url) as db:
+        db.log("orders", create=True)
+    monkeypatch.setenv("ONCELOG_URL", url)
+    return url
+
+
+@pytest.fixture
+def call(url: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Return what runs a command line in this process, into pipes and without colours."""
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def called(*arguments: str) -> Outcome:
+        capfdbinary.readouterr()
+        code = run(arguments)
+        return Outcome(code, *capfdbinary.readouterr())
+
+    return called
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_field_of_a_line_that_is_no_record(call: Call, tmp_path: Path, more: tuple[str, ...]) -> None:
+    """The decoder's message repeats the name of a field that it does not know."""
+    escaped = ESCAPE.encode("unicode_escape").decode().replace("\\x", "\\u00")
+    line = f'{{"value": "a", "{escaped}": 1}}\n'.encode()
+    (tmp_path / "lines.jsonl").write_bytes(line)
+    check(call("log", "append", "orders", str(tmp_path / "lines.jsonl"), *more))
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_the_name_of_a_file(call: Call, tmp_path: Path, more: tuple[str, ...]) -> None:
+    """A file name may have any byte but two."""
+    path = tmp_path / f"{ESCAPE}.arrow"
+    path.write_bytes(b"no Arrow")
+    check(call("log", "append", "orders", str(path), *more))
+    check(call("log", "append", "orders", str(tmp_path / ESCAPE), *more))
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "given", [f"what://{ESCAPE}", f"file://{ESCAPE}", f"s3://{ESCAPE}?x=1", f"memory://a/{ESCAPE}"]
+)
+def test_a_url(call: Call, given: str, more: tuple[str, ...]) -> None:
+    """A URL is repeated by most errors."""
+    check(call("log", "list", "--url", given, *more))
+
+
+def test_the_name_of_a_log_and_an_option(call: Call) -> None:
+    """What is typed, or pasted, is repeated too."""
+    check(call("log", "info", f"owned{ESCAPE}"))
+    check(call("log", f"--owned{ESCAPE}"))
+
+
+def test_keys_of_a_pipeline(call: Call, tmp_path: Path) -> None:
+    """Keys and values of TOML come from a file that somebody sent."""
+    escaped = ESCAPE.encode("unicode_escape").decode().replace("\\x", "\\u00")
+    spec = tmp_path / "pipeline.toml"
+    spec.write_text(f'name = "a"\n"{escaped}" = 1\n[source]\nformat = "{escaped}"\n')
+    check(call("pipeline", "check", str(spec)))
+
+
+def test_the_error_of_a_handler(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """A handler fails with the message it was sent: what the worker says of it is harmless."""
+    worker._report("failed", f"m-1: ValueError: {ESCAPE}")
+    worker._json_report("failed", f"m-1: ValueError: {ESCAPE}")
+    check(Outcome(0, *capfdbinary.readouterr()))
+
+
+def test_a_terminal_gets_colours_and_no_more(url: str) -> None:
+    """On a terminal the codes of our own remain, and those of others do not."""
+    found = terminal("log", "info", f"owned{ESCAPE}", url=url)
+    assert "owned" in found.out.decode()
+    assert b"\x1b]0;" not in found.out
+    assert b"\x1b[2J" not in found.out
+
+
+def test_harmless_leaves_text_alone() -> None:
+    """Letters of every script, lines and tabs stay; what a terminal obeys is spelled so that it can be told."""
+    assert harmless("Größe\t日本\n😀") == "Größe\t日本\n😀"
+    assert harmless(ESCAPE) == "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202e"
+    assert json_line({"a": ESCAPE}) == '{"a":"\\u001b]0;owned\\u0007\\u001b[2J\\u009b31m\\u202e"}\n'
