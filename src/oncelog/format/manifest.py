@@ -141,8 +141,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     the records before ``first_position`` come to: how far producers and streams had got. ``forgotten`` are producers of
     which what was stored before a position does not count.
     ``memory`` are the runs that remember ids, oldest first: ranges of closed segments that do not overlap. A closed
-    segment that none covers is remembered by the log's writer, in memory. ``secret`` is that of a log of format 1; later
-    ones have it in an object of its own, which readers need not see.
+    segment that none covers is remembered by the log's writer, in memory.
+    ``secret`` is that of a log of format 1; others have it in an object of its own, which readers need not see.
     """
 
     name: str
