@@ -8,6 +8,7 @@ import msgspec
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument
+from oncelog.shapes import prepare
 
 Idempotence = Literal["explicit", "content", "off"]
 IdScope = Literal["log", "stream"]
@@ -203,3 +204,6 @@ def _flat(settings: LogSettings) -> dict[str, object]:
         else:
             values[name] = value
     return values
+
+
+prepare(LogSettings, ProducerPolicy)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from oncelog.format import frame
 from oncelog.format.snapshot import ProducerMark
+from oncelog.shapes import prepare
 
 KIND = b"OLba"
 VERSION = 1
@@ -35,3 +36,6 @@ def encode(base: Base) -> bytes:
 def decode(data: pa.Buffer | bytes, what: str) -> Base:
     """Return the base that the bytes hold; ``CorruptionError`` or ``Unsupported`` otherwise."""
     return frame.unpack(frame.unwrap(KIND, VERSION, data, what), Base, what)
+
+
+prepare(Base)

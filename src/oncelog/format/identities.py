@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format import frame
+from oncelog.shapes import prepare
 
 KIND = b"OLid"
 VERSION = 1
@@ -126,3 +127,6 @@ def decode(data: pa.Buffer, what: str) -> Identities:
         np.frombuffer(body, "<u8", count, count * 16),
         np.frombuffer(body, "<u4", count, count * 24),
     )
+
+
+prepare(_Head)

@@ -15,6 +15,7 @@ from oncelog.format import frame
 from oncelog.format.manifest_rules import Checksum, Count, Doomed, Key, Micros, Part, check_manifest, check_segments
 from oncelog.format.runs.run import Run
 from oncelog.settings import LogSettings, Window
+from oncelog.shapes import prepare
 
 FORMAT = 1
 BODY_FORMAT = 2
@@ -225,3 +226,6 @@ def decode_page(data: pa.Buffer, what: str) -> tuple[Segment, ...]:
 
 def _decode(kind: bytes, newest: int, data: pa.Buffer, shape: type[_T], what: str) -> _T:
     return frame.unpack(frame.unwrap(kind, newest, data, what), shape, what)
+
+
+prepare(Version, Manifest, tuple[Segment, ...])

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from oncelog import limits
 from oncelog.errors import CorruptionError
 from oncelog.format import frame
+from oncelog.shapes import prepare
 
 KIND = b"OLsn"
 VERSION = 1
@@ -210,3 +211,6 @@ def _assembled(head: SnapshotHead, details: _Details, arrays: memoryview) -> Sna
 def _refuse(what: str, why: str) -> None:
     message = f"{what}: damaged: {why}"
     raise CorruptionError(message)
+
+
+prepare(SnapshotHead, _Details)

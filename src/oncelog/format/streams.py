@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format import frame
+from oncelog.shapes import prepare
 
 PAGE_KIND, DIRECTORY_KIND, VERSION = b"OLsp", b"OLsd", 1
 PAGE_ROWS = 1 << 16
@@ -138,3 +139,6 @@ def _packed(numbers: NDArray[np.int64]) -> bytes:
 
 def _decode(kind: bytes, data: pa.Buffer | bytes, shape: type[_T], what: str) -> _T:
     return frame.unpack(frame.unwrap(kind, VERSION, data, what), shape, what)
+
+
+prepare(_StoredPage, _StoredDirectory)

@@ -148,6 +148,7 @@ def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_connection_idle_ms", 600_000),
         ("grpc.so_reuseport", 0),
     ]

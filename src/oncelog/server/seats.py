@@ -264,6 +264,23 @@ class Seat:
                 self._changed.notify_all()
         return True
 
+    def renew(self) -> None:
+        """Close the writer when those who use it now have done; those who come meanwhile wait for the next one."""
+        with self._changed:
+            while self._opening:
+                self._clock.wait(self._changed, None)
+            self._opening = True  # nobody begins to use it
+            while self._users:
+                self._clock.wait(self._changed, None)
+            writer, self._writer, self.opened_us = self._writer, None, None
+        try:
+            if writer is not None:
+                writer.close()
+        finally:
+            with self._changed:
+                self._opening = False
+                self._changed.notify_all()
+
     def leave(self, timeout_s: float) -> None:
         """Let the log go for good: wait for those who use the writer, then close it.
 
@@ -330,6 +347,15 @@ class Seats:
             elif idle or (too_many > 0 and unused_s > 0):
                 with contextlib.suppress(OncelogError):
                     too_many -= seat.release()
+
+    def renew(self, name: str) -> None:
+        """Have the next who writes a log open its writer again, by the settings that are stored now. For threads.
+
+        What is under way is stored first; a log that is in use all the time is renewed by ending its writer.
+        """
+        seat = self.get(name)
+        if seat is not None:
+            seat.renew()
 
     def _forget(self, seat: Seat) -> None:
         """Forget a seat without a writer that nobody uses, and its answers."""

@@ -16,7 +16,7 @@ from oncelog.log.ingest.ingester import Ingested
 from oncelog.settings import LogSettings
 from oncelog.wire import frames, messages, values
 from oncelog.wire.frames import Kind, Raw
-from tests.server.clients import Wire, error_of, record
+from tests.server.clients import Wire, WriteSession, error_of, record
 
 
 def _append(wire: Wire, log: str, *records: messages.Record, atomic: bool = False) -> list[messages.Result]:
@@ -162,12 +162,24 @@ def test_settings_change_only_on_what_was_seen(wire: Wire, log: str) -> None:
     assert values.from_document(stored.json, LogSettings).on_conflict == "original"
 
 
+def test_new_settings_hold_for_the_next_append(wire: Wire, log: str) -> None:
+    """The server's writer is opened again: a write stream that is open goes on, by the new settings."""
+    stream = WriteSession(wire, log)
+    stream.send(1, record(b"a", id="1"))
+    stream.answer()
+    wire.call("Log.Configure", name=log, settings=msgspec.json.encode(LogSettings(on_conflict="original")))
+    stream.send(2, record(b"b", id="1"))
+    _, [ack] = stream.answer()
+    assert (ack.position, ack.duplicate, ack.conflict) == (0, True, True)
+    stream.finish()
+
+
 def test_jobs_tell_their_progress_and_their_result(wire: Wire, log: str) -> None:
     """Verify ends with its report; sealing, auditing and truncating run as jobs or calls; an unknown job is refused."""
     _append(wire, log, record(b"a", id="a"))
     *_, verified = wire.answers("Log.Verify", log=log)
     assert json.loads(verified.result.json)["findings"] == []
-    for kind in ("seal", "audit", "purge", "rebuild", "tidy", "sweep", "retain", "marks"):
+    for kind in ("seal", "audit", "purge", "rebuild", "tidy", "sweep", "retain", "marks", "snapshot"):
         *_, last = wire.answers("Log.Job", log=log, kind=kind)
         assert last.HasField("result"), kind
     with pytest.raises(grpc.RpcError) as refused:

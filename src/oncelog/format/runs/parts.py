@@ -26,6 +26,7 @@ from oncelog.errors import CorruptionError
 from oncelog.format import frame
 from oncelog.format.runs.pages import PAGE_BYTES, PAGE_ENTRIES, Pages, page_count, seal
 from oncelog.format.runs.run import BLOCKED, Digest, RunPart
+from oncelog.shapes import prepare
 
 KIND = b"OLrp"
 VERSION = 1
@@ -152,3 +153,6 @@ def decode_front(data: pa.Buffer, told: RunPart, what: str) -> Front:
 def _refuse(what: str, why: str) -> None:
     message = f"{what}: damaged: {why}; `oncelog rebuild` makes the run again"
     raise CorruptionError(message)
+
+
+prepare(PartHead)

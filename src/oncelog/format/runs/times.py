@@ -34,6 +34,7 @@ from oncelog.errors import CorruptionError
 from oncelog.format import frame
 from oncelog.format.runs.pages import PAGE_BYTES
 from oncelog.format.runs.run import TimesPart
+from oncelog.shapes import prepare
 
 KIND = b"OLrt"
 VERSION = 1
@@ -156,3 +157,6 @@ def decode_page(page: memoryview, number: int, head: TimesHead, what: str) -> Co
 def _refuse(what: str, why: str) -> None:
     message = f"{what}: damaged: {why}; `oncelog rebuild` makes the run again"
     raise CorruptionError(message)
+
+
+prepare(TimesHead)

@@ -15,6 +15,7 @@ import msgspec
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Mark, MarkedBatch
 from oncelog.limits import LABEL_BYTES_MAX, MARK_S_MAX, MARKED_BATCHES_MAX, MARKS_MAX
+from oncelog.shapes import prepare
 
 Replay = Literal["new", "same", "other", "forgotten"]
 
@@ -96,3 +97,6 @@ def with_mark(marks: Sequence[Mark], mark: Mark) -> tuple[Mark, ...]:
     oldest_us = mark.marked_us - MARK_S_MAX * 1_000_000
     others = [other for other in marks if other.producer != mark.producer and other.marked_us >= oldest_us]
     return (*others[-(MARKS_MAX - 1) :], mark)
+
+
+prepare(Batch)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from oncelog import shapes
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument
@@ -336,3 +337,6 @@ def check(staged: Sequence[Staged]) -> None:
         if not file.key.startswith(PREFIX) or file.records < 1:
             message = f"{file.key}: not a staged file"
             raise InvalidArgument(message)
+
+
+shapes.prepare(Staged)

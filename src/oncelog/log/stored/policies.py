@@ -11,6 +11,7 @@ from oncelog import names
 from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.format import frame
 from oncelog.settings import ProducerPolicy, check_policy, resolve
+from oncelog.shapes import prepare
 from oncelog.storage.base import LogHome, Storage
 
 HOME = "~policies"
@@ -87,3 +88,6 @@ class Policies:
 
 def _key(version: int) -> str:
     return f"policies/{version:020d}"
+
+
+prepare(_Stored)

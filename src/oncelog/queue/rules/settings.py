@@ -11,6 +11,7 @@ from oncelog.queue.rules import retry
 from oncelog.queue.rules.message import span_us
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.settings import LogSettings
+from oncelog.shapes import prepare
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,3 +74,6 @@ def check_partitions(partitions: object) -> int:
         message = f"partitions: is {partitions}, must be from 1 to {limits.QUEUE_PARTITIONS_MAX}"
         raise InvalidArgument(message)
     return partitions
+
+
+prepare(QueueSettings)

@@ -222,6 +222,7 @@ class LogService:
                 message = f"log {request.name!r} has changed since version {request.if_version}: look at it again"
                 raise InvalidArgument(message)
             log.configure(settings)
+            self._server.seats.renew(request.name)
             return document(log.settings)
 
         return await self._server.write(work, request.name)
@@ -245,12 +246,20 @@ class LogService:
 
     async def job(self, request: Any, _: Call) -> AsyncIterator[Any]:
         """Run a long job; yield how far that is, and the result."""
+        if request.kind == "snapshot":
+            async for message in self._job((request.log, "snapshot"), lambda _: self._snapshot(request.log)):
+                yield message
+            return
         if request.kind not in _JOBS:
-            message = f"job {request.kind!r}: there are {', '.join(_JOBS)}"
+            message = f"job {request.kind!r}: there are snapshot, {', '.join(_JOBS)}"
             raise InvalidArgument(message)
         key = (request.log, request.kind, request.by, request.remove)
         async for message in self._job(key, lambda tell: _JOBS[request.kind](self._log(request), request, tell)):
             yield message
+
+    def _snapshot(self, name: str) -> None:
+        with self._server.seats[name].lend() as writer:
+            writer.snapshot()
 
     def _log(self, request: Any) -> Log:
         return self._server.open_log(request.log)
