@@ -16,6 +16,7 @@ from oncelog.errors import CorruptionError, InvalidArgument
 
 if TYPE_CHECKING:
     from oncelog.format.manifest import Manifest, Segment
+    from oncelog.format.runs.run import Run
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A position, a size, a number of something."""
@@ -49,6 +50,18 @@ def check_manifest(manifest: Manifest, what: str) -> None:
         _refuse(what, f"segment {manifest.open_segment} is open, and the next is to be {manifest.next_segment}")
     check_segments(manifest.segments, what)
     check_segments(manifest.conflicts, what)
+    check_runs(manifest.memory, what)
+
+
+def check_runs(runs: Sequence[Run], what: str) -> None:
+    """Raise ``CorruptionError`` unless runs follow each other, and each has the parts that its ids are divided into."""
+    position = 0
+    for run in runs:
+        if not position <= run.first_position <= run.next_position:
+            _refuse(what, f"{run.key} covers positions {run.first_position} to {run.next_position}, behind {position}")
+        if len(run.parts).bit_count() != 1 or sum(part.ids for part in run.parts) != run.ids:
+            _refuse(what, f"{run.key} has {len(run.parts)} parts, which do not have its {run.ids} ids")
+        position = run.next_position
 
 
 def check_segments(segments: Sequence[Segment], what: str) -> None:
@@ -63,4 +76,4 @@ def _refuse(what: str, why: str) -> None:
     raise CorruptionError(message)
 
 
-__all__ = ["Checksum", "Count", "Doomed", "Key", "Micros", "Part", "check_manifest", "check_segments"]
+__all__ = ["Checksum", "Count", "Doomed", "Key", "Micros", "Part", "check_manifest", "check_runs", "check_segments"]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from oncelog.dedup.runs.entries import Entries
-from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable, Unsupported
+from oncelog.format.runs import parts
 from oncelog.format.runs.run import Run
 from oncelog.log.memory import building, run_set
 from oncelog.log.memory.building import store_run
@@ -282,3 +283,14 @@ def test_storage_that_does_not_answer_is_no_answer() -> None:
             storage.faults.heal()
     assert failures >= 2
     assert (found.positions == ids.positions).all()
+
+
+def test_a_filter_of_a_kind_to_come_is_not_guessed_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as another kind, it would let stored ids pass for new ones."""
+    home = MemoryStorage().home("shop")
+    monkeypatch.setattr(parts, "BLOCKED", 2)
+    run = Ids.random(1, 0, 100).stored(home, "sealed/1")
+    monkeypatch.undo()
+    with pytest.raises(Unsupported, match="upgrade"):
+        opened(home, [run])
+    assert [error for _, error in readable(RunObjects(home), [run])[1]]

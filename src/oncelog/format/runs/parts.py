@@ -22,7 +22,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from oncelog.errors import CorruptionError
+from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import frame
 from oncelog.format.runs.pages import PAGE_BYTES, PAGE_ENTRIES, Pages, page_count, seal
 from oncelog.format.runs.run import BLOCKED, Digest, RunPart
@@ -134,6 +134,9 @@ def decode_front(data: pa.Buffer, told: RunPart, what: str) -> Front:
     except msgspec.MsgspecError as error:
         message = f"{what}: its head does not make sense: {error}"
         raise CorruptionError(message) from error
+    if head.kind != BLOCKED:
+        message = f"{what}: a filter of kind {head.kind}, this Oncelog reads kind {BLOCKED}: upgrade it"
+        raise Unsupported(message)
     filter_start = framed_bytes + -framed_bytes % _FRONT_ALIGNMENT
     index_start = filter_start + head.blocks * BLOCK_BYTES
     end = index_start + head.pages * 8

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from oncelog.format.manifest_rules import Checksum, Count, Key
+
 POSITION_BITS = 38
 """Positions in a run are relative to the first position of its range, so one run covers so many at most."""
 
@@ -33,8 +35,8 @@ class Digest(msgspec.Struct, frozen=True, array_like=True):
     are odd: a digest changes whenever the position of one entry does.
     """
 
-    weights: int = 0
-    values: int = 0
+    weights: Checksum = 0
+    values: Checksum = 0
 
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.weights + other.weights & _MASK, self.values + other.values & _MASK)
@@ -58,20 +60,20 @@ class RunPart(msgspec.Struct, frozen=True, array_like=True):
     holds the checksums of filter and index and the digest.
     """
 
-    ids: int
-    front_bytes: int
-    size_bytes: int
-    checksum: int
+    ids: Count
+    front_bytes: Count
+    size_bytes: Count
+    checksum: Checksum
 
 
 class TimesPart(msgspec.Struct, frozen=True, array_like=True):
     """One object with timestamps of commits. ``first`` is the position of its first commit, relative to the run's."""
 
-    commits: int
-    first: int
-    front_bytes: int
-    size_bytes: int
-    checksum: int
+    commits: Count
+    first: Count
+    front_bytes: Count
+    size_bytes: Count
+    checksum: Checksum
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -81,14 +83,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     ``first_position``. ``size_bytes`` counts all objects.
     """
 
-    key: str
+    key: Key
     parts: tuple[RunPart, ...]
-    first_position: int
-    next_position: int
-    ids: int
-    size_bytes: int
+    first_position: Count
+    next_position: Count
+    ids: Count
+    size_bytes: Count
     digest: Digest
-    kind: int = BLOCKED
+    kind: Count = BLOCKED
     times: tuple[TimesPart, ...] = ()
 
     @property
