@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import threading
@@ -37,9 +38,10 @@ if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spa
 kernels.choose(os.environ.get("ONCELOG_FAST"))
 
 _BUCKETS = {"s3", "gs", "az"}
-_LATER = {"oncelog"}
 _QUORUM = "quorum:"
 _NODE_VARIABLE = "ONCELOG_NODE_"
+_CLIENT = "oncelog.client.database"
+"""The room above that speaks to servers. It is loaded by name: whoever has no server needs no gRPC."""
 
 
 class Database(Handle):
@@ -303,15 +305,28 @@ class Database(Handle):
 
 def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:
     """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``),
-    ``quorum:`` before the URL of a quorum's store, or ``memory://``
-    (``memory://name`` is shared within the process). A path (``./shop``, ``Path("shop")``) is a folder on this machine.
+    ``quorum:`` before the URL of a quorum's store, ``memory://`` (``memory://name`` is shared within the process), or
+    of a server: ``oncelog://host:7676``. A path (``./shop``, ``Path("shop")``) is a folder on this machine.
 
     ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
     ``secret_access_key``; what is not given comes from the usual environment variables. Nothing is created before the
     first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported`` for a kind of home that this
     version does not have, or lacks the package for.
     """
-    return Database(_storage(_url(url), options or {}))
+    found = _url(url)
+    if found.startswith("oncelog:"):
+        return _remote(found, options or {})
+    return Database(_storage(found, options or {}))
+
+
+def _remote(url: str, options: Mapping[str, str]) -> Database:
+    try:
+        client = importlib.import_module(_CLIENT)
+    except ImportError as error:
+        message = f"a server needs a package that is not installed ({error.name}): pip install 'oncelog[client]'"
+        raise Unsupported(message) from error
+    opened: Database = client.connect(url, options)
+    return opened
 
 
 def _url(given: object) -> str:
@@ -344,9 +359,6 @@ def _storage(url: str, options: Mapping[str, str]) -> Storage:
         return MemoryStorage.named(parts.netloc)
     if parts.scheme == "file":
         return _on_disk(url, parts)
-    if parts.scheme in _LATER:
-        message = f"{url!r}: this version has homes on a disk (file:///…), in buckets (s3://…) and in memory only"
-        raise Unsupported(message)
     message = f"{url!r} is not a URL of a database: use file:///path, ./path, s3://bucket/prefix or memory://"
     raise InvalidArgument(message)
 

@@ -23,7 +23,6 @@ from oncelog import (
     OncelogError,
     Record,
     Unavailable,
-    Unsupported,
 )
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
@@ -176,8 +175,12 @@ def test_bad_truncation(log: Log, before: Any, error: type[OncelogError], word: 
         ("s3://", InvalidArgument, "s3://bucket"),
         ("s3://shop?region=x", InvalidArgument, "without more"),
         ("gs:///orders", InvalidArgument, "gs://bucket"),
-        ("quorum://shop", Unsupported, "file:///"),
-        ("oncelog://shop:7000", Unsupported, "file:///"),
+        ("quorum://shop", InvalidArgument, "store of a quorum"),
+        ("oncelog://token@shop:7676", InvalidArgument, "ONCELOG_TOKEN"),
+        ("oncelog://shop:7676?token=secret", InvalidArgument, "token_file"),
+        ("oncelog://shop:7676/orders", InvalidArgument, "without more"),
+        ("oncelog://", InvalidArgument, "oncelog://host:7676"),
+        ("oncelog://shop:99999", InvalidArgument, "oncelog://host:7676"),
     ],
 )
 def test_bad_url(url: Any, error: type[OncelogError], word: str) -> None:

@@ -147,6 +147,7 @@ class Server:
     async def delete_log(self, name: str) -> None:
         """Let a log go here, and delete it. ``LogBusy`` if another process holds it."""
         await self.write(lambda: self.database.delete(name), name)
+        self.tails.forget(name)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> None:
         """Let the logs of a queue and of its dead letters go here, and delete them."""

@@ -15,6 +15,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from oncelog.errors import NotFound
 from oncelog.limits import MIB
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Start
@@ -136,7 +137,7 @@ class _Hub:
                     if not self._take(await self._server.read(self._look)):
                         await _wait(woken, self._look_s())
         except BaseException as error:  # noqa: BLE001 (every follower gets it)
-            self.error = error
+            self.error = self.error or error
             if not self.started.done():
                 self.started.set_result(None)
             self.tell()
@@ -224,6 +225,15 @@ class Tails:
         """Return how many follow a log."""
         hub = self._hubs.get(name)
         return 0 if hub is None else hub.followers
+
+    def forget(self, name: str) -> None:
+        """End those who follow a log that was deleted: another of its name has other records at the same positions."""
+        hub = self._hubs.pop(name, None)
+        if hub is not None:
+            message = f"log {name!r} was deleted"
+            hub.error = NotFound(message)
+            hub.task.cancel()
+            hub.tell()
 
     def wake(self) -> None:
         """Wake all followers, when the server drains: they end."""

@@ -131,7 +131,7 @@ WRONG: list[tuple[str, str]] = [
     ("log append filled /nowhere/at/all", "/nowhere/at/all: No such file or directory"),
     ("log append off --id-field id", "has idempotence off"),
     ("log list --url http://nonsense", "is not a URL of a database"),
-    ("log list --url quorum://nodes", "this version has homes on a disk"),
+    ("log list --url quorum://nodes", "the store of a quorum is a folder"),
 ]
 
 

@@ -1,0 +1,234 @@
+"""Calls of a server: the channel, deadlines, errors with all their fields, and calls that are made again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from oncelog import arguments
+from oncelog.client.address import Address
+from oncelog.clock import SYSTEM, Clock
+from oncelog.errors import (
+    Closed,
+    InvalidArgument,
+    NotAllowed,
+    NotAuthenticated,
+    Unavailable,
+    Unsupported,
+)
+from oncelog.wire import failures
+from oncelog.wire.methods import METHODS
+
+TIMEOUT_S = 30.0
+BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
+MESSAGE_BYTES_MAX = 72 << 20
+"""Larger than any message of a server: a batch may have 64 MiB."""
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_retries", 0),  # what is sent again, and when, is decided here
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+_CODES = {
+    grpc.StatusCode.UNAUTHENTICATED: NotAuthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowed,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidArgument,
+}
+"""What a code means that came without the server's own error: from gRPC itself, or from a proxy."""
+
+_T = TypeVar("_T")
+
+
+class Broken(Exception):
+    """A call ended without the server's own word on how: nobody knows what it did, unless it was never ``sent``."""
+
+    def __init__(self, text: str, *, sent: bool = True) -> None:
+        super().__init__(text)
+        self.sent = sent
+
+    def unavailable(self, *, write: bool) -> Unavailable:
+        """Return the error for who waits."""
+        outcome = "unknown" if write and self.sent else "not written"
+        return Unavailable(f"the server does not answer ({self})", outcome=outcome)  # type: ignore[arg-type]
+
+
+class Channel:
+    """The connection to one server, made when the first call is. Safe to share between threads."""
+
+    def __init__(self, address: Address, clock: Clock = SYSTEM) -> None:
+        self.address = address
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._channel: Any = None
+        self._callables: dict[str, Any] = {}
+        self._closing = threading.Condition()
+        self.closed = False
+
+    # Making calls.
+
+    def _method(self, key: str) -> Any:
+        """Return what calls a method of ``wire.proto``."""
+        with self._lock:
+            if self.closed:
+                message = "the connection to the server is closed"
+                raise Closed(message)
+            if key not in self._callables:
+                if self._channel is None:
+                    self._channel = self._connected()
+                method = METHODS[key]
+                ways = {
+                    (False, False): self._channel.unary_unary,
+                    (False, True): self._channel.unary_stream,
+                    (True, False): self._channel.stream_unary,
+                    (True, True): self._channel.stream_stream,
+                }
+                make = ways[method.client_streams, method.server_streams]
+                self._callables[key] = make(
+                    method.path,
+                    request_serializer=method.encode_request,
+                    response_deserializer=method.decode_response,
+                )
+            return self._callables[key]
+
+    def _connected(self) -> Any:
+        address = self.address
+        if not address.tls:
+            return grpc.insecure_channel(address.target, options=_OPTIONS)
+        name = (("grpc.ssl_target_name_override", address.tls_name),) if address.tls_name is not None else ()
+        credentials = grpc.ssl_channel_credentials(address.tls_ca, address.tls_key, address.tls_cert)
+        return grpc.secure_channel(address.target, credentials, options=(*_OPTIONS, *name))
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        bearer = self.address.bearer()
+        return () if bearer is None else (("authorization", f"Bearer {bearer}"),)
+
+    def stream(self, key: str, request: Any) -> Any:
+        """Begin a call that has a stream of answers; iterating it raises ``grpc.RpcError``: see ``translated``."""
+        return self._method(key)(request, metadata=self._metadata())
+
+    def talk(self, key: str, requests: Iterator[Any]) -> Any:
+        """Begin a call that has a stream of requests and a stream of answers."""
+        return self._method(key)(requests, metadata=self._metadata())
+
+    def once(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """Call once; raise the server's error, or ``Broken``."""
+        method = self._method(key)
+        try:
+            return method(request, timeout=timeout_s, metadata=self._metadata())
+        except grpc.RpcError as error:
+            raise self.translated(error) from None
+
+    def gather(self, key: str, requests: Iterator[Any], timeout_s: float | None = TIMEOUT_S) -> Any:
+        """Call what takes a stream of requests and gives one answer."""
+        method = self._method(key)
+        try:
+            return method(requests, timeout=timeout_s, metadata=self._metadata())
+        except grpc.RpcError as error:
+            raise self.translated(error) from None
+
+    def future(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """Begin a call; the future raises ``grpc.RpcError``."""
+        return self._method(key).future(request, timeout=timeout_s, metadata=self._metadata())
+
+    def ask(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """Call what may be called again: whenever the connection breaks, until the time is over.
+
+        Also a server that says that it cannot now, and did nothing, is asked again.
+        """
+        return self.again(lambda left_s: self.once(key, request, left_s), timeout_s)
+
+    def again(self, call: Callable[[float | None], _T], timeout_s: float | None, *, write: bool = False) -> _T:
+        """Do what may be done again until it succeeds, is refused, or the time is over."""
+        deadline_us = self.deadline(timeout_s)
+        attempts = 0
+        uncertain = False  # whether an attempt may have done something
+        while True:
+            try:
+                return call(self.left(deadline_us))
+            except Broken as broken:
+                uncertain = uncertain or (write and broken.sent)
+                error = broken.unavailable(write=write)
+            except Unavailable as unavailable:
+                error = unavailable
+                if unavailable.outcome == "unknown":
+                    raise
+            attempts += 1
+            pause_s = self.pause_s(attempts)
+            remaining_s = self.left(deadline_us)
+            if remaining_s is not None and remaining_s <= pause_s:
+                raise Unavailable(str(error), outcome="unknown") if uncertain else error
+            self.rest(pause_s)
+
+    # Time.
+
+    def deadline(self, timeout_s: float | None) -> int | None:
+        """Return when a wait is over."""
+        if timeout_s is None:
+            return None
+        return self.clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+
+    def left(self, deadline_us: int | None) -> float | None:
+        """Return how many seconds are left."""
+        return None if deadline_us is None else max(0.0, (deadline_us - self.clock.elapsed_us()) / 1e6)
+
+    def pause_s(self, attempts: int) -> float:
+        """Return how long to rest after so many attempts in vain: longer each time, and never the same for all."""
+        return min(BACKOFF_S_MAX, BACKOFF_S * float(1 << min(attempts - 1, 16))) * (0.5 + self.clock.chance() / 2)
+
+    def rest(self, pause_s: float) -> None:
+        """Rest, but not longer than the channel is open; ``Closed`` then."""
+        with self._closing:
+            if not self.closed:
+                self.clock.wait(self._closing, pause_s)
+            if self.closed:
+                message = "the connection to the server is closed"
+                raise Closed(message)
+
+    # Errors.
+
+    def translated(self, error: Any) -> Exception:
+        """Return the server's error with all its fields, or ``Broken`` if the server had no say."""
+        for name, value in error.trailing_metadata() or ():
+            if name == failures.TRAILER:
+                return failures.from_trailer(value)
+        code, text = error.code(), error.details() or str(error.code())
+        if self.closed:
+            return Closed("the connection to the server is closed")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return Unsupported(f"this server does not have that call: {text}")
+        known = _CODES.get(code)
+        if known is not None:
+            return known(text)
+        return Broken(text, sent="failed to connect" not in text.lower())
+
+    def close(self) -> None:
+        """End every call."""
+        with self._lock, self._closing:
+            self.closed = True
+            channel, self._channel = self._channel, None
+            self._closing.notify_all()
+        if channel is not None:
+            channel.close()
+
+
+@contextlib.contextmanager
+def told(*, write: bool = False) -> Iterator[None]:
+    """Let ``Broken`` leave this room as ``Unavailable``."""
+    try:
+        yield
+    except Broken as broken:
+        raise broken.unavailable(write=write) from None

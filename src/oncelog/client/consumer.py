@@ -1,0 +1,447 @@
+"""Consumers over the wire: leases are in the server's state, not in a connection.
+
+A delivery that was claimed for a consumer and not handed out is returned when the consumer closes. What was handed out
+stays leased, whatever becomes of the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import grpc
+
+from oncelog import arguments
+from oncelog.batcher import Batcher
+from oncelog.client.channel import Broken, Channel
+from oncelog.errors import Closed, InvalidArgument, LeaseLost, OncelogError, Unavailable
+from oncelog.handle import Handle, closes_anywhere
+from oncelog.limits import QUEUE_PREFETCH_MAX
+from oncelog.pending import Pending, begun, failed, mapped
+from oncelog.pending import settle as answer
+from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
+from oncelog.queue.deliver.settling import Settlement
+from oncelog.queue.rules import message
+from oncelog.types import moment
+from oncelog.wire import messages, values
+
+TIMEOUT_S = 30.0
+BREAKS_MAX = 20
+"""After so many calls in vain, one after the other, a consumer says that the server does not answer."""
+
+POLL_S = 10.0
+"""So long the server holds a call that waits for messages."""
+
+
+class Leases:
+    """Settles the deliveries of one group. Safe to share between threads."""
+
+    def __init__(self, channel: Channel, queue: str, group: str) -> None:
+        self._channel = channel
+        self.queue = queue
+        self.group = group
+        self._batcher: Batcher[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]] = Batcher(
+            "oncelog-settler", self._settle_all
+        )
+
+    def settle(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> None:
+        """Settle deliveries in one call; ``LeaseLost`` if some were lost to others."""
+        lost = self.lost_of(deliveries, settlement)
+        if lost:
+            raise _lost_error(lost)
+
+    def submit(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> Pending[None]:
+        """Settle deliveries without waiting, together with all of the same kind that are submitted meanwhile."""
+        pending = begun()
+        try:
+            self._batcher.put((deliveries, settlement, pending))
+        except OncelogError as error:
+            return failed(error)
+        return pending
+
+    def _settle_all(self, submitted: Sequence[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]]) -> None:
+        left = list(submitted)
+        while left:
+            settlement = left[0][1]
+            alike: list[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]] = []
+            while left and left[0][1] == settlement:
+                alike.append(left.pop(0))
+            self._settle_alike(alike, settlement)
+
+    def _settle_alike(
+        self, alike: Sequence[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]], settlement: Settlement
+    ) -> None:
+        try:
+            lost = {_name(one) for one in self.lost_of([one for group, _, _ in alike for one in group], settlement)}
+        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+            for _, _, pending in alike:
+                pending.set_exception(error)
+            return
+        seen: set[tuple[int, int, int]] = set()
+        for group, _, pending in alike:
+            mine = [one for one in group if _name(one) in lost or _name(one) in seen]
+            seen.update(map(_name, group))  # settled twice in one call: the second has lost
+            answer(pending, lambda mine=mine: _check(mine))  # type: ignore[misc]
+
+    def lost_of(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> list[RemoteDelivery]:
+        """Settle deliveries in one call; return those that were lost to others.
+
+        A repeat after a break that finds a lease gone does not know whether its first attempt ended it: unknown.
+        """
+        request = messages.SettleRequest(
+            queue=self.queue,
+            group=self.group,
+            settlement=messages.Settlement(
+                kind=settlement.kind,
+                leases=[messages.Lease(token=a, partition=b, position=c) for a, b, c in map(_name, deliveries)],
+                reason=settlement.reason,
+                retry=settlement.again,
+                extend_s=settlement.extend_us / 1e6,
+            ),
+        )
+        broke = False
+
+        def call(left_s: float | None) -> Any:
+            nonlocal broke
+            try:
+                return self._channel.once("Queue.Settle", request, left_s)
+            except Broken as broken:
+                broke = broke or broken.sent
+                raise
+
+        found = self._channel.again(call, TIMEOUT_S, write=True)
+        gone = {(one.token, one.partition, one.position) for one in found.lost}
+        if gone and broke and settlement.kind != "extended":
+            text = "the answer was lost, and the lease is over now: it was settled, or its time ran out"
+            raise Unavailable(text, outcome="unknown")
+        return [one for one in deliveries if _name(one) in gone]
+
+    def until_us(self, span_us: int) -> int:
+        """Return when a lease ends that has so much left."""
+        return self._channel.clock.elapsed_us() + span_us
+
+    def close(self) -> None:
+        """Return when what was submitted is settled."""
+        self._batcher.wait_idle(TIMEOUT_S)
+
+
+def _name(one: Delivery) -> tuple[int, int, int]:
+    return one.token, one.partition, one.position
+
+
+def _check(lost: Sequence[RemoteDelivery]) -> None:
+    if lost:
+        raise _lost_error(lost)
+
+
+def _lost_error(lost: Sequence[Delivery]) -> LeaseLost:
+    one = lost[0]
+    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return LeaseLost(
+        f"message {one.position} of {one.topic!r}, partition {one.partition}{more}: lease {one.token} is over: it "
+        "was settled before, or its time ran out; then it is delivered again, and what another makes of it stands"
+    )
+
+
+class RemoteDelivery(Delivery):
+    """One message in a worker's hands: ``ack()`` when it is done, ``nack(reason)`` when it could not be."""
+
+    __slots__ = ("_found", "_headers", "_leases")
+
+    def __init__(self, leases: Leases, found: Any, until_us: int) -> None:
+        self._leases = leases
+        self._found = found
+        self._headers = values.headers(found.headers)
+        self.until_us = until_us
+
+    @property
+    def partition(self) -> int:
+        """The partition it is in."""
+        return int(self._found.partition)
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+        return int(self._found.attempts)
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the delivery before was not acknowledged."""
+        return str(self._found.last_error) if self._found.HasField("last_error") else None
+
+    @property
+    def token(self) -> int:
+        """The number of this lease: it grows from one to the next."""
+        return int(self._found.token)
+
+    @property
+    def value(self) -> bytes:
+        """What was sent."""
+        return bytes(self._found.value)
+
+    @property
+    def id(self) -> str:
+        """The id that its producer gave it; empty without one."""
+        return str(self._found.id)
+
+    @property
+    def key(self) -> str:
+        """What picks its partition and keeps it in order; empty without one."""
+        return str(self._found.key)
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is; empty is a tenant too."""
+        return str(self._found.tenant)
+
+    @property
+    def topic(self) -> str:
+        """The queue it came from."""
+        return str(self._found.topic)
+
+    @property
+    def group(self) -> str:
+        """The group it was delivered to."""
+        return str(self._found.group)
+
+    @property
+    def position(self) -> int:
+        """Where it stands in its partition's log."""
+        return int(self._found.position)
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """What was sent along."""
+        return self._headers
+
+    @property
+    def sent_at(self) -> datetime:
+        """When it was stored."""
+        return moment(self._found.sent_at_us)
+
+    @property
+    def inbox_key(self) -> str:
+        """What its effects are known by: the same at every delivery, and when it comes back from the dead letters."""
+        return str(self._found.inbox_key)
+
+    @property
+    def redriven(self) -> int:
+        """How often it was sent back from the dead letters."""
+        return int(self._found.redriven)
+
+    def ack(self) -> None:
+        """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
+        self._leases.settle([self], Settlement("acked"))
+
+    def nack(self, reason: str, *, retry: bool = True) -> None:
+        """Say why it could not be done: it is delivered again after a rest, or goes to the dead letters."""
+        self._leases.settle([self], Settlement.refusal(reason, retry=retry))
+
+    def extend(self, seconds: float) -> None:
+        """Have so many seconds more, from now."""
+        span_us = message.span_us("seconds", seconds)
+        self._leases.settle([self], Settlement("extended", extend_us=span_us))
+        self.until_us = self._leases.until_us(span_us)
+
+    def submit_ack(self) -> Pending[None]:
+        """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
+        return self._leases.submit([self], Settlement("acked"))
+
+    def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
+        """Say why it could not be done, without waiting, as ``nack`` does."""
+        return self._leases.submit([self], Settlement.refusal(reason, retry=retry))
+
+    def submit_extend(self, seconds: float) -> Pending[None]:
+        """Have so many seconds more, without waiting, as ``extend`` does."""
+        span_us = message.span_us("seconds", seconds)
+
+        def extended(_: None) -> None:
+            self.until_us = self._leases.until_us(span_us)
+
+        return mapped(self._leases.submit([self], Settlement("extended", extend_us=span_us)), extended)
+
+
+class RemoteConsumer(Consumer):
+    """Messages of a group, for ever: iterate it, or ``receive`` some at a time. Used by one thread at a time."""
+
+    def __init__(self, channel: Channel, request: Any, *, prefetch: int, ack_timeout_s: float) -> None:
+        Handle.__init__(self)
+        self._channel = channel
+        self._clock = channel.clock
+        self._request = request
+        self._prefetch = check_prefetch(prefetch)
+        self._lease_us = message.span_us("ack_timeout_s", ack_timeout_s)
+        self._leases = Leases(channel, request.queue, request.group)
+        self._held: deque[Delivery] = deque()
+        self._receiving = threading.Lock()
+        self._call: Any = None
+        self._breaks = 0
+
+    @property
+    def group(self) -> str:
+        """The group's name."""
+        return self._leases.group
+
+    def join(self) -> None:
+        """Have the server make the group, or say what is wrong with it. Nothing is claimed yet."""
+        asked = self._request
+        opening = messages.OpenConsumer(queue=asked.queue, group=asked.group, prefetch=1, start=asked.start)
+        if asked.HasField("ack_timeout_s"):
+            opening.ack_timeout_s = asked.ack_timeout_s
+        if asked.HasField("ordered"):
+            opening.ordered = asked.ordered
+        self._channel.again(lambda _: self._opened(opening), TIMEOUT_S)
+
+    def _opened(self, opening: Any) -> None:
+        done = threading.Event()
+
+        def requests() -> Iterator[Any]:
+            yield messages.ConsumeRequest(open=opening)
+            done.wait(TIMEOUT_S)
+
+        call = self._channel.talk("Queue.Consume", requests())
+        try:
+            next(call)
+        except grpc.RpcError as error:
+            raise self._channel.translated(error) from None
+        except StopIteration:
+            text = "the server ended the stream"
+            raise Broken(text) from None
+        finally:
+            done.set()
+            call.cancel()
+
+    def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
+        """Return up to ``limit`` deliveries (by default ``prefetch``), waiting for the first up to ``timeout_s``."""
+        self._check_unfed()
+        wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
+        deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        with self._receiving:
+            while True:
+                left_s = max(0.0, (deadline_us - self._clock.elapsed_us()) / 1e6)
+                found = self._claimed(wanted, min(left_s, POLL_S))
+                if found or self._clock.elapsed_us() >= deadline_us:
+                    return found
+
+    def _fill(self, count: int, left_s: float) -> None:
+        """Claim messages, waiting for the first up to ``left_s``. A break is an empty answer: the next call asks on."""
+        request = self._request
+        request.limit, request.timeout_s = count, left_s
+        try:
+            found = self._asked(request, left_s)
+        except Broken as broken:
+            self._breaks += 1
+            if self._breaks >= BREAKS_MAX:
+                raise broken.unavailable(write=False) from None
+            self._channel.rest(min(self._channel.pause_s(self._breaks), max(left_s, 0.05)))
+            return
+        self._breaks = 0
+        now_us = self._clock.elapsed_us()
+        for one in found.deliveries:
+            self._held.append(RemoteDelivery(self._leases, one, now_us + int(one.lease_s * 1e6)))
+        if self._closed:  # meanwhile, by another thread
+            self._give_back()
+
+    def _asked(self, request: Any, left_s: float) -> Any:
+        call = self._channel.future("Queue.Receive", request, left_s + TIMEOUT_S)
+        self._call = call
+        try:
+            return call.result()
+        except grpc.RpcError as error:
+            self._check_usable()
+            raise self._channel.translated(error) from None
+        except grpc.FutureCancelledError:
+            self._check_usable()
+            return messages.Deliveries()
+        finally:
+            self._call = None
+
+    def _hand_out(self, wanted: int) -> list[Delivery]:
+        if self._held and self._held[0].until_us - self._clock.elapsed_us() < self._lease_us // 2:
+            self._renew()
+        return [self._held.popleft() for _ in range(min(wanted, len(self._held)))]
+
+    def _renew(self) -> None:
+        """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
+        held = self._remote_held()
+        lost = set(map(id, self._leases.lost_of(held, Settlement("extended", extend_us=self._lease_us))))
+        self._held.clear()
+        for one in held:
+            if id(one) not in lost:
+                one.until_us = self._leases.until_us(self._lease_us)
+                self._held.append(one)
+
+    def _remote_held(self) -> list[RemoteDelivery]:
+        return [one for one in self._held if isinstance(one, RemoteDelivery)]
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge many in one call. ``LeaseLost`` if some were not this consumer's any more; the others are."""
+        self._leases.settle(self._mine(deliveries), Settlement("acked"))
+
+    def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
+        """Acknowledge many without waiting: the future ends when that is durable, or has the error of ``ack``."""
+        return self._leases.submit(self._mine(deliveries), Settlement("acked"))
+
+    def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
+        """Refuse many in one call, as ``Delivery.nack`` does one."""
+        self._leases.settle(self._mine(deliveries), Settlement.refusal(reason, retry=retry))
+
+    def _mine(self, deliveries: object) -> list[RemoteDelivery]:
+        self._check_process()
+        if not isinstance(deliveries, Iterable):
+            error = f"deliveries: is {type(deliveries).__name__}, must be a list of Delivery"
+            raise InvalidArgument(error)
+        listed = list(deliveries)
+        for one in listed:
+            wrong = not isinstance(one, RemoteDelivery) or (one.topic, one.group) != (self._leases.queue, self.group)
+            if wrong:
+                error = f"deliveries: {one!r} did not come from group {self.group!r} of {self._leases.queue!r} here"
+                raise InvalidArgument(error)
+        return listed
+
+    # For tasks.
+
+    def _look(self) -> list[Delivery]:
+        with self._receiving:
+            return self._claimed(1, 0.0)
+
+    def _await_more(self, timeout_s: float) -> None:
+        """Hold a claim open on the server; what comes is handed out by the next look."""
+        with self._receiving:
+            self._check_usable()
+            self._fill(self._prefetch, timeout_s)
+
+    def _end_wait(self) -> None:
+        call = self._call
+        if call is not None:
+            call.cancel()
+
+    def _source(self) -> object:
+        return self
+
+    @closes_anywhere
+    def close(self) -> None:
+        """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._of_this_process:
+            return
+        self._end_wait()
+        with self._receiving, contextlib.suppress(Unavailable, Closed):  # not given back: its time runs out
+            self._give_back()
+        self._leases.close()
+
+    def _give_back(self) -> None:
+        held = self._remote_held()
+        self._held.clear()
+        iterator = self._fed() if self._fed is not None else None
+        if iterator is not None:  # claimed for a task that was cancelled
+            held += [one for one in iterator.ready if isinstance(one, RemoteDelivery)]
+            iterator.ready.clear()
+        if held:
+            self._leases.lost_of(held, Settlement("returned"))

@@ -1,0 +1,170 @@
+"""Frames of a session: records that are sent together, and what takes their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from oncelog.errors import AppendErrors, Closed, CorruptionError, LogBusy, OncelogError, Unavailable, WriterFenced
+from oncelog.types import Ack, ColumnAcks, Record
+from oncelog.wire import failures, frames, messages, values
+from oncelog.wire.frames import Kind
+
+FRAME_RECORDS = 4096
+FRAME_BYTES = 1 << 20
+"""So many records that were submitted go into one frame, at most, and so many bytes."""
+
+GRACE_S = 1.0
+"""So long after its time who waits for a frame still waits for the server's own word."""
+
+Settle = Callable[[Any], None]
+"""What takes the answer to a frame: what the server said, or an error."""
+
+
+class Frame:
+    """Records that are sent and answered together.
+
+    ``repeatable``: the log recognises them, by ids or sequences. ``unwritten``: they are surely not stored, so far.
+    ``told``: who waits has an answer already, and the server's only settles the tag.
+    """
+
+    __slots__ = (
+        "_body",
+        "count",
+        "deadline_us",
+        "kind",
+        "order",
+        "records",
+        "repeatable",
+        "settle",
+        "size_bytes",
+        "tag",
+        "told",
+        "unwritten",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        settle: Settle,
+        *,
+        records: Sequence[Record] = (),
+        body: Any = None,
+        count: int,
+        size_bytes: int,
+        deadline_us: int | None,
+        repeatable: bool,
+    ) -> None:
+        self.kind = kind
+        self.settle = settle
+        self.records = records
+        self._body = body
+        self.count = count
+        self.size_bytes = size_bytes
+        self.deadline_us = deadline_us
+        self.repeatable = repeatable
+        self.unwritten = True
+        self.told = False
+        self.tag = 0  # none yet
+        self.order = 0
+
+    def body(self) -> Any:
+        """Return what is sent. It is made when it is needed, and kept: what is sent again is the same bytes."""
+        if self._body is None:
+            made = messages.Records(records=[values.record_message(record) for record in self.records])
+            self._body = made.SerializeToString()
+            self.records = ()
+        return self._body
+
+    def answer(self, given: Any) -> None:
+        """Hand an answer on, once."""
+        if not self.told:
+            self.told = True
+            self.settle(given)
+
+    def is_passing(self, error: OncelogError) -> bool:
+        """Tell whether an error passes, and the frame may be sent again after it."""
+        if isinstance(error, WriterFenced):
+            return error.outcome == "not written" or self.repeatable
+        return is_passing(error)
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether an error says that nothing was done, and that it may be tried again."""
+    if isinstance(error, Unavailable):
+        return error.outcome == "not written"
+    return isinstance(error, LogBusy | Closed)
+
+
+def given_up(frame: Frame, why: object) -> Unavailable:
+    """Return the error for a frame that is not waited for any more."""
+    if frame.unwritten:
+        return Unavailable(f"not sent: {why}")
+    return Unavailable(f"no answer: {why}; retry with the same ids", outcome="unknown")
+
+
+# Answers.
+
+
+def results(answer: Any) -> list[Ack | OncelogError]:
+    """Return the acks and errors of a frame of records."""
+    kind, body = answer
+    if kind is not Kind.RESULTS:
+        message = f"the server answered records by a message of kind {kind.name}"
+        raise CorruptionError(message)
+    return [failures.from_result(one) for one in messages.Results.FromString(bytes(body)).results]
+
+
+def columns(answer: Any) -> ColumnAcks | AppendErrors:
+    """Return the answer to a table; ``AppendErrors`` if rows of it were refused."""
+    kind, body = answer
+    if kind is not Kind.COLUMNS:
+        message = f"the server answered a table by a message of kind {kind.name}"
+        raise CorruptionError(message)
+    try:
+        return frames.column_acks(body)
+    except AppendErrors as refused:
+        return refused
+
+
+def settling(pending: Future[Any], read: Callable[[Any], Any]) -> Settle:
+    """Return what gives a future the answer to a frame, as ``read`` makes it of what the server said."""
+
+    def settle(answer: Any) -> None:
+        if isinstance(answer, BaseException):
+            pending.set_exception(answer)
+            return
+        try:
+            found = read(answer)
+        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+            pending.set_exception(error)
+        else:
+            pending.set_result(found)
+
+    return settle
+
+
+def _each(answer: Any, count: int) -> Sequence[Any]:
+    """Return the answer to each record, or the error for all."""
+    if isinstance(answer, BaseException):
+        return [answer] * count
+    try:
+        found = results(answer)
+    except Exception as error:  # noqa: BLE001 (whoever waits has it)
+        return [error] * count
+    message = f"the server answered {len(found)} of {count} records"
+    return found if len(found) == count else [CorruptionError(message)] * count
+
+
+def settling_each(pendings: Sequence[Future[Ack]]) -> Settle:
+    """Return what gives each record of a frame its answer."""
+
+    def settle(answer: Any) -> None:
+        for pending, one in zip(pendings, _each(answer, len(pendings)), strict=True):
+            if isinstance(one, BaseException):
+                pending.set_exception(one)
+            else:
+                pending.set_result(one)
+
+    return settle

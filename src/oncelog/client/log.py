@@ -1,0 +1,395 @@
+"""A log over the wire."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+import grpc
+import msgspec
+import pyarrow as pa
+
+from oncelog import arguments
+from oncelog import settings as settings_module
+from oncelog.client.channel import Broken, Channel, told
+from oncelog.client.reading import RemoteReader, RemoteTail
+from oncelog.client.session import Opening
+from oncelog.client.writer import RemoteWriter, absent, unsupported
+from oncelog.dedup.producers import ProducerMark
+from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.format.manifest import Mark
+from oncelog.handle import Handle, closes_anywhere
+from oncelog.limits import LEASE_S_MAX
+from oncelog.log.info import Extent, LogInfo, SealedFileInfo
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
+from oncelog.log.ingest.staging import Staged
+from oncelog.log.jobs.audit import Audit, By
+from oncelog.log.jobs.purge import Purge
+from oncelog.log.jobs.rebuild_snapshot import Rebuilt
+from oncelog.log.jobs.verify import Verification
+from oncelog.log.jobs.workers import Hands
+from oncelog.log.log import Log
+from oncelog.log.read.reader import Reader, Tail, check_columns
+from oncelog.log.read.scan import Start
+from oncelog.log.upkeep.retention import Truncation
+from oncelog.log.upkeep.sealing import Sealing
+from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.settings import LogSettings, ProducerPolicy, resolve
+from oncelog.wire import frames, messages, values
+
+_T = TypeVar("_T")
+_H = TypeVar("_H", bound=Handle)
+
+JOB_S = 24 * 3600.0
+STAGE_BYTES = 2 << 20
+
+Told = Callable[[int, int], None]
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What the server says of a log that was opened or created."""
+
+    name: str
+    log_id: str
+    settings: LogSettings
+
+
+class RemoteLog(Log):
+    """An append-only log on a server. Made by ``Database.log``; safe to share between threads."""
+
+    def __init__(self, channel: Channel, made: Made, policy: Callable[[str | None], ProducerPolicy]) -> None:
+        Handle.__init__(self)
+        self.name = made.name
+        self.channel = channel
+        self._log_id = made.log_id
+        self._policy = policy
+        self.settings_seen = made.settings
+        """The settings as they were seen last."""
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+    def ask(self, key: str, request: Any, kind: type[_T] | Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+        """Ask the server what may be asked again; return the document that it answers."""
+        self._check_usable()
+        return values.from_document(self.channel.ask(key, request, timeout_s).json, kind)
+
+    def _asked(self) -> Any:
+        return messages.LogRequest(log=self.name)
+
+    @property
+    def settings(self) -> LogSettings:
+        """The settings as they are stored now."""
+        self.settings_seen = self.info().settings
+        return self.settings_seen
+
+    def is_same(self, other: Log) -> bool:
+        """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
+        return self.log_id == other.log_id
+
+    @property
+    def log_id(self) -> str:
+        """The log's permanent id: a log that was deleted and made anew has another."""
+        return self._log_id
+
+    # Writing and reading.
+
+    def writer(
+        self,
+        *,
+        wait_s: float = 5.0,
+        takeover: Literal["polite", "force"] = "polite",
+        producer: str | None = None,
+        initial_sequence: int | None = None,
+    ) -> Writer:
+        """Open a session that writes the log; any number of them may be open, here and elsewhere.
+
+        ``LogBusy`` when a process that is no server keeps the log for ``wait_s``, or another session the producer.
+        """
+        self._check_usable()
+        if takeover not in ("polite", "force"):
+            message = f"takeover {takeover!r}: must be 'polite' or 'force'"
+            raise InvalidArgument(message)
+        opening = Opening(self.name, producer, takeover, arguments.seconds("wait_s", wait_s))
+        self.settings_seen = self.info().settings
+        return self._opened(RemoteWriter(self, opening, initial_sequence=initial_sequence))
+
+    def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
+        """Return the entries from ``start`` to the log's end as it is now."""
+        self._check_usable()
+        return self._opened(RemoteReader(self, start, limit=limit, lease_s=self._checked_lease(lease_s)))
+
+    def read_arrow(
+        self,
+        start: Start = "earliest",
+        *,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        lease_s: float | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
+        self._check_usable()
+        check_columns(columns)
+        lease = self._checked_lease(lease_s)
+        return self._opened(RemoteReader(self, start, limit=limit, lease_s=lease, columns=columns)).batches()
+
+    def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
+        """Return the entries from ``start`` on as they become durable, for ever."""
+        self._check_usable()
+        return self._opened(RemoteTail(self, start, lease_s=self._checked_lease(lease_s)))
+
+    def _checked_lease(self, lease_s: float | None) -> float | None:
+        if lease_s is not None and not 0 < arguments.seconds("lease_s", lease_s) <= LEASE_S_MAX:
+            message = f"lease_s is {lease_s}, must be more than 0 and at most {LEASE_S_MAX}"
+            raise InvalidArgument(message)
+        return lease_s
+
+    def _opened(self, handle: _H) -> _H:
+        if self._closed:
+            handle.close()
+        self._check_usable()
+        self._handles.add(handle)
+        return handle
+
+    # Places.
+
+    def positions(self, start: Start) -> Any:
+        """Return where the log begins and ends, and where reading would begin."""
+        self._check_usable()
+        if isinstance(start, tuple):
+            for part in start:
+                arguments.whole("start", part)
+        return self._positions(values.start_message(start))
+
+    def _positions(self, start: Any = None) -> Any:
+        self._check_usable()
+        return self.channel.ask("Log.Positions", messages.PositionsRequest(log=self.name, start=start))
+
+    def first_position(self) -> int:
+        """Return the position of the first record there is, or will be."""
+        return int(self._positions().first)
+
+    def end_position(self) -> int:
+        """Return the position behind the last record that can be read now."""
+        return int(self._positions().end)
+
+    def position_at(self, start: Start) -> int:
+        """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
+        return int(self.positions(start).at)
+
+    def extents(self, start: int, end: int) -> list[Extent]:
+        """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
+        request = messages.ExtentsRequest(log=self.name, start=start, end=end)
+        return self.ask("Log.Extents", request, list[Extent])  # type: ignore[no-any-return]
+
+    # What there is to know.
+
+    def info(self) -> LogInfo:
+        """Return what there is to know about the log now; counters are those since the server took the log."""
+        return self.ask("Log.Info", self._asked(), LogInfo)  # type: ignore[no-any-return]
+
+    def files(self) -> list[SealedFileInfo]:
+        """Return the sealed files with their first positions, as the server names them."""
+        return self.ask("Log.Files", self._asked(), list[SealedFileInfo])  # type: ignore[no-any-return]
+
+    def producers(self) -> dict[str, ProducerMark]:
+        """Return how far each producer got: last sequence, its position, and the up-time of that."""
+        return self.ask("Log.Producers", self._asked(), dict[str, ProducerMark])  # type: ignore[no-any-return]
+
+    def producer_policy(self) -> ProducerPolicy:
+        """Return the policy for producers that holds for this log: its own over its namespace's over the database's."""
+        namespace = self.name.rpartition("/")[0].partition("/")[0] or None
+        levels = [self._policy(namespace)] if namespace is not None else []
+        return resolve(self.settings.producers, *levels, self._policy(None))
+
+    def forget_producer(self, name: str, *, wait_s: float = 5.0) -> bool:
+        """Forget how far a producer got, for good. Return whether it was known."""
+        self._check_usable()
+        arguments.seconds("wait_s", wait_s)
+        request = messages.ProducerRequest(log=self.name, producer=arguments.text("name", name))
+        return bool(self.channel.ask("Log.ForgetProducer", request).value)
+
+    def configure(self, settings: LogSettings) -> None:
+        """Change the stored settings. Writers that are opened after this keep to the new ones."""
+        self._check_usable()
+        document = values.to_document(settings_module.check(settings))
+        request = messages.ConfigureRequest(name=self.name, settings=document)
+        self.settings_seen = self.ask("Log.Configure", request, LogSettings)
+
+    def truncate(self, before: int) -> Truncation:
+        """Remove everything before a position, as far as neither the dedup window nor a reader's lease needs it."""
+        request = messages.TruncateRequest(log=self.name, before=arguments.count("before", before))
+        return self.ask("Log.Truncate", request, Truncation)  # type: ignore[no-any-return]
+
+    # Jobs: the server does them, once for all who ask at the same time.
+
+    def job(
+        self, kind: str, result: Any = None, *, by: str = "", remove: bool = False, tell: Told | None = None
+    ) -> Any:
+        """Have the server do a long job; return its result. A cut connection finds the same job again."""
+        self._check_usable()
+        request = messages.JobRequest(log=self.name, kind=kind, by=by, remove=remove)
+        document = self.channel.again(lambda _: self._followed(request, tell), JOB_S)
+        return values.from_document(document.json, result)
+
+    def _followed(self, request: Any, tell: Told | None) -> Any:
+        try:
+            for progress in self.channel.stream("Log.Job", request):
+                if tell is not None and not progress.HasField("result"):
+                    tell(progress.done, progress.total)
+                if progress.HasField("result"):
+                    return progress.result
+        except grpc.RpcError as error:
+            raise self.channel.translated(error) from None
+        text = "the server ended the job's stream"
+        raise Broken(text)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
+        """Have the server read everything and check every promise that can be checked; return what was found."""
+        return self.job("verify", Verification, tell=progress)  # type: ignore[no-any-return]
+
+    def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:
+        """Have the server turn every closed segment into Parquet files. ``progress`` is called once, at the end."""
+        done: Sealing = self.job("seal", Sealing)
+        if progress is not None:
+            progress(done)
+        return done
+
+    def audit(
+        self,
+        by: By = "producer",
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        hands: Hands | None = None,
+    ) -> Audit:
+        """Count the records of all closed segments, and find the ids that are there again: the server does it."""
+        _check_hands(hands)
+        return self.job("audit", Audit, by=by, tell=progress)  # type: ignore[no-any-return]
+
+    def purge(
+        self,
+        *,
+        remove: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        hands: Hands | None = None,
+    ) -> Purge:
+        """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them."""
+        _check_hands(hands)
+        return self.job("purge", Purge, remove=remove, tell=progress)  # type: ignore[no-any-return]
+
+    def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
+        """Have the server make a dedup snapshot anew from the closed segments."""
+        _check_hands(hands)
+        return self.job("rebuild", Rebuilt, tell=progress)  # type: ignore[no-any-return]
+
+    def marks(self) -> list[Mark]:
+        """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
+        return self.job("marks", list[Mark])  # type: ignore[no-any-return]
+
+    def tidy(self) -> None:
+        """Have the server put small neighbours together, and let go what retention does not want kept."""
+        self.job("tidy")
+
+    def sweep(self) -> list[str]:
+        """Have the server remove files that were staged more than a day ago and never adopted; return their keys."""
+        return self.job("sweep", list[str])  # type: ignore[no-any-return]
+
+    def retain(self) -> Truncation:
+        """Have the server remove what the log's retention settings do not want kept."""
+        return self.job("retain", Truncation)  # type: ignore[no-any-return]
+
+    # Batches of files.
+
+    def stage(self, tables: Iterable[pa.Table | pa.RecordBatch]) -> Staged:
+        """Store tables on the server as a file that ``Writer.ingest`` can make a part of the log."""
+        return self.stage_columns(list(tables), None)
+
+    def stage_columns(self, tables: Sequence[pa.Table | pa.RecordBatch], columns: Sequence[str] | None) -> Staged:
+        """Store tables; ``columns`` are all that they may have, if the file is to have no others.
+
+        Sent again after a cut: a file that nobody adopts goes by age.
+        """
+        self._check_usable()
+        request = messages.StageRequest(log=self.name, columns=columns or (), chosen_columns=columns is not None)
+
+        def requests() -> Iterator[bytes]:
+            yield request.SerializeToString()
+            for table in tables:
+                for piece in _pieces(table):
+                    yield frames.table_bytes(piece).to_pybytes()
+
+        document = self.channel.again(
+            lambda left_s: self.channel.gather("Log.Stage", requests(), left_s), 10 * TIMEOUT_S
+        )
+        return values.from_document(document.json, Staged)
+
+    def ingest(
+        self,
+        staged: Sequence[Staged],
+        batch: Batch | None,
+        *,
+        on_conflict: OnConflict,
+        on_replay: OnReplay,
+        timeout_s: float | None,
+    ) -> Ingested:
+        """Have the server ingest staged files. With a batch it may be repeated, and is after a cut."""
+        request = messages.IngestRequest(
+            log=self.name,
+            staged=[values.to_document(one) for one in staged],
+            batch=None if batch is None else values.to_document(batch),
+            on_conflict=on_conflict,
+            on_replay=on_replay,
+            timeout_s=timeout_s,
+        )
+        if batch is not None:
+            found = self.channel.again(
+                lambda left_s: self.channel.once("Log.Ingest", request, left_s), timeout_s, write=True
+            )
+        else:
+            with told(write=True):
+                found = self.channel.once("Log.Ingest", request, timeout_s)
+        return values.from_document(found.json, Ingested)
+
+    @closes_anywhere
+    def close(self) -> None:
+        """Close what was opened here; what is pending is stored first. The log stays open on the server."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._of_this_process:
+            close_all(self._handles)
+
+
+def close_all(handles: Iterable[Handle]) -> None:
+    """Close handles, all of them, also if one fails; then raise the first error."""
+    errors: list[OncelogError] = []
+    for handle in list(handles):
+        try:
+            handle.close()
+        except OncelogError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _check_hands(hands: object) -> None:
+    if hands is not None:
+        what = "hands"
+        raise unsupported(what)
+
+
+def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBatch]:
+    """Cut a table into pieces that each fit a message."""
+    rows = max(1, table.num_rows * STAGE_BYTES // max(1, table.nbytes))
+    for start in range(0, max(1, table.num_rows), rows):
+        yield table.slice(start, rows)
+
+
+READER_ABSENT = ("rows",)
+TAIL_ABSENT = ("poll_rows",)
+LOG_ABSENT = ("base", "desk", "follow_policy", "home", "is_lent", "lent", "prepare", "reader", "scan", "store")
+"""What rooms of one process call of each other on a log: not a part of the public surface."""
+
+absent(RemoteLog, LOG_ABSENT)
+absent(RemoteReader, READER_ABSENT)
+absent(RemoteTail, TAIL_ABSENT)

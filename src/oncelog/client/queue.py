@@ -1,0 +1,372 @@
+"""A work queue over the wire."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from oncelog import arguments, names
+from oncelog.batcher import Batcher
+from oncelog.client.channel import Channel, told
+from oncelog.client.consumer import RemoteConsumer
+from oncelog.client.log import close_all
+from oncelog.client.writer import absent
+from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError, Unavailable
+from oncelog.handle import Handle, closes_anywhere
+from oncelog.pending import Pending, begun, failed
+from oncelog.queue.deliver.consumer import Consumer, check_prefetch
+from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
+from oncelog.queue.inspect import Peeked, QueueStats
+from oncelog.queue.queue import TIMEOUT_S, Queue
+from oncelog.queue.rules import message as message_rules
+from oncelog.queue.rules import settings as settings_rules
+from oncelog.queue.rules.message import Message
+from oncelog.queue.rules.retry import RetryPolicy
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.queue.send.sender import OnPending, SendStatus, Sent
+from oncelog.queue.send.topic import DEAD_LETTERS
+from oncelog.wire import failures, messages, values
+
+SEND_MESSAGES = 1024
+SEND_BYTES = 2 << 20
+"""So many messages go into one call, at most, and so many bytes, unless one alone is larger."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What the server says of a queue that was opened or created."""
+
+    name: str
+    partitions: int
+    settings: QueueSettings
+
+
+_Letters = list[DeadLetter]
+
+
+class _Submission(NamedTuple):
+    message: Message
+    on_pending: OnPending
+    timeout_s: float
+    pending: Pending[Sent]
+
+
+class RemoteQueue(Queue):
+    """A work queue on a server. Made by ``Database.queue``; safe to share between threads."""
+
+    def __init__(self, channel: Channel, made: Made) -> None:
+        Handle.__init__(self)
+        self.name = made.name
+        self._channel = channel
+        self._made = made
+        self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._batcher: Batcher[_Submission] = Batcher("oncelog-sender", self._send_submitted)
+
+    def ask(self, key: str, request: Any, kind: Any) -> Any:
+        """Ask the server what may be asked again; return the document that it answers."""
+        self._check_usable()
+        return values.from_document(self._channel.ask(key, request).json, kind)
+
+    def _asked(self) -> Any:
+        return messages.QueueRequest(queue=self.name)
+
+    @property
+    def partitions(self) -> int:
+        """How many logs the queue is spread over: fixed when it is made."""
+        return self._made.partitions
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The settings as they are stored now."""
+        self._made = self.ask("Queue.Info", self._asked(), Made)
+        return self._made.settings
+
+    def is_stored(self) -> bool:
+        """Tell whether it is still there; it is taken to be while nobody can tell."""
+        try:
+            self.ask("Queue.Info", self._asked(), Made)
+        except NotFound:
+            return False
+        except Unavailable:
+            return True
+        return True
+
+    # Sending.
+
+    def send_many(
+        self, messages: Iterable[Message], *, on_pending: OnPending = "join", timeout_s: float = TIMEOUT_S
+    ) -> list[Sent]:
+        """Send messages, each decided on its own."""
+        self._check_usable()
+        checked = [message_rules.check(one) for one in message_rules.listed(messages)]
+        _check_pending(on_pending)
+        within_s = arguments.seconds("timeout_s", timeout_s)
+        return _all_sent([result for run in _runs(checked) for result in self._sent_run(run, on_pending, within_s)])
+
+    def _sent_run(self, run: Sequence[Message], on_pending: OnPending, timeout_s: float) -> list[Sent | OncelogError]:
+        """Send messages by one call; again after a break if all of them have ids."""
+        request = messages.SendRequest(
+            queue=self.name,
+            messages=[values.queue_message_message(one) for one in run],
+            on_pending=on_pending,
+            timeout_s=timeout_s,
+        )
+        try:
+            if all(one.id for one in run):
+                found = self._channel.again(
+                    lambda left_s: self._channel.once("Queue.Send", request, left_s), timeout_s, write=True
+                )
+            else:
+                with told(write=True):
+                    found = self._channel.once("Queue.Send", request, timeout_s)
+        except (InvalidArgument, Unavailable) as error:
+            if len(run) == 1 or isinstance(error, InvalidArgument):
+                raise
+            return [error] * len(run)
+        return [_result(one) for one in found.results]
+
+    def submit(
+        self,
+        value: bytes,
+        *,
+        id: str = "",
+        key: str = "",
+        tenant: str = "",
+        headers: Mapping[str, bytes] | None = None,
+        delay_s: float = 0.0,
+        deadline_s: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_pending: OnPending = "join",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Pending[Sent]:
+        """Send one message without waiting for it; messages that come together are sent together, in their order."""
+        try:
+            self._check_usable()
+            _check_pending(on_pending)
+            within_s = arguments.seconds("timeout_s", timeout_s)
+            one = message_rules.check(Message(value, id, key, tenant, headers, delay_s, deadline_s, retry))
+            submission = _Submission(one, on_pending, within_s, begun())
+            self._batcher.put(submission, size_bytes=len(value), timeout_s=within_s)
+        except OncelogError as error:
+            return failed(error)
+        return submission.pending
+
+    def _send_submitted(self, submitted: Sequence[_Submission]) -> None:
+        for on_pending, alike in groupby(submitted, key=lambda one: one.on_pending):
+            left = list(alike)
+            for run in _runs([one.message for one in left]):
+                group, left = left[: len(run)], left[len(run) :]
+                self._settle(group, on_pending)
+
+    def _settle(self, group: Sequence[_Submission], on_pending: OnPending) -> None:
+        answers: Sequence[Any]
+        try:
+            answers = self._sent_run([one.message for one in group], on_pending, max(one.timeout_s for one in group))
+        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+            answers = [error] * len(group)
+        for one, answer in zip(group, answers, strict=True):
+            if isinstance(answer, BaseException):
+                one.pending.set_exception(answer)
+            else:
+                one.pending.set_result(answer)
+
+    def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
+        """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
+        message_rules.check_identity(tenant, key, id)
+        request = messages.StatusRequest(queue=self.name, id=id, key=key, tenant=tenant)
+        return self.ask("Queue.Status", request, SendStatus | None)  # type: ignore[no-any-return]
+
+    # Consuming.
+
+    def consume(
+        self,
+        group: str = "default",
+        *,
+        prefetch: int = 1,
+        ack_timeout_s: float | None = None,
+        ordered: bool | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+    ) -> Consumer:
+        """Return a consumer of a group, which is made when it is not there, beginning at ``start``."""
+        self._check_usable()
+        check_prefetch(prefetch)
+        names.check(group, "group")
+        timeout_s = ack_timeout_s if ack_timeout_s is not None else self._made.settings.ack_timeout_s
+        if message_rules.span_us("ack_timeout_s", timeout_s) <= 0:
+            error = f"ack_timeout_s is {timeout_s}, must be more than 0"
+            raise InvalidArgument(error)
+        if start not in ("earliest", "latest"):
+            error = f"start is {start!r}, must be 'earliest' or 'latest'"
+            raise InvalidArgument(error)
+        _check_order(ordered)
+        request = messages.ReceiveRequest(
+            queue=self.name, group=group, ack_timeout_s=ack_timeout_s, ordered=ordered, start=start
+        )
+        consumer = RemoteConsumer(self._channel, request, prefetch=prefetch, ack_timeout_s=timeout_s)
+        consumer.join()
+        self._handles.add(consumer)
+        return consumer
+
+    # Dead letters.
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What could not be delivered: to be looked at, and sent back. It is the queue ``dlq.<name>``."""
+        if self.name.startswith(DEAD_LETTERS):
+            error = f"queue {self.name!r} holds dead letters, and has none of its own"
+            raise InvalidArgument(error)
+        self._check_usable()
+        return RemoteDeadLetters(self)
+
+    def letters(self, key: str, **which: Any) -> int:
+        """Have the server send dead letters back, or give them up; return how many."""
+        self._check_usable()
+        return int(self._channel.ask(key, messages.LettersRequest(queue=self.name, **which)).value)
+
+    # Operating.
+
+    def pause(self, group: str | None = None) -> None:
+        """Deliver nothing until ``resume``: to anybody, or to one group."""
+        self._check_usable()
+        self._channel.ask("Queue.Pause", messages.GroupRequest(queue=self.name, group=group))
+
+    def resume(self, group: str | None = None) -> None:
+        """Deliver again."""
+        self._check_usable()
+        self._channel.ask("Queue.Resume", messages.GroupRequest(queue=self.name, group=group))
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups there are."""
+        self._check_usable()
+        return list(self._channel.ask("Queue.Groups", self._asked()).names)
+
+    def stats(self) -> QueueStats:
+        """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
+        return self.ask("Queue.Stats", self._asked(), QueueStats)  # type: ignore[no-any-return]
+
+    def lag(self, group: str = "default") -> int:
+        """Return how many messages a group has yet to settle."""
+        found = self.stats().groups
+        if group not in found:
+            error = f"queue {self.name!r} has no group {group!r}: there are {', '.join(found) or 'none'}"
+            raise NotFound(error)
+        return found[group].lag
+
+    def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
+        """Return the first messages that a group has not settled, and how each stands, without delivering them."""
+        request = messages.PeekRequest(queue=self.name, group=group, limit=arguments.count("limit", limit))
+        return self.ask("Queue.Peek", request, list[Peeked])  # type: ignore[no-any-return]
+
+    def configure(self, changed: QueueSettings) -> None:
+        """Change the stored settings, but for those of its logs."""
+        document = values.to_document(settings_rules.check(changed))
+        stored = self.ask(
+            "Queue.Configure", messages.ConfigureRequest(name=self.name, settings=document), QueueSettings
+        )
+        self._made = msgspec.structs.replace(self._made, settings=stored)
+
+    def trim(self) -> list[int]:
+        """Remove what every group has settled; return where each partition begins now."""
+        return self.ask("Queue.Trim", self._asked(), list[int])  # type: ignore[no-any-return]
+
+    @closes_anywhere
+    def close(self) -> None:
+        """Close the consumers; what was submitted is sent first."""
+        if self._closed:
+            return
+        if self._of_this_process:
+            self._batcher.wait_idle(TIMEOUT_S)
+        self._closed = True
+        if self._of_this_process:
+            close_all(self._handles)
+
+
+class RemoteDeadLetters(DeadLetters):
+    """The dead letters of one queue on a server. Made by ``Queue.dead_letters``."""
+
+    def __init__(self, queue: RemoteQueue) -> None:
+        self._queue = queue
+
+    def list(self, *, limit: int | None = None) -> list[DeadLetter]:
+        """Return the dead letters that were not sent back, oldest first."""
+        wanted = None if limit is None else arguments.count("limit", limit)
+        return self._letters_of(limit=wanted)
+
+    def show(self, position: int) -> DeadLetter:
+        """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
+        (found,) = self._letters_of(position=arguments.count("position", position))
+        return found
+
+    def _letters_of(self, **which: int | None) -> _Letters:
+        request = messages.DeadLettersRequest(queue=self._queue.name, **which)
+        return self._queue.ask("Queue.DeadLetters", request, list[DeadLetter])  # type: ignore[no-any-return]
+
+    def redrive(self, positions: Iterable[int] | None = None) -> int:
+        """Send dead letters back to the queue and the group they came from: all, or those at these positions."""
+        if positions is None:
+            return self._queue.letters("Queue.Redrive", all=True)
+        chosen = _chosen(positions)
+        return self._queue.letters("Queue.Redrive", positions=chosen) if chosen else 0
+
+    def discard(self, positions: Iterable[int]) -> int:
+        """Give dead letters up for good; return how many."""
+        chosen = _chosen(positions)
+        return self._queue.letters("Queue.Discard", positions=chosen) if chosen else 0
+
+
+def _chosen(positions: object) -> list[int]:
+    if isinstance(positions, str | bytes) or not isinstance(positions, Iterable):
+        error = f"positions: is {type(positions).__name__}, must be a list of positions"
+        raise InvalidArgument(error)
+    return [arguments.count("position", position) for position in positions]
+
+
+def _check_order(ordered: object) -> None:
+    if not isinstance(ordered, bool | None):
+        error = f"ordered is {ordered!r}, must be True, False, or None for as it is"
+        raise InvalidArgument(error)
+
+
+def _check_pending(on_pending: object) -> None:
+    if on_pending not in ("join", "refuse"):
+        error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
+        raise InvalidArgument(error)
+
+
+def _runs(given: Sequence[Message]) -> Iterable[Sequence[Message]]:
+    """Cut messages into runs that each fit a call."""
+    start = size_bytes = 0
+    for row, one in enumerate(given):
+        size = len(one.value)
+        if row > start and (row - start >= SEND_MESSAGES or size_bytes + size > SEND_BYTES):
+            yield given[start:row]
+            start, size_bytes = row, 0
+        size_bytes += size
+    if start < len(given):
+        yield given[start:]
+
+
+def _result(found: Any) -> Sent | OncelogError:
+    one = failures.from_result(found)
+    return one if isinstance(one, OncelogError) else values.sent(one)
+
+
+def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
+    errors = [result for result in results if isinstance(result, OncelogError)]
+    if not errors:
+        return results  # type: ignore[return-value]
+    if len(results) == 1:
+        raise errors[0]
+    text = f"{len(errors)} of {len(results)} messages were refused, the first: {errors[0]}"
+    raise AppendErrors(text, results=results)
+
+
+QUEUE_ABSENT = ("remove_group", "settle", "take_writers")
+"""What is not on the wire: groups are removed on the server's machine; the others are what rooms of one process call
+of each other.
+"""
+
+absent(RemoteQueue, QUEUE_ABSENT)

@@ -1,0 +1,299 @@
+"""From records to frames of one session, and from answers to acks: what writers and producers share."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from oncelog.client import frames_out
+from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame
+from oncelog.client.session import Opening, Session
+from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
+from oncelog.format import intake
+from oncelog.log.append import decisions, futures
+from oncelog.log.append.groups import record_bytes
+from oncelog.log.append.sequences import stamped
+from oncelog.pending import Pending, begun, failed
+from oncelog.settings import LogSettings
+from oncelog.types import Ack, ColumnAcks, Record
+from oncelog.wire import frames
+from oncelog.wire.frames import Kind
+
+if TYPE_CHECKING:
+    from oncelog.client.log import RemoteLog
+
+TABLE_ROWS = 65_536
+TABLE_BYTES = 3 << 20
+"""So many rows of a table go into one frame, at most, and about so many bytes."""
+
+
+class Counting:
+    """Counts the sequences of a producer, on the client: what is sent again carries the same ones."""
+
+    def __init__(self, next_sequence: int) -> None:
+        self.next_sequence = next_sequence
+
+    def number(self, record: Record) -> Record:
+        """Return a record with its sequence."""
+        if record.sequence is not None:
+            self.next_sequence = max(self.next_sequence, record.sequence + 1)
+            return record
+        numbered = msgspec.structs.replace(record, sequence=self.next_sequence)
+        self.next_sequence += 1
+        return numbered
+
+
+class Sending:
+    """What writers and producers share: from records to frames of one session, and from answers to acks."""
+
+    def __init__(self, log: RemoteLog, opening: Opening, *, initial_sequence: int | None = None) -> None:
+        self.settings: LogSettings = log.settings_seen
+        self._log = log
+        self._channel = log.channel
+        self.session = Session(
+            log.channel,
+            opening,
+            pending_records=self.settings.pending_records,
+            pending_bytes=self.settings.pending_bytes,
+        )
+        try:
+            welcome = self.session.open(opening.wait_s)
+        except BaseException:
+            self.session.end(Closed("this writer was never open"))
+            raise
+        self.log_id: str = welcome.log_id
+        self.producer: str | None = welcome.producer if welcome.HasField("producer") else None
+        self._ordering = threading.Lock()  # records are sent in the order in which they were numbered
+        self._counting: Counting | None = None
+        if self.producer is not None:
+            last = welcome.last_sequence if welcome.HasField("last_sequence") else -1
+            self._counting = Counting(last + 1 if initial_sequence is None else initial_sequence)
+
+    # One record.
+
+    def checked(self, record: Record, assigned: Callable[[], str]) -> Record:
+        """Return a record as it will be sent, or raise ``InvalidArgument``."""
+        intake.check_record(record)
+        if record.sequence is not None or record.producer is not None or self.producer is not None:
+            if record.id is not None:
+                raise decisions.named_twice(id=record.id)
+            if record.producer is None:
+                record = msgspec.structs.replace(record, producer=self.producer or assigned())
+        if record.id is not None and self.settings.idempotence == "off":
+            message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
+            raise InvalidArgument(message)
+        if type(record.value) is not bytes:
+            record = msgspec.structs.replace(record, value=bytes(record.value))
+        return record
+
+    def is_repeatable(self, record: Record) -> bool:
+        """Tell whether the log recognises a record that is sent again."""
+        if record.producer is not None:
+            return record.sequence is not None
+        return record.id is not None or self.settings.idempotence == "content"
+
+    def _in_order(self) -> contextlib.AbstractContextManager[object]:
+        """Have records sent in the order in which they are numbered; without a producer nothing is numbered."""
+        return contextlib.nullcontext() if self._counting is None else self._ordering
+
+    def _numbered(self, record: Record) -> Record:
+        """Return a record of this session's producer with its sequence."""
+        if self._counting is not None and record.producer == self.producer:
+            return self._counting.number(record)
+        return record
+
+    def submit(self, record: Record, timeout_s: float | None) -> Pending[Ack]:
+        """Send a record with others that come meanwhile."""
+        deadline_us = self._channel.deadline(timeout_s)
+        size_bytes = record_bytes(record)
+        pending = begun()
+        try:
+            self.session.room(1, size_bytes, deadline_us)
+        except Unavailable as error:
+            return failed(error)
+        with self._in_order():
+            record = self._numbered(record)
+            self.session.submit(
+                record,
+                pending,
+                size_bytes=size_bytes,
+                deadline_us=deadline_us,
+                repeatable=self.is_repeatable(record),
+            )
+        return pending
+
+    def append(self, record: Record, timeout_s: float | None) -> Ack:
+        """Send a record, and wait for its ack."""
+        (found,) = self.results([record], timeout_s, Kind.EACH)
+        if isinstance(found, OncelogError):
+            raise found
+        return found
+
+    # Many.
+
+    def results(self, records: Sequence[Record], timeout_s: float | None, kind: Kind) -> list[Ack | OncelogError]:
+        """Send records in one frame, or in as many as they need, and wait for all answers."""
+        deadline_us = self._channel.deadline(timeout_s)
+        sent = self.send(records, deadline_us, kind)
+        return [result for frame, pending in sent for result in self.waited(frame, pending, deadline_us)]
+
+    def send(
+        self, records: Sequence[Record], deadline_us: int | None, kind: Kind
+    ) -> list[tuple[Frame, Pending[list[Ack | OncelogError]]]]:
+        """Send records, without waiting for the answers."""
+        runs = [records] if kind is Kind.BATCH else _runs(records)
+        return [self._send(kind, run, deadline_us) for run in runs if run]
+
+    def _send(
+        self, kind: Kind, records: Sequence[Record], deadline_us: int | None
+    ) -> tuple[Frame, Pending[list[Ack | OncelogError]]]:
+        size_bytes = sum(map(record_bytes, records))
+        pending = begun()
+        self.session.room(len(records), size_bytes, deadline_us)
+        with self._in_order():
+            numbered = [self._numbered(record) for record in records]
+            frame = Frame(
+                kind,
+                frames_out.settling(pending, frames_out.results),
+                records=numbered,
+                count=len(records),
+                size_bytes=size_bytes,
+                deadline_us=deadline_us,
+                repeatable=all(map(self.is_repeatable, numbered)),
+            )
+            self.session.send(frame)
+        return frame, pending
+
+    def waited(self, frame: Frame, pending: Future[Any], deadline_us: int | None) -> Any:
+        """Return the answer to a frame; ``Unavailable`` when its time is over."""
+        left_s = self._channel.left(deadline_us)
+        try:
+            return pending.result(None if left_s is None else left_s + frames_out.GRACE_S)
+        except TimeoutError:
+            if pending.done():
+                return pending.result()
+            raise self.session.expire(frame) from None
+
+    # Tables.
+
+    def send_table(
+        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
+    ) -> list[tuple[Frame, Pending[ColumnAcks]]]:
+        """Send the rows of a table, in frames. A table with a bad row is refused before anything is sent."""
+        with self._in_order():
+            payload = decisions.intake_of(
+                table, self.settings, self.log_id, lambda payload: self._owned_rows(payload, producer)
+            )
+            return [self._send_rows(piece, deadline_us) for piece in _pieces(payload)]
+
+    def _owned_rows(self, payload: pa.RecordBatch, producer: str | None) -> pa.RecordBatch:
+        name = producer if producer is not None else self.producer
+        if name is not None:
+            payload = stamped(payload, name)
+        if "producer" in payload.schema.names:
+            decisions.check_named_once(payload)
+        if self._counting is not None and name == self.producer:
+            payload = self._counted(payload)
+        return payload
+
+    def _counted(self, payload: pa.RecordBatch) -> pa.RecordBatch:
+        """Give rows without a sequence the next ones."""
+        assert self._counting is not None
+        if "sequence" in payload.schema.names and payload.column("sequence").null_count < payload.num_rows:
+            given = payload.column("sequence").drop_null()
+            last = int(np.max(given.to_numpy())) if len(given) else -1
+            self._counting.next_sequence = max(self._counting.next_sequence, last + 1)
+            return payload
+        first = self._counting.next_sequence
+        numbers = pa.array(np.arange(first, first + payload.num_rows), pa.int64())
+        self._counting.next_sequence += payload.num_rows
+        names = [name for name in payload.schema.names if name != "sequence"]
+        columns = {name: payload.column(name) for name in names}
+        return pa.record_batch({**columns, "sequence": numbers})
+
+    def _send_rows(self, piece: pa.RecordBatch, deadline_us: int | None) -> tuple[Frame, Pending[ColumnAcks]]:
+        body = frames.table_bytes(piece)
+        pending = begun()
+        frame = Frame(
+            Kind.TABLE,
+            frames_out.settling(pending, frames_out.columns),
+            body=memoryview(body),
+            count=piece.num_rows,
+            size_bytes=body.size,
+            deadline_us=deadline_us,
+            repeatable=self._are_repeatable(piece),
+        )
+        self.session.room(piece.num_rows, body.size, deadline_us)
+        self.session.send(frame)
+        return frame, pending
+
+    def _are_repeatable(self, piece: pa.RecordBatch) -> bool:
+        names = piece.schema.names
+        full = [name for name in ("id", "sequence") if name in names and not piece.column(name).null_count]
+        return bool(full) or self.settings.idempotence == "content"
+
+    # Leaving.
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Return when everything was answered; ``Unavailable(outcome="unknown")`` when time runs out first."""
+        if not self.session.flush(timeout_s):
+            message = "not everything was answered in time: what is pending stays so, retry with the same ids"
+            raise Unavailable(message, outcome="unknown")
+
+    def close(self, timeout_s: float | None) -> None:
+        """Flush, and end the session."""
+        try:
+            self.flush(timeout_s)
+        finally:
+            self.session.end(Closed("this writer is closed"))
+
+
+def _rows(answer: ColumnAcks | AppendErrors) -> Iterator[Ack | OncelogError]:
+    if isinstance(answer, AppendErrors):
+        yield from answer.results
+        return
+    for position, duplicate, conflict in zip(answer.positions, answer.duplicates, answer.conflicts, strict=True):
+        place = None if position < 0 else int(position)
+        yield Ack(place, None, None, None, bool(duplicate), bool(conflict))
+
+
+def _runs(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Cut records into runs that each fit a frame."""
+    start = size_bytes = 0
+    for row, record in enumerate(records):
+        record_size = record_bytes(record)
+        if row > start and (row - start >= FRAME_RECORDS or size_bytes + record_size > FRAME_BYTES):
+            yield records[start:row]
+            start, size_bytes = row, 0
+        size_bytes += record_size
+    if start < len(records):
+        yield records[start:]
+
+
+def _pieces(payload: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not payload.num_rows:
+        return
+    rows = max(1, min(TABLE_ROWS, payload.num_rows * TABLE_BYTES // max(payload.nbytes, 1)))
+    for start in range(0, payload.num_rows, rows):
+        yield payload.slice(start, rows)
+
+
+def joined(answers: Sequence[ColumnAcks | AppendErrors]) -> ColumnAcks:
+    """Return the answers to the pieces of a table as the answer to the whole; ``AppendErrors`` if one was refused."""
+    parts = [answer for answer in answers if isinstance(answer, ColumnAcks)]
+    if len(parts) < len(answers):
+        futures.all_acks([result for answer in answers for result in _rows(answer)])
+    if not parts:
+        return ColumnAcks(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.bool_))
+    return ColumnAcks(
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.duplicates for part in parts]),
+        np.concatenate([part.conflicts for part in parts]),
+    )

@@ -1,0 +1,471 @@
+"""A session: frames of records on their way to one log, each answered once, whatever becomes of the connection.
+
+docs/wire.md has the rules. Frames are numbered by *tags*. When the stream breaks, a new one is opened under the same
+session, and what has no answer is sent again. A frame that the server has received keeps its tag: it is answered, not
+executed again. After a restart of the server only frames that can be recognised (by ids or sequences) are sent again;
+of the others nobody knows whether they are stored.
+
+Threads: one opens streams and takes answers; gRPC's own asks ``_requests`` for what to send. Both end with the stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, MutableSequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import grpc
+
+from oncelog.client.channel import TIMEOUT_S, Broken, Channel
+from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, GRACE_S, Frame, given_up, is_passing, settling_each
+from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.pending import on_loop
+from oncelog.types import Ack, Record
+from oncelog.wire import failures, frames, messages
+from oncelog.wire.frames import Kind, Raw
+
+_REST_S_MAX = 2.0
+
+
+class Opening(NamedTuple):
+    """What a stream begins with: the log, and the producer if the session has one."""
+
+    log: str
+    producer: str | None = None
+    takeover: str = "polite"
+    wait_s: float = 5.0
+
+
+class _Gathered(NamedTuple):
+    """A record that was submitted, and is in no frame yet."""
+
+    record: Record
+    pending: Future[Ack]
+    size_bytes: int
+    deadline_us: int | None
+    repeatable: bool
+
+
+class _Stream:
+    """One stream of a session."""
+
+    def __init__(self) -> None:
+        self.call: Any = None
+        self.welcomed = False
+        self.progressed = False
+        self.stopped = False
+        """Nothing more is sent on it; what was sent is answered, and then it ends."""
+        self.ended = False
+        self.why: Exception | None = None
+        self.parts: list[bytes] = []
+        self.again: list[Frame] = []
+        """Answered as not written: to be sent again on the next stream."""
+
+    def end(self) -> None:
+        """End it, from any thread."""
+        self.ended = True
+        if self.call is not None:
+            self.call.cancel()
+
+
+class Session:
+    """The frames of one writer, or of one producer. Safe to share between threads."""
+
+    def __init__(self, channel: Channel, opening: Opening, *, pending_records: int, pending_bytes: int) -> None:
+        self._channel = channel
+        self._clock = channel.clock
+        self._opening = opening
+        self._name = channel.clock.token(16)
+        self._pending_max = pending_records
+        self._pending_bytes_max = pending_bytes
+        self._changed = threading.Condition()
+        self._gathered: list[_Gathered] = []
+        self._waiting: deque[Frame] = deque()  # not sent on this stream, in their order
+        self._sent: dict[int, Frame] = {}  # sent on this stream, and not answered
+        self._order = 0
+        self._next_tag = 1
+        self._count = self._bytes = 0  # of all that has no answer
+        self._stream: _Stream | None = None
+        self._thread: threading.Thread | None = None
+        self._wanted = False  # whether a stream is to be opened without a frame
+        self._failure: Exception | None = None
+        self._attempts = 0
+        self._ended: OncelogError | None = None
+        self.welcome: Any = None
+
+    # What writers call.
+
+    def send(self, frame: Frame) -> None:
+        """Have a frame sent behind all that came before."""
+        with self._changed:
+            self.check()
+            self._form(everything=True)
+            self._queue(frame)
+            self._count += frame.count
+            self._bytes += frame.size_bytes
+            self._start()
+            self._changed.notify_all()
+
+    def submit(
+        self, record: Record, pending: Future[Ack], *, size_bytes: int, deadline_us: int | None, repeatable: bool
+    ) -> None:
+        """Have a record sent together with others that are submitted meanwhile."""
+        with self._changed:
+            self.check()
+            self._gathered.append(_Gathered(record, pending, size_bytes, deadline_us, repeatable))
+            self._count += 1
+            self._bytes += size_bytes
+            self._start()
+            if len(self._gathered) == 1:
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise what ended this session, if something did."""
+        if isinstance(self._ended, WriterFenced):
+            raise WriterFenced(str(self._ended), outcome="not written")
+        if self._ended is not None:
+            raise self._ended
+
+    def room(self, count: int, size_bytes: int, deadline_us: int | None) -> None:
+        """Wait until so much more may be pending; ``Unavailable``, not written, when time runs out first.
+
+        On an event loop nothing waits: as much again may be pending, and then it is ``Unavailable``.
+        """
+        times = 2 if on_loop() else 1
+
+        def has_room() -> bool:
+            fits = self._bytes + size_bytes <= times * self._pending_bytes_max
+            return not self._count or (self._count + count <= times * self._pending_max and fits)
+
+        with self._changed:
+            if not has_room() and times == 1:
+                self._changed.wait_for(lambda: self._ended is not None or has_room(), self._channel.left(deadline_us))
+            self.check()
+            if not has_room():
+                message = (
+                    f"{self._count} records ({self._bytes} bytes) are waiting for the server, which is as many as may: "
+                    "slow down, or raise pending_bytes and pending_records"
+                )
+                raise Unavailable(message)
+
+    def open(self, wait_s: float) -> Any:
+        """Open the stream; return the server's welcome, or raise why there is none.
+
+        What passes is tried again for ``wait_s``. An attempt that is under way then may come to its end.
+        """
+        patient_us = self._channel.deadline(wait_s) or 0
+
+        def is_over() -> bool:
+            impatient = self._failure is not None and self._clock.elapsed_us() >= patient_us
+            return self.welcome is not None or self._ended is not None or impatient
+
+        with self._changed:
+            self._wanted = True
+            self._start()
+            self._changed.wait_for(is_over, wait_s + TIMEOUT_S)
+            self._wanted = False
+            self.check()
+            if self.welcome is None:
+                failure = self._failure
+                if isinstance(failure, OncelogError):
+                    raise failure
+                message = f"the server at {self._channel.address.target} does not answer ({failure or 'in time'})"
+                raise Unavailable(message)
+            return self.welcome
+
+    def expire(self, frame: Frame) -> OncelogError:
+        """Give up a frame whose time is over; return the error for who waits."""
+        with self._changed:
+            self._drop(frame)
+            frame.told = True
+            return given_up(frame, self._failure or "the time is over")
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Return whether everything was answered within the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, timeout_s)
+
+    def end(self, reason: OncelogError) -> None:
+        """End: nothing is sent or answered any more. What has no answer fails."""
+        with self._changed:
+            if self._ended is not None:
+                return
+            self._ended = reason
+            self._form(everything=True)
+            left = self._unanswered()
+            self._waiting, self._sent = deque(), {}
+            self._count = self._bytes = 0
+            stream, self._stream = self._stream, None
+            self._changed.notify_all()
+        if stream is not None:
+            stream.end()
+        for frame in left:
+            frame.answer(given_up(frame, reason))
+
+    # Frames. ``_changed`` is held.
+
+    def _queue(self, frame: Frame) -> None:
+        self._order += 1
+        frame.order = self._order
+        self._waiting.append(frame)
+
+    def _form(self, *, everything: bool) -> None:
+        """Make a frame of records that were submitted, as many as fit; or frames of all."""
+        while self._gathered:
+            taken = size_bytes = 0
+            for one in self._gathered[:FRAME_RECORDS]:
+                if taken and size_bytes + one.size_bytes > FRAME_BYTES:
+                    break
+                taken, size_bytes = taken + 1, size_bytes + one.size_bytes
+            group, self._gathered = self._gathered[:taken], self._gathered[taken:]
+            deadlines = [one.deadline_us for one in group]
+            self._queue(
+                Frame(
+                    Kind.EACH,
+                    settling_each([one.pending for one in group]),
+                    records=[one.record for one in group],
+                    count=taken,
+                    size_bytes=size_bytes,
+                    deadline_us=None if None in deadlines else max(one for one in deadlines if one is not None),
+                    repeatable=all(one.repeatable for one in group),
+                )
+            )
+            if not everything:
+                return
+
+    def _unanswered(self) -> list[Frame]:
+        again = self._stream.again if self._stream is not None else []
+        return sorted((*self._sent.values(), *again, *self._waiting), key=lambda frame: frame.order)
+
+    def _drop(self, frame: Frame) -> None:
+        """Never send a frame that is surely not written. Others are settled by a later answer."""
+        again: MutableSequence[Frame] = self._stream.again if self._stream is not None else []
+        for held in (self._waiting, again):
+            if frame.unwritten and frame in held:
+                held.remove(frame)
+                self._forget(frame)
+
+    def _forget(self, frame: Frame) -> None:
+        self._count -= frame.count
+        self._bytes -= frame.size_bytes
+        self._changed.notify_all()
+
+    # The life of streams.
+
+    def _start(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="oncelog-session", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                message = f"no thread to speak to the server with ({error}): end some, and try again"
+                raise Unavailable(message, outcome="unknown") from error
+            self._thread = thread
+
+    def _run(self) -> None:
+        """Keep a stream open as long as there is something to send or to wait for."""
+        while True:
+            with self._changed:
+                if self._ended is not None or not (self._wanted or self._count):
+                    self._thread = None  # whoever sends next starts another, under this lock
+                    return
+                stream = self._stream = _Stream()
+            self._broke(stream, self._speak(stream))
+
+    def _speak(self, stream: _Stream) -> Exception:
+        """Open a stream and take answers until it ends; return why it ended."""
+        try:
+            stream.call = self._channel.talk("Log.WriteArrow", self._requests(stream))
+            for message in stream.call:
+                self._take(stream, frames.unpack(message))
+        except grpc.RpcError as error:
+            return self._channel.translated(error)
+        except OncelogError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 (bytes that are no answer)
+            return Broken(repr(error))
+        return stream.why or Broken("the server ended the stream")
+
+    def _broke(self, stream: _Stream, error: Exception) -> None:
+        """Note that a stream ended, and rest before the next."""
+        stream.end()
+        with self._changed:
+            if self._ended is not None:
+                return
+            self._failure = error
+            self._waiting = deque(self._unanswered())
+            self._sent, self._stream = {}, None
+            self._attempts = 0 if stream.progressed else self._attempts + 1
+            self._changed.notify_all()
+        if isinstance(error, OncelogError) and not is_passing(error) and not stream.stopped:
+            self._refuse(error)
+            return
+        if self._attempts:
+            self._rest(error)
+        self._expire_waiting(error)
+
+    def _refuse(self, error: OncelogError) -> None:
+        """Fail all frames: the server does not take them. If it never took any, or fenced the producer, that is all."""
+        with self._changed:
+            if self.welcome is None or isinstance(error, WriterFenced):
+                self._ended = error
+            self._form(everything=True)
+            left, self._waiting = list(self._waiting), deque()
+            self._count = self._bytes = 0
+            self._wanted = False
+            self._changed.notify_all()
+        for frame in left:
+            frame.answer(error if frame.unwritten else given_up(frame, error))
+
+    def _rest(self, error: Exception) -> None:
+        after_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
+        pause_s = min(max(self._channel.pause_s(self._attempts), min(after_s, 1.0)), _REST_S_MAX)
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended is not None, pause_s)
+
+    def _expire_waiting(self, error: Exception) -> None:
+        """Fail frames whose time is over while there is no stream; the tags of the others are given again."""
+        now_us = self._clock.elapsed_us()
+        with self._changed:
+            self._form(everything=True)
+            late = [one for one in self._waiting if one.deadline_us is not None and one.deadline_us <= now_us]
+            for frame in late:
+                self._waiting.remove(frame)
+                self._forget(frame)
+        for frame in late:
+            passing = isinstance(error, OncelogError) and frame.unwritten
+            frame.answer(error if passing else given_up(frame, error))
+
+    # Sending: called by gRPC, in a thread of the stream's own.
+
+    def _requests(self, stream: _Stream) -> Iterator[bytes]:
+        yield frames.pack(Raw(Kind.HELLO, self._hello().SerializeToString()))
+        while (found := self._next(stream)) is not None:
+            frame, answered = found
+            timeout_s = self._channel.left(frame.deadline_us)
+            body = frame.body()
+            raw = Raw(frame.kind, body, frame.tag, answered, 0.0 if timeout_s is None else max(0.1, timeout_s))
+            yield from frames.parts(raw)
+
+    def _hello(self) -> Any:
+        opening = self._opening
+        return messages.Hello(
+            version=messages.PROTOCOL,
+            session=self._name,
+            log=opening.log,
+            takeover=opening.takeover,
+            wait_s=opening.wait_s,
+            producer=opening.producer,
+        )
+
+    def _next(self, stream: _Stream) -> tuple[Frame, int] | None:
+        """Return the next frame as soon as it may be sent, and up to which tag all answers are here; ``None`` when
+        nothing more is sent on this stream.
+        """
+        while True:
+            late: list[Frame] = []
+            with self._changed:
+                if stream.ended or stream.stopped:
+                    return None
+                if not self._waiting and self._gathered and len(self._sent) < frames.FRAMES_MAX:
+                    self._form(everything=False)
+                if stream.welcomed and self._waiting and self._may_send(self._waiting[0]):
+                    return self._tagged(self._waiting.popleft())
+                late, wait_s = self._late()
+                if not late:
+                    self._changed.wait(wait_s)
+            for frame in late:
+                frame.answer(given_up(frame, "the server is late"))
+
+    def _tagged(self, frame: Frame) -> tuple[Frame, int]:
+        if not frame.tag:
+            frame.tag, self._next_tag = self._next_tag, self._next_tag + 1
+        frame.unwritten = False
+        self._sent[frame.tag] = frame
+        return frame, min(self._sent) - 1
+
+    def _may_send(self, frame: Frame) -> bool:
+        if not self._sent:
+            return True
+        in_flight = sum(one.size_bytes for one in self._sent.values())
+        return len(self._sent) < frames.FRAMES_MAX and in_flight + frame.size_bytes <= frames.IN_FLIGHT_BYTES_MAX
+
+    def _late(self) -> tuple[list[Frame], float | None]:
+        """Return frames whose time is over, and how long it is until that of the next."""
+        now_us = self._clock.elapsed_us()
+        ends = [
+            (one.deadline_us + int(GRACE_S * 1e6), one)
+            for one in (*self._sent.values(), *self._waiting)
+            if one.deadline_us is not None and not one.told
+        ]
+        late = [one for end_us, one in ends if end_us <= now_us]
+        for frame in late:
+            self._drop(frame)
+        return late, min(end_us - now_us for end_us, _ in ends) / 1e6 if ends else None
+
+    # Receiving.
+
+    def _take(self, stream: _Stream, raw: Raw) -> None:
+        if raw.kind is Kind.WELCOME:
+            self._begin(stream, messages.Welcome.FromString(bytes(raw.body)))
+        elif raw.kind is Kind.DRAINING:
+            self._stop(stream, Broken("the server drains"))
+        else:
+            self._answered(stream, raw)
+
+    def _stop(self, stream: _Stream, why: Exception) -> None:
+        with self._changed:
+            stream.stopped = True
+            stream.why = stream.why or why
+            self._changed.notify_all()
+
+    def _begin(self, stream: _Stream, welcome: Any) -> None:
+        """Give frames the tags that the server expects; fail those of which nobody knows whether they are stored."""
+        lost: list[Frame] = []
+        with self._changed:
+            last_tag = welcome.last_tag if welcome.resumed else 0
+            for frame in list(self._waiting):
+                if 0 < frame.tag <= last_tag:
+                    continue  # the server has it, and will answer
+                if not welcome.resumed and not frame.unwritten and not frame.repeatable:
+                    self._waiting.remove(frame)
+                    self._forget(frame)
+                    lost.append(frame)
+                frame.tag = 0  # it gets the next free one
+            self._next_tag = last_tag + 1
+            self.welcome = welcome
+            if self._opening.producer is not None and welcome.HasField("producer"):
+                self._opening = self._opening._replace(producer=welcome.producer)
+            stream.welcomed = True
+            self._changed.notify_all()
+        for frame in lost:
+            frame.answer(given_up(frame, "the server was restarted, and these records carry no ids"))
+
+    def _answered(self, stream: _Stream, raw: Raw) -> None:
+        """Take the answer to a frame, or a part of it."""
+        stream.parts.append(bytes(raw.body))
+        if raw.more:
+            return
+        body, stream.parts = b"".join(stream.parts), []
+        error = failures.from_message(messages.Error.FromString(body)) if raw.kind is Kind.ERROR else None
+        with self._changed:
+            frame = self._sent.pop(raw.tag, None)
+            if frame is None:
+                return
+            if error is not None and frame.is_passing(error) and not self._is_over(frame):
+                # Nothing behind it was written either: all begin again on the next stream, under new tags.
+                frame.unwritten = getattr(error, "outcome", "not written") == "not written"
+                frame.tag = 0
+                stream.again.append(frame)
+                stream.stopped = True
+                stream.why = stream.why or error
+                self._changed.notify_all()
+                return
+            stream.progressed = True
+            self._forget(frame)
+        frame.answer((raw.kind, body) if error is None else error)
+
+    def _is_over(self, frame: Frame) -> bool:
+        return frame.told or (frame.deadline_us is not None and frame.deadline_us <= self._clock.elapsed_us())

@@ -1,0 +1,383 @@
+"""A writer over the wire: a session. Any number of them write one log; the server holds its one writer."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import pyarrow as pa
+
+from oncelog import arguments
+from oncelog.client.frames_out import Frame
+from oncelog.client.sending import Sending, joined
+from oncelog.client.session import Opening
+from oncelog.dedup.producers import ProducerMark
+from oncelog.errors import InvalidArgument, OncelogError, Unsupported
+from oncelog.handle import Handle, closes_anywhere
+from oncelog.log.append import futures
+from oncelog.log.append.counters import Counts
+from oncelog.log.append.decisions import Admitted
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
+from oncelog.log.ingest.staging import Staged
+from oncelog.log.producer import Producer
+from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.pending import Pending, begun, failed, settle
+from oncelog.types import Ack, ColumnAcks, Record
+from oncelog.wire.frames import Kind
+
+if TYPE_CHECKING:
+    from oncelog.client.log import RemoteLog
+
+_T = TypeVar("_T")
+
+
+class RemoteWriter(Writer):
+    """A session that writes one log. Made by ``Log.writer``; safe to share between threads.
+
+    It flushes and closes its own records, nobody else's. ``Unavailable(outcome="unknown")``: retry with the same id.
+    """
+
+    def __init__(self, log: RemoteLog, opening: Opening, *, initial_sequence: int | None = None) -> None:
+        Handle.__init__(self)
+        self._log = log
+        self._sending = Sending(log, opening, initial_sequence=initial_sequence)
+        self._acting = threading.local()
+        self._assigning = threading.Lock()
+        self._assigned: str | None = None
+        self._producers: list[RemoteProducer] = []
+
+    # One record.
+
+    def append(
+        self,
+        value: bytes,
+        *,
+        id: str | None = None,
+        stream: str | None = None,
+        type: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        tenant: str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Ack:
+        """Append one record; return where it is, or where it was when its id was seen before."""
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        return self._sending.append(record, timeout_s)
+
+    def submit(
+        self,
+        value: bytes,
+        *,
+        id: str | None = None,
+        stream: str | None = None,
+        type: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        tenant: str | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Pending[Ack]:
+        """Append one record without waiting for it: the future has the ack, or the error, once it is known."""
+        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        return self._sending.submit(record, timeout_s)
+
+    def _checked(self, record: Record) -> Record:
+        self._check_usable()
+        return self._sending.checked(record, self._own_producer)
+
+    def _own_producer(self) -> str:
+        with self._assigning:
+            if self._assigned is None:
+                self._assigned = f"producer-{self._log.channel.clock.token(16).hex()}"
+            return self._assigned
+
+    # Many.
+
+    def append_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
+        """Append records, each decided on its own; return their acks in order."""
+        return self._many(records, timeout_s).waited()
+
+    def submit_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
+        """Append records, each decided on its own, without waiting for them."""
+        return _submitted(lambda: self._many(records, timeout_s))
+
+    def _many(self, records: Sequence[Record], timeout_s: float | None) -> _Call[list[Ack]]:
+        self._check_usable()
+        results: list[Ack | OncelogError | None] = []
+        good: list[Record] = []
+        for record in arguments.listed(records):
+            try:
+                good.append(self._checked(record))
+                results.append(None)
+            except (InvalidArgument, Unsupported) as error:
+                results.append(error)
+        deadline_us = self._log.channel.deadline(timeout_s)
+
+        def answer(found: list[list[Ack | OncelogError]]) -> list[Ack]:
+            answers = iter(result for part in found for result in part)
+            return futures.all_acks([next(answers) if result is None else result for result in results])
+
+        return _Call(self._sending, self._sending.send(good, deadline_us, Kind.EACH), deadline_us, answer)
+
+    def append_batch(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout_s: float | None = TIMEOUT_S,
+        judge: Callable[[Admitted], None] | None = None,
+    ) -> list[Ack]:
+        """Append records all or none; return their acks in order."""
+        return self._batch(records, timeout_s, judge).waited()
+
+    def submit_batch(
+        self,
+        records: Sequence[Record],
+        *,
+        timeout_s: float | None = TIMEOUT_S,
+        judge: Callable[[Admitted], None] | None = None,
+    ) -> Pending[list[Ack]]:
+        """Append records all or none, without waiting for them."""
+        return _submitted(lambda: self._batch(records, timeout_s, judge))
+
+    def _batch(
+        self, records: Sequence[Record], timeout_s: float | None, judge: Callable[[Admitted], None] | None
+    ) -> _Call[list[Ack]]:
+        if judge is not None:
+            what = "judge"
+            raise unsupported(what)
+        checked = [self._checked(record) for record in arguments.listed(records)]
+        deadline_us = self._log.channel.deadline(timeout_s)
+
+        def answer(found: list[list[Ack | OncelogError]]) -> list[Ack]:
+            for result in (results := [result for part in found for result in part]):
+                if isinstance(result, OncelogError):
+                    raise result
+            return futures.all_acks(results)
+
+        return _Call(self._sending, self._sending.send(checked, deadline_us, Kind.BATCH), deadline_us, answer)
+
+    def append_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+    ) -> ColumnAcks:
+        """Append the rows of a table, each decided on its own; return positions and duplicates in columns."""
+        return self._arrow(table, producer, timeout_s).waited()
+
+    def submit_arrow(
+        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+    ) -> Pending[ColumnAcks]:
+        """Append the rows of a table without waiting for them."""
+        return _submitted(lambda: self._arrow(table, producer, timeout_s))
+
+    def _arrow(
+        self, table: pa.Table | pa.RecordBatch, producer: str | None, timeout_s: float | None
+    ) -> _Call[ColumnAcks]:
+        self._check_usable()
+        deadline_us = self._log.channel.deadline(timeout_s)
+        return _Call(self._sending, self._sending.send_table(table, producer, deadline_us), deadline_us, joined)
+
+    # Producers.
+
+    @arguments.checked
+    def as_producer(
+        self,
+        name: str | None = None,
+        *,
+        initial_sequence: int | None = None,
+        takeover: Literal["polite", "force"] = "polite",
+    ) -> Producer:
+        """Return a producer: a session of its own. Without a name it is given a unique one."""
+        self._check_usable()
+        if name == "":
+            message = "producer '': must not be empty; leave it out to be given a name"
+            raise InvalidArgument(message)
+        opening = Opening(self._log.name, name or "", takeover, 0.0)
+        producer = RemoteProducer(RemoteWriter(self._log, opening, initial_sequence=initial_sequence))
+        self._producers.append(producer)
+        return producer
+
+    @property
+    def producer(self) -> str:
+        """The name of this writer's producer: the one given to ``Log.writer``, or one that is assigned now."""
+        self._check_process()
+        return self._sending.producer or self._own_producer()
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last sequence of this writer's producer that is durable; ``None`` when there is none."""
+        name = self._sending.producer or self._assigned
+        return None if name is None else self.last_sequence_of(name)
+
+    def last_sequence_of(self, name: str) -> int | None:
+        """Return the last sequence of a producer that is durable; ``None`` when there is none."""
+        mark = self.producers().get(name)
+        return None if mark is None else mark.last_sequence
+
+    def producers(self) -> dict[str, ProducerMark]:
+        """Return how far each producer of the log got."""
+        self._check_process()
+        return self._log.producers()
+
+    # Living and leaving.
+
+    def flush(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
+        """Return when all that was submitted here is durable."""
+        self._check_usable()
+        self._sending.flush(timeout_s)
+
+    def snapshot(self) -> None:
+        """Have the server store a dedup snapshot of what is durable now."""
+        self._check_usable()
+        self._log.job("snapshot")
+
+    def ingest(
+        self,
+        staged: Sequence[Staged],
+        batch: Batch | None = None,
+        *,
+        on_conflict: OnConflict = "quarantine",
+        on_replay: OnReplay = "error",
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> Ingested:
+        """Make of staged files a part of the log what is not in it; say what that was. With a batch, safe to repeat."""
+        self._check_usable()
+        return self._log.ingest(staged, batch, on_conflict=on_conflict, on_replay=on_replay, timeout_s=timeout_s)
+
+    def counts(self) -> Counts:
+        """Return what the server's writer has counted since it took the log."""
+        self._check_process()
+        return self._log.info().counters or Counts()
+
+    @property
+    def window_state(self) -> Mapping[str, int | None]:
+        """How full the dedup window of the server's writer is."""
+        self._check_process()
+        return self._log.info().window
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last record that is durable; -1 when there is none."""
+        return self._log.end_position() - 1
+
+    @closes_anywhere
+    def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
+        """Flush this session's records and end it; the log stays open for others. May be repeated."""
+        if self._closed:
+            return
+        if timeout_s is not None:
+            arguments.seconds("timeout_s", timeout_s)
+        self._closed = True
+        if not self._of_this_process:
+            return
+        try:
+            for producer in self._producers:
+                producer.close()
+        finally:
+            self._sending.close(timeout_s)
+
+
+class RemoteProducer(Producer):
+    """One producer of a log: a session of its own, which counts its sequences. Made by ``Writer.as_producer``."""
+
+    def __init__(self, writer: RemoteWriter) -> None:
+        super().__init__(writer, writer.producer)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The last sequence of this producer that is durable; ``None`` when there is none."""
+        self._check_process()
+        return self._writer.last_sequence_of(self.name)
+
+    @closes_anywhere
+    def close(self) -> None:
+        """Flush this producer's records and end its session. May be repeated."""
+        if not self._closed:
+            self._closed = True
+            if self._of_this_process:
+                self._writer.close()
+
+
+class _Call(Generic[_T]):
+    """Frames that are on their way, and what makes one answer of theirs."""
+
+    def __init__(
+        self,
+        sending: Sending,
+        sent: Sequence[tuple[Frame, Pending[Any]]],
+        deadline_us: int | None,
+        answer: Callable[[list[Any]], _T],
+    ) -> None:
+        self._sending = sending
+        self._sent = sent
+        self._deadline_us = deadline_us
+        self._answer = answer
+
+    def waited(self) -> _T:
+        """Wait for all answers."""
+        return self._answer([self._sending.waited(*one, self._deadline_us) for one in self._sent])
+
+    def pending(self) -> Pending[_T]:
+        """Return what has the answer once all are here."""
+        pending = begun()
+        left = len(self._sent)
+        counting = threading.Lock()
+
+        def ended(_: Future[Any] | None) -> None:
+            nonlocal left
+            with counting:
+                left -= 1
+                if left > 0:
+                    return
+            settle(pending, lambda: self._answer([one.result() for _, one in self._sent]))
+
+        for _, one in self._sent:
+            one.add_done_callback(ended)
+        if not self._sent:
+            ended(None)
+        return pending
+
+
+def _submitted(call: Callable[[], _Call[_T]]) -> Pending[_T]:
+    """Return what has the answer to a call that is not waited for. Every error is in it."""
+    try:
+        return call().pending()
+    except OncelogError as error:
+        return failed(error)
+
+
+def unsupported(what: str) -> Unsupported:
+    """Return the error for what only the process that holds a log can do."""
+    return Unsupported(f"{what}: the server holds the log, and this is not done over a connection")
+
+
+def absent(kind: type, names: Sequence[str]) -> None:
+    """Have a class refuse what only the process that holds a log can do."""
+    for name in names:
+
+        def refuse(self: object, *args: object, _name: str = name, **kwargs: object) -> None:  # noqa: ARG001
+            raise unsupported(_name)
+
+        there = inspect.getattr_static(kind, name)
+        setattr(kind, name, property(refuse) if isinstance(there, property) else refuse)
+
+
+WRITER_ABSENT = (
+    "adopt",
+    "adopted",
+    "check_held",
+    "ended",
+    "epoch",
+    "follow_policy",
+    "forget_producer",
+    "leave_producer",
+    "overlap",
+    "own",
+    "window_from",
+)
+"""What rooms of one process call of each other on a writer: not a part of the public surface."""
+
+absent(RemoteWriter, WRITER_ABSENT)
