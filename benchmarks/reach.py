@@ -10,6 +10,7 @@ import msgspec
 from benchmarks import bucket, faces, inbox, jobs, queues, reading, spark
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
+from benchmarks.remembering import BOUNDED, UNBOUNDED
 from benchmarks.workloads import NO_RETRIES, OVERLAPPED, RETRIES
 
 _ONCE = "Oncelog, append_arrow"
@@ -74,6 +75,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _submit,
         _window,
         _memory,
+        _remembering,
         _open,
         _read,
         _bucket,
@@ -165,6 +167,27 @@ def _memory(table: Table) -> Iterator[Reached]:
         yield Reached(work, f"{goal} x", ratio, "x", ratio >= goal)
     size = table.best(workload, "Oncelog, at rest")
     yield Reached(f"{workload}, bytes at rest", "32 and 8 a commit", size, "bytes", size <= 33)
+
+
+def _remembering(table: Table) -> Iterator[Reached]:
+    workload = next((row.workload for row in table.rows if row.workload.startswith("append with ")), "")
+    for suffix, goal in (("", 0.85), (COMPILED, 0.95)):
+        kind = suffix.removeprefix(", ") or "numpy"
+        rate = {
+            (way, window): table.best(workload, f"Oncelog, {way}, {window}{suffix}")
+            for way in ("append_arrow", "append")
+            for window in (BOUNDED, UNBOUNDED)
+        }
+        ratio = rate["append_arrow", UNBOUNDED] / rate["append_arrow", BOUNDED]
+        yield Reached(
+            f"{workload}, {kind}, every id remembered against 100,000", f"{goal} x", ratio, "x", ratio >= goal
+        )
+        ratio = rate["append", BOUNDED] / rate["append", UNBOUNDED]
+        yield Reached(f"{workload}, {kind}, one at a time, the same", "1.05 x its time", ratio, "x", ratio <= 1.05)
+        seconds = 1 / table.best(workload, f"Oncelog, append_arrow, known ids, {UNBOUNDED}{suffix}")
+        yield Reached(f"{workload}, {kind}, a known row answered", "3 µs", 1e6 * seconds, "µs", seconds <= 3e-6)
+        seconds = table.best(workload, f"Oncelog, open, {UNBOUNDED}{suffix}")
+        yield Reached(f"{workload}, {kind}, open", "1 s", seconds, "s", seconds <= 1)
 
 
 def _has(table: Table, workload: str, peer: str) -> bool:
