@@ -82,6 +82,9 @@ def run(
         print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
     else:
         tell_outcome(outcome, target)
+    if outcome.missing:
+        note(("error:", "bold red"), f" {outcome.missing:,} rows are not accounted for: see the report, and tell us")
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 class _Shown:
@@ -129,7 +132,15 @@ def tell_outcome(outcome: Outcome, report: Path | None) -> None:
         ("stored", Text(f"{outcome.stored:,}", "green")),
         ("duplicates refused", f"{outcome.duplicates:,}"),
         ("conflicts quarantined", Text(f"{outcome.conflicts:,}", "yellow" if outcome.conflicts else "")),
+        ("rows rejected", Text(f"{outcome.rejected:,}", "yellow" if outcome.rejected else "")),
     ]
+    for name, count in (
+        ("left out by SQL", outcome.left_out),
+        ("rows with fields rescued", outcome.rescued),
+        ("NOT ACCOUNTED FOR", outcome.missing),
+    ):
+        if count:
+            facts.append((name, f"{count:,}"))
     if outcome.exported is not None:
         facts.append(("sent on", f"{outcome.exported:,}"))
     took = f"{show_count(outcome.batches, 'batch').replace('batchs', 'batches')}, {show_duration(outcome.seconds)}"
@@ -212,6 +223,37 @@ def _tell_check(
             say("    ", (mistake.suggestion, "green"))
     if ok:
         say((str(file), "cyan"), " can be ", ("run", "bold green"))
+
+
+@_command("rejected orders.toml", "rejected orders.toml --save mended.jsonl", "rejected orders.toml --json")
+def rejected(
+    spec: SpecFile,
+    *,
+    after: Annotated[int, typer.Option("--after", metavar="POSITION", help="Only those behind this one.")] = -1,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write their texts to a file, to be mended.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show the rows that a pipeline could not read, or that cannot be records: file, line, reason and text.
+
+    To send them again: --save their texts, mend the file, and put it into the source's folder.
+    """
+    from oncelog.spark.pipeline import rejects  # noqa: PLC0415 (as above)
+
+    given = _checked(spec)
+    found = rejects.rejected(given, after)
+    if save is not None:
+        count = rejects.save(given, after, save)
+        say(f"{count:,} texts are in ", (str(save), "cyan"), ": mend them, and put the file into the source's folder")
+        return
+    for one in found:
+        if json:
+            print_json(one)
+        else:
+            place = f"{one.file}:{one.line}" if one.file else "a row of SQL's"
+            say((f"{one.position}", "bold"), " ", (place, "cyan"), f": {one.reason}")
+            say("    ", one.text[:200].rstrip("\n"))
 
 
 @_command("init orders.toml", "init clicks.toml --input clicks/ --id click_id")

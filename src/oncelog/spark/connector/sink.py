@@ -156,7 +156,8 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if options.producer is not None and options.batch is not None:
             batch = Batch(producer=options.producer, number=options.batch, owner=query_of(messages))
         self._commit(messages, batch)
-        self._tidy()
+        if (options.batch or 0) % TIDY_BATCHES == 0:
+            self._tidy()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: a commit may have come through, and a task may still be at work. What is staged goes by age."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from oncelog.spark.pipeline import frames, lines, mistakes
+from oncelog.spark.pipeline import encoding, frames, lines, mistakes
 from oncelog.spark.pipeline.mistakes import Mistake, nearest
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.session import spark_errors
@@ -54,7 +54,7 @@ class _Checked:
         except _Wrong as wrong:
             yield wrong.mistake
             return
-        self.schema = rows.schema.simpleString()
+        self.schema = frames.shape_of(rows).simpleString()
         yield from self._columns(rows)
         if self._spec.sink is None:
             return
@@ -66,7 +66,10 @@ class _Checked:
         yield from self._going(going)
 
     def _source(self) -> DataFrame:
-        return frames.source(self._spark, self._spec)
+        from oncelog.spark.reading.reader import FoundParam  # noqa: PLC0415 (as in session)
+
+        found: Any = self._spark.sparkContext.accumulator({}, FoundParam())
+        return frames.source(self._spark, self._spec, found)
 
     def _log(self, rows: DataFrame) -> DataFrame:
         """Return an empty log, to be analysed in place of the real one, which may not be there yet."""
@@ -75,7 +78,8 @@ class _Checked:
         empty = self._spark.createDataFrame([], _LOG_COLUMNS)
         if self._spec.log.value != "json":
             return empty
-        return empty.withColumn("record", f.from_json(f.col("value").cast("string"), rows.schema))
+        shape = frames.shape_of(rows)
+        return empty.withColumn("record", encoding.decoded(f.col("value"), shape, encoding.NEWEST))
 
     def _columns(self, rows: DataFrame) -> Iterator[Mistake]:
         """Look for the columns that the spec names."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from oncelog.spark.pipeline import check
+from oncelog.spark.pipeline import check, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 
 
 def explain(given: Spec) -> list[tuple[str, str]]:
     """Return the steps of a pipeline, each with what it does and promises."""
     steps = [("source", _source(given))]
+    if source_files.is_read_here(given):
+        steps.append(("bad rows", _bad_rows(given)))
     if given.transform is not None:
         steps.append(("transform", " ".join(given.transform.sql.split())))
     steps += [("identity", _identity(given)), ("log", _log(given)), ("conflicts", _conflicts(given))]
@@ -37,6 +39,16 @@ def _log(given: Spec) -> str:
     if window.duration_s is not None:
         how_long = f"for {window.duration_s:,.0f} s of the log's up-time, and {window.max_keys:,} ids at most"
     return f"{given.log.name} at {given.log.url}: each record once; an id is remembered {how_long}"
+
+
+def _bad_rows(given: Spec) -> str:
+    bad = {
+        "quarantine": f"what cannot be read goes to the log {given.log.rejected}, with file and line",
+        "fail": "what cannot be read stops the pipeline",
+        "drop": "what cannot be read is counted only",
+    }[given.source.on_bad_row]
+    changed = "is kept in _rescued" if given.source.schema_changes == "rescue" else "stops the pipeline"
+    return f"{bad}; a field that the schema has no place for {changed}"
 
 
 def _conflicts(given: Spec) -> str:

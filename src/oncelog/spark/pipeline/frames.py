@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oncelog.spark.pipeline import spec
+from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
+from oncelog.spark.pipeline import encoding, source_files, spec
+from oncelog.spark.pipeline.encoding import quoted
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 
 if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from oncelog.spark.reading.reader import Found
+
 FORMAT = "oncelog"
 SCHEMA_FILE = "schema.json"
+_PLAIN_SQL = re.compile(
+    r"\s*SELECT\s+(?P<columns>.+?)\s+FROM\s+`?source`?(?P<rest>\s+WHERE\s.+?)?\s*;?\s*", re.IGNORECASE | re.DOTALL
+)
+_OTHER_SQL = re.compile(
+    r"\b(DISTINCT|GROUP|JOIN|UNION|INTERSECT|EXCEPT|MINUS|HAVING|LATERAL|OVER|LIMIT|ORDER|WITH)\b|\bSELECT\b.*\bSELECT\b",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def options(given: dict[str, Any]) -> dict[str, str]:
@@ -28,26 +41,31 @@ def log_options(given: Spec) -> dict[str, str]:
     return {"url": given.log.url, "log": given.log.name}
 
 
-def source(spark: SparkSession, given: Spec) -> DataFrame:
+def source(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> DataFrame:
     """Return what the source has: a stream where Spark can follow it, else all there is."""
     wanted = given.source
+    schema = source_schema(spark, given, found)
+    if isinstance(schema, str):
+        schema = spark.createDataFrame([], schema).schema
+    if source_files.is_read_here(given) and schema is not None:
+        return source_files.frame(spark, given, schema, found)
     reader: Any = spark.readStream if wanted.is_streaming else spark.read
     reader = reader.format(wanted.format).options(**options(wanted.options))
-    schema = source_schema(spark, given)
     if schema is not None:
         reader = reader.schema(schema)
-    found: DataFrame = reader.load(wanted.path) if wanted.path is not None else reader.load()
-    return found
+    loaded: DataFrame = reader.load(wanted.path) if wanted.path is not None else reader.load()
+    return loaded
 
 
-def source_schema(spark: SparkSession, given: Spec) -> StructType | str | None:
+def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> StructType | str | None:
     """Return the schema to read with; ``None`` where the format knows its own.
 
     One that was taken from files is kept: were it taken anew from more files, a column's type might change, and with
     it the content of records that are sent again.
     """
     wanted = given.source
-    if wanted.schema is not None or not wanted.is_streaming or wanted.format.lower() not in FILE_FORMATS:
+    followed = wanted.is_streaming and wanted.format.lower() in FILE_FORMATS
+    if wanted.schema is not None or not (followed or source_files.is_read_here(given)):
         return wanted.schema
     from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
 
@@ -55,9 +73,16 @@ def source_schema(spark: SparkSession, given: Spec) -> StructType | str | None:
     kept = folder / SCHEMA_FILE if folder is not None else None
     if kept is not None and kept.exists():
         return StructType.fromJson(msgspec.json.decode(kept.read_bytes()))
+    if wanted.format.lower() == "json":
+        lines: Any = source_files.texts(spark, given, found).rdd.map(_first)
+        return spark.read.options(**options(wanted.options)).json(lines).schema
     batch: Any = spark.read.format(wanted.format).options(**options(wanted.options))
-    found: StructType = batch.load(wanted.path).schema
-    return found
+    taken: StructType = batch.load(wanted.path).schema
+    return taken
+
+
+def _first(row: Any) -> Any:
+    return row[0]
 
 
 def keep_schema(given: Spec, found: DataFrame) -> None:
@@ -65,7 +90,8 @@ def keep_schema(given: Spec, found: DataFrame) -> None:
     folder = spec.local_path(given.checkpoint)
     if folder is not None and given.source.schema is None and not (folder / SCHEMA_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / SCHEMA_FILE, found.schema.json().encode())
+        names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
+        write_whole(folder / SCHEMA_FILE, found.select(*map(quoted, names)).schema.json().encode())
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -76,40 +102,90 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def rows(given: Spec, found: DataFrame) -> DataFrame:
-    """Return the rows that are to be records: the source's, or what the spec's SQL makes of them."""
+    """Return the rows that are to be records: the source's, or what the spec's SQL makes of them.
+
+    The hidden columns stay where the SQL is plain enough to be sure that nothing else changes with them.
+    """
     if given.transform is None:
         return found
-    found.createOrReplaceTempView("source")
-    return found.sparkSession.sql(given.transform.sql)
+    session = found.sparkSession
+    found.select(*map(quoted, source_files.visible(found))).createOrReplaceTempView("source")
+    plain = session.sql(given.transform.sql)
+    hidden = [name for name in found.columns if name in source_files.HIDDEN]
+    more = _with_hidden(given.transform.sql, hidden) if hidden else None
+    if more is None:
+        return plain
+    from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
+
+    found.createOrReplaceTempView("oncelog_source")
+    try:
+        wider = session.sql(more)
+    except PySparkException:
+        return plain
+    return wider if wider.columns == [*plain.columns, *hidden] else plain
 
 
-def records(given: Spec, found: DataFrame) -> DataFrame:
-    """Return rows in the columns of a log."""
+def _with_hidden(sql: str, hidden: list[str]) -> str | None:
+    """Return SQL that selects the hidden columns, too, from the view that has them; ``None`` if that may mean more.
+
+    >>> _with_hidden("SELECT a FROM source WHERE a > 0", ["_x"])
+    'SELECT a, _x FROM oncelog_source WHERE a > 0'
+    >>> _with_hidden("SELECT DISTINCT a FROM source", ["_x"])
+    """
+    found = _PLAIN_SQL.fullmatch(sql)
+    if found is None or _OTHER_SQL.search(sql):
+        return None
+    starred = re.search(r"(^|,)\s*\*", found["columns"])
+    columns = found["columns"] if starred else ", ".join([found["columns"], *hidden])
+    return f"SELECT {columns} FROM oncelog_source{found['rest'] or ''}"  # noqa: S608 (the user's own)
+
+
+def records(given: Spec, found: DataFrame, version: int) -> DataFrame:
+    """Return rows in the columns of a log, with ``reason``: why a row cannot be a record, null if it can."""
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
     wanted = given.log
-    columns = [_value(given, found).alias("value")]
+    columns = {"value": _value(given, found, version)}
     identity = given.identity
     if identity.column is not None:
-        columns.append(f.col(f"`{identity.column}`").cast("string").alias("id"))
+        columns["id"] = f.col(quoted(identity.column)).cast("string")
     elif identity.expression is not None:
-        columns.append(f.expr(identity.expression).cast("string").alias("id"))
+        columns["id"] = f.expr(identity.expression).cast("string")
     for name in ("stream", "type", "tenant"):
         column = getattr(wanted.columns, name)
         if column is not None:
-            columns.append(f.col(f"`{column}`").cast("string").alias(name))
-    return found.select(*columns)
+            columns[name] = f.col(quoted(column)).cast("string")
+    made = [column.alias(name) for name, column in columns.items()]
+    hidden = [name for name in found.columns if name in source_files.HIDDEN]
+    rescued = f.col(source_files.RESCUED).isNotNull() if source_files.RESCUED in found.columns else f.lit(False)
+    return found.select(*made, *hidden, rescued.alias("rescued")).withColumn("reason", _reason(list(columns)))
 
 
-def _value(given: Spec, found: DataFrame) -> Column:
+def _reason(names: list[str]) -> Column:
+    """Return what keeps a row from being a record."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    found = f.when(f.col("value").isNull(), "the value is missing")
+    found = found.when(f.octet_length("value") > VALUE_BYTES_MAX, f"the value has more than {VALUE_BYTES_MAX} bytes")
+    if "id" in names:
+        found = found.when(f.col("id").isNull() | (f.col("id") == ""), "the id is missing")
+        found = found.when(f.octet_length("id") > ID_BYTES_MAX, f"the id has more than {ID_BYTES_MAX} bytes")
+    for name in ("stream", "type", "tenant"):
+        if name in names:
+            size = f.octet_length(name)
+            found = found.when((size > LABEL_BYTES_MAX) | (size == 0), f"{name} must have 1 to {LABEL_BYTES_MAX} bytes")
+    return found
+
+
+def _value(given: Spec, found: DataFrame, version: int) -> Column:
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
     if given.log.value == "json":
-        return f.to_json(f.struct(*(f"`{name}`" for name in found.columns))).cast("binary")
-    return f.col(f"`{given.log.value}`").cast("binary")
+        return encoding.encoded(found, version, source_files.visible(found))
+    return f.col(quoted(given.log.value)).cast("binary")
 
 
-def log_view(spark: SparkSession, given: Spec, shape: StructType) -> DataFrame:
+def log_view(spark: SparkSession, given: Spec, shape: StructType, version: int) -> DataFrame:
     """Return the log as a stream, with ``record``: the row that a record was made of, where its value is JSON."""
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
@@ -117,13 +193,12 @@ def log_view(spark: SparkSession, given: Spec, shape: StructType) -> DataFrame:
     found = reader.load()
     if given.log.value != "json":
         return found
-    return found.withColumn("record", f.from_json(f.col("value").cast("string"), _nullable(shape)))
+    return found.withColumn("record", encoding.decoded(f.col("value"), shape, version))
 
 
-def _nullable(shape: StructType) -> StructType:
-    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 (as in session)
-
-    return StructType([StructField(field.name, field.dataType, nullable=True) for field in shape.fields])
+def shape_of(found: DataFrame) -> StructType:
+    """Return the schema of a record: the visible columns."""
+    return found.select(*map(quoted, source_files.visible(found))).schema
 
 
 def going_on(given: Spec, log: DataFrame) -> DataFrame:
@@ -135,5 +210,18 @@ def going_on(given: Spec, log: DataFrame) -> DataFrame:
     if given.sink.format.lower() == FORMAT:
         return log.select("value", "id", "stream", "type", "headers", "tenant")
     if given.log.value == "json":
-        return log.selectExpr("position", "timestamp AS stored_at", "record.*")
+        return _spread(log)
     return log.selectExpr("position", "timestamp AS stored_at", "id", "value")
+
+
+def _spread(log: DataFrame) -> DataFrame:
+    """Return each record's columns with its place; a column of the record keeps its name; the place gets another."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    names = log.select("record.*").columns
+    taken = {name.lower() for name in names}
+    places = [
+        f.col(column).alias(name if name not in taken else f"log_{name}")
+        for column, name in (("position", "position"), ("timestamp", "stored_at"))
+    ]
+    return log.select(*places, *(f.col("record").getField(name).alias(name) for name in names))

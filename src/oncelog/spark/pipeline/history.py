@@ -17,6 +17,7 @@ import msgspec
 
 from oncelog.spark.pipeline import frames, spec
 from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.pipeline.storing import Account
 
 BYTES_MAX = 2 << 20
 """How long the file may become: some ten thousand batches."""
@@ -35,7 +36,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 class Batch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """A batch was done: how many rows it had, how long it took, and how many records the log had then.
 
-    ``exported`` is up to which position the sink has them; ``triggered_us`` is when Spark began the batch.
+    ``exported`` is up to which position the sink has them; ``triggered_us`` is when Spark began the batch. ``query`` is
+    the query that stored it, and ``account`` what became of its rows, where the log has counted them.
     """
 
     leg: Leg
@@ -47,6 +49,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     stored: int
     conflicts: int
     exported: int | None = None
+    query: str = ""
+    account: Account = Account()
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
@@ -72,6 +76,11 @@ class Summed(msgspec.Struct, frozen=True, kw_only=True, tag="summed"):
     conflicts: int
     exported: int | None
     ended: bool
+    rejected: int = 0
+    rescued: int = 0
+    left_out: int = 0
+    missing: int = 0
+    totals: dict[str, tuple[int, int, int]] = {}
 
 
 Event = Started | Batch | Ended | Summed
@@ -161,11 +170,16 @@ class Settled(msgspec.Struct, frozen=True):
     batch: Batch
     stored: int
     conflicts: int
+    counted: int | None = None
 
     @property
     def duplicates(self) -> int:
         """The rows that were there before."""
-        return max(0, self.batch.rows - self.stored - self.conflicts)
+        if self.counted is not None:
+            return self.counted
+        account = self.batch.account
+        rows = self.batch.rows - account.rejected - account.left_out
+        return max(0, rows - self.stored - self.conflicts)
 
 
 def settled(events: Sequence[Event]) -> list[Settled]:
@@ -178,13 +192,25 @@ def settled(events: Sequence[Event]) -> list[Settled]:
 
 
 def _settled(events: Sequence[Event]) -> tuple[list[Settled], int, int]:
-    """Return what became of each batch's rows, and the records and conflicts that are accounted for then."""
+    """Return what became of each batch's rows, and the records and conflicts that are accounted for then.
+
+    Where the log has counted a query's rows, by how its sums grew; else by how the log grew.
+    """
     found: list[Settled] = []
+    totals: dict[str, tuple[int, int, int]] = {}
     stored = conflicts = 0
     fresh = True
     for event in events:
+        if isinstance(event, Summed):
+            totals |= event.totals
         if isinstance(event, Batch) and event.leg == "into the log":
-            found.append(Settled(event, event.stored - stored, event.conflicts - conflicts))
+            if event.account.totals is not None:
+                before = totals.get(event.query, (0, 0, 0))
+                totals[event.query] = event.account.totals
+                new = [now - then for now, then in zip(event.account.totals, before, strict=True)]
+                found.append(Settled(event, new[0], new[2], new[1]))
+            else:
+                found.append(Settled(event, event.stored - stored, event.conflicts - conflicts))
             stored, conflicts = event.stored, event.conflicts
         elif isinstance(event, Summed) or (isinstance(event, Started) and fresh):
             stored, conflicts = event.stored, event.conflicts
@@ -197,9 +223,26 @@ def _is_end(event: Event) -> bool:
     return event.ended if isinstance(event, Summed) else isinstance(event, Ended)
 
 
+def _done_once(into: Sequence[Settled]) -> list[Settled]:
+    """Return batches without those that were done before: the rows of a replayed batch came in once."""
+    done: dict[tuple[str, int], Settled] = {}
+    for number, one in enumerate(into):
+        key = (one.batch.query, one.batch.batch) if one.batch.query else ("", -1 - number)
+        earlier = done.get(key)
+        if earlier is None or not one.batch.query:
+            done[key] = one
+        else:
+            sums = (earlier.stored + one.stored, earlier.conflicts + one.conflicts)
+            done[key] = Settled(one.batch, *sums, earlier.duplicates + one.duplicates)
+    return list(done.values())
+
+
 def summed(events: Sequence[Event]) -> Summed:
     """Return what all runs did together."""
-    into, stored, conflicts = _settled(events)
+    every, stored, conflicts = _settled(events)
+    into = _done_once(every)
+    accounts = [one.batch.account for one in into]
+    totals = {one.batch.query: one.batch.account.totals for one in every if one.batch.account.totals is not None}
     before = next((event for event in events if isinstance(event, Summed)), _NOTHING)
     sent = [event.exported for event in events if isinstance(event, Batch | Summed) and event.exported is not None]
     began = [event.at_us for event in events if isinstance(event, Started)]
@@ -216,6 +259,11 @@ def summed(events: Sequence[Event]) -> Summed:
         conflicts=conflicts,
         exported=max(sent, default=None),
         ended=_is_end(events[-1]) if events else True,
+        rejected=before.rejected + sum(account.rejected for account in accounts),
+        rescued=before.rescued + sum(account.rescued for account in accounts),
+        left_out=before.left_out + sum(account.left_out for account in accounts),
+        missing=before.missing + sum(account.missing for account in accounts),
+        totals=before.totals | totals,
     )
 
 

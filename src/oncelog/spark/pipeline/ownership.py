@@ -11,7 +11,7 @@ import msgspec
 
 import oncelog
 from oncelog.errors import NotFound, OncelogError
-from oncelog.spark.pipeline import frames, spec
+from oncelog.spark.pipeline import encoding, frames, spec
 from oncelog.spark.pipeline.mistakes import Mistake
 from oncelog.spark.pipeline.spec import Spec
 
@@ -21,13 +21,15 @@ _OWN = "pipeline.json"
 class Owner(msgspec.Struct, frozen=True):
     """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
 
-    ``log_id`` tells that log from one that is made anew under its name; empty if it was not noted.
+    ``log_id`` tells that log from one that is made anew under its name; empty if it was not noted. ``encoding`` is the
+    version that its records are written in.
     """
 
     name: str
     url: str
     log: str
     log_id: str = ""
+    encoding: int = 1
 
 
 def check(given: Spec) -> Iterator[Mistake]:
@@ -102,8 +104,14 @@ def owner_of(checkpoint: Path) -> Owner | None:
         return None
 
 
+def encoding_of(checkpoint: Path | None) -> int:
+    """Return the version that a pipeline writes its records in: the newest, or the one that it began with."""
+    owner = owner_of(checkpoint) if checkpoint is not None else None
+    return encoding.NEWEST if owner is None else owner.encoding
+
+
 def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
     checkpoint.mkdir(parents=True, exist_ok=True)
-    owner = Owner(given.name, given.log.url, given.log.name, log_id)
+    owner = Owner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
     frames.write_whole(checkpoint / _OWN, msgspec.json.encode(owner))

@@ -20,10 +20,11 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import check, frames, history, lease, ownership, spec
+from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, spec
 from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.pipeline.lease import Lease
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
+from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
 from oncelog.spark.session import session, spark_errors
 from oncelog.spark.sinks import folder as folders
 from oncelog.types import micros
@@ -43,7 +44,11 @@ Write = Callable[["DataFrame", int], None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did, and what is there now. ``rows`` were read by this run, ``attempts`` by all of them."""
+    """What a run did, and what is there now. ``rows`` were read by this run, ``attempts`` by all of them.
+
+    ``attempts`` = ``stored`` + ``duplicates`` + ``conflicts`` + ``rejected`` + ``left_out`` (by SQL) + ``missing``, and
+    ``missing`` is 0 unless something is wrong.
+    """
 
     pipeline: str
     log: str
@@ -55,6 +60,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     exported: int | None
     batches: int
     seconds: float
+    rejected: int = 0
+    rescued: int = 0
+    left_out: int = 0
+    missing: int = 0
 
 
 class Pipeline:
@@ -69,6 +78,7 @@ class Pipeline:
         self._last: dict[Leg, int] = {}
         self._rows = self._batches = 0
         self._failure: Exception | None = None
+        self._version = ownership.encoding_of(spec.local_path(given.checkpoint))
         self._lease: Lease = lease.NoLease()
 
     def run(
@@ -107,9 +117,12 @@ class Pipeline:
                 spark.stop()
 
     def _run(self, spark: SparkSession, tell: Tell, *, follow: bool) -> None:
-        found = frames.source(spark, self.spec)
+        self._counted = spark.sparkContext.accumulator({}, _found_param())
+        found = frames.source(spark, self.spec, self._counted)
         frames.keep_schema(self.spec, found)
         rows = frames.rows(self.spec, found)
+        encoding.check(rows.schema)
+        self._storing = Storing(self.spec, self._log, self._counted, self._version)
         if not found.isStreaming:
             self._write_once(rows, tell)
         elif follow:
@@ -122,33 +135,40 @@ class Pipeline:
 
     def _into(self, rows: DataFrame, *, follow: bool = False) -> StreamingQuery:
         """Start the query that writes into the log."""
-        writer = frames.records(self.spec, rows).writeStream.format(frames.FORMAT).queryName("into the log")
-        writer = writer.options(**self._sink_options()).option("checkpointLocation", f"{self.spec.checkpoint}/into-log")
-        return writer.trigger(**self._trigger(follow=follow)).start()
+        writer: Any = rows.writeStream.queryName("into the log").foreachBatch(self._telling(self._store))
+        writer = writer.option("checkpointLocation", f"{self.spec.checkpoint}/into-log")
+        started: StreamingQuery = writer.trigger(**self._trigger(follow=follow)).start()
+        return started
 
-    def _sink_options(self) -> dict[str, str]:
-        return {**frames.log_options(self.spec), "onConflict": self.spec.log.on_conflict}
+    def _store(self, rows: DataFrame, batch: int) -> None:
+        """Store a batch, whose rows the log counts."""
+        self._storing.store(rows, batch, _query(rows))
 
     def _write_once(self, rows: DataFrame, tell: Tell) -> None:
         """Write all that a source has which Spark cannot follow; what the log has of it is recognised."""
-        from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
-        from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
-
         begin_us = self._clock.now_us()
-        seen = Observation()
-        records = frames.records(self.spec, rows).observe(seen, f.count(f.lit(1)).alias("rows"))
-        records.write.format(frames.FORMAT).mode("append").options(**self._sink_options()).save()
-        count = int(seen.get["rows"])
+        writing = self._storing.options()
+        account = self._storing.store_all(
+            rows, lambda good: good.write.format(frames.FORMAT).mode("append").options(**writing).save()
+        )
         took_ms = (self._clock.now_us() - begin_us) // 1000
         number = history.summed(list(self.history)).batches
-        self._note(tell, "into the log", batch=number, rows=count, triggered_us=begin_us, duration_ms=took_ms)
+        self._note(
+            tell,
+            "into the log",
+            batch=number,
+            rows=account.rows,
+            triggered_us=begin_us,
+            duration_ms=took_ms,
+            account=account,
+        )
 
     def _out(self, spark: SparkSession, rows: DataFrame, *, follow: bool = False) -> Iterator[StreamingQuery]:
         """Start the query that reads the log and writes to the sink, if there is one."""
         sink = self.spec.sink
         if sink is None:
             return
-        going = frames.going_on(self.spec, frames.log_view(spark, self.spec, rows.schema))
+        going = frames.going_on(self.spec, frames.log_view(spark, self.spec, frames.shape_of(rows), self._version))
         writer: Any = going.writeStream.queryName("out of the log")
         writer = writer.option("checkpointLocation", f"{self.spec.checkpoint}/out-of-log")
         once = self._once()
@@ -252,7 +272,9 @@ class Pipeline:
         """Tell of the batches that were done since the last look."""
         for progress in query.recentProgress:
             known: Any = progress
-            if known["batchId"] <= self._last.get(leg, -1) or not known["numInputRows"]:
+            account = self._storing.accounts.get(known["batchId"]) if leg == "into the log" else None
+            rows = known["numInputRows"] if account is None else account.rows
+            if known["batchId"] <= self._last.get(leg, -1) or not rows:
                 continue
             self._last[leg] = known["batchId"]
             self._batches += 1
@@ -260,10 +282,12 @@ class Pipeline:
                 tell,
                 leg,
                 batch=known["batchId"],
-                rows=known["numInputRows"],
+                rows=rows,
                 triggered_us=micros(datetime.fromisoformat(known["timestamp"])),
                 exported=_position(known["sources"][0]["endOffset"]) if leg == "out of the log" else None,
                 duration_ms=int(known["durationMs"].get("triggerExecution", 0)),
+                query=known["id"] if account is not None else "",
+                account=account or Account(),
             )
 
     def _note(
@@ -276,6 +300,8 @@ class Pipeline:
         triggered_us: int,
         duration_ms: int,
         exported: int | None = None,
+        query: str = "",
+        account: Account = NOTHING,
     ) -> None:
         stored, conflicts = self.counted()
         done = Batch(
@@ -288,6 +314,8 @@ class Pipeline:
             stored=stored,
             conflicts=conflicts,
             exported=exported,
+            query=query,
+            account=account,
         )
         self._rows += rows if leg == "into the log" else 0
         self.history.add(done)
@@ -314,6 +342,10 @@ class Pipeline:
             exported=done.exported or 0 if self.spec.sink is not None else None,
             batches=self._batches,
             seconds=seconds,
+            rejected=done.rejected,
+            rescued=done.rescued,
+            left_out=done.left_out,
+            missing=done.missing,
         )
 
 
@@ -324,6 +356,12 @@ def _creating(db: oncelog.Database, given: Spec) -> Any:
     except NotFound:
         return check.wanted_settings(given)
     return given.log.settings
+
+
+def _found_param() -> Any:
+    from oncelog.spark.reading.reader import FoundParam  # noqa: PLC0415 (as in session)
+
+    return FoundParam()
 
 
 def _query(rows: DataFrame) -> str:

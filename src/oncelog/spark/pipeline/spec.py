@@ -17,6 +17,8 @@ from oncelog.settings import LogSettings
 
 Option = str | bool | int | float
 OnConflict = Literal["quarantine", "error", "original"]
+OnBadRow = Literal["quarantine", "fail", "drop"]
+SchemaChanges = Literal["rescue", "fail"]
 
 FILE_FORMATS = ("csv", "json", "orc", "parquet", "text")
 """What Spark reads from, and writes to, a folder."""
@@ -38,6 +40,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streaming: Annotated[
         bool | None, Meta(description="Whether to read what is new since last time; by the format if not given")
     ] = None
+    on_bad_row: Annotated[
+        OnBadRow, Meta(description="What becomes of a row that cannot be read: quarantine, fail or drop")
+    ] = "quarantine"
+    schema_changes: Annotated[
+        SchemaChanges, Meta(description="What becomes of a field that the schema has no place for: rescue or fail")
+    ] = "rescue"
     options: Annotated[dict[str, Option], Meta(description="What the format takes, in Spark's words")] = {}
 
     @property
@@ -86,6 +94,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def conflicts(self) -> str:
         """The log that quarantined rows are read from."""
         return f"conflicts.{self.name}"
+
+    @property
+    def rejected(self) -> str:
+        """The log that rejected rows are kept in."""
+        return f"rejected.{self.name}"
 
 
 class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,7 +44,13 @@ def figures(outcome: Outcome) -> list[Figure]:
         Figure("records stored", outcome.stored),
         Figure("duplicates refused", outcome.duplicates),
         Figure("conflicts aside", outcome.conflicts, None if outcome.conflicts == 0 else False),
+        Figure("rows rejected", outcome.rejected, None if outcome.rejected == 0 else False),
     ]
+    if outcome.left_out:
+        found.append(Figure("left out by SQL", outcome.left_out))
+    if outcome.rescued:
+        found.append(Figure("with fields rescued", outcome.rescued, good=False))
+    found.append(Figure("not accounted for", outcome.missing, outcome.missing == 0))
     if outcome.exported is not None:
         found.append(Figure("sent on", outcome.exported))
     return found

@@ -12,6 +12,10 @@ from oncelog import errors
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 
 _OURS = re.compile(r"^\s*(?:oncelog\.errors\.)(?P<kind>\w+): (?P<message>.+)$", re.MULTILINE)
+OURS = "oncelog: "
+"""What an error begins with that Oncelog has a task of Spark's raise for a row."""
+
+_RAISED = re.compile(rf"\[USER_RAISED_EXCEPTION\] {OURS}(?P<message>.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _CLASS = re.compile(r"^\[(?P<name>[A-Z_.]+)\]\s*")
 _JAVA = re.compile(r"^[\w.$]+(?:Exception|Error): ")
 _MISSING = re.compile(r"^java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<name>\S+)")
@@ -60,6 +64,9 @@ def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogErro
     if ours is not None:
         known = getattr(errors, ours["kind"], OncelogError)
         return _made(known if issubclass(known, OncelogError) else OncelogError, ours["message"].strip())
+    raised = _RAISED.search(text)
+    if raised is not None:
+        return InvalidArgument(raised["message"])
     line = _CLASS.sub("", text.strip().split("\n", maxsplit=1)[0]).split(" SQLSTATE")[0]
     if kind in _CALL:
         return InvalidArgument(line)

@@ -1,0 +1,185 @@
+"""A batch of rows into the log, and the account of it: rows in = stored + duplicates + conflicts + rejected + left out.
+
+The log counts what it stored, knew before and put aside, in the mark of the query, in the same version of its manifest
+as the rows. So the counts are right after a kill at any step: a batch that comes again finds its mark, and its counts
+are in the sums already. What the source had is told by the reader, file by file; what SQL left out is the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import oncelog
+from oncelog.log.ingest import batch_marks
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.log import Log
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.sink import deliver
+from oncelog.spark.pipeline import frames, source_files
+from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.session import spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import Column, DataFrame
+
+    from oncelog.spark.reading.reader import Found
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a batch. ``rows`` came in; ``left_out`` is what SQL left out, negative for what it made.
+
+    ``totals`` are the records, duplicates and conflicts of the query's mark, of all its batches together. ``missing``
+    rows are in neither place: the pipeline must say so.
+    """
+
+    rows: int = 0
+    rejected: int = 0
+    rescued: int = 0
+    left_out: int = 0
+    missing: int = 0
+    totals: tuple[int, int, int] | None = None
+
+
+NOTHING = Account()
+
+
+class Storing:
+    """Stores the batches of one query."""
+
+    def __init__(self, given: Spec, log: Log, found: Accumulator[dict[str, Found]], version: int) -> None:
+        self._spec = given
+        self._log = log
+        self._found = found
+        self._version = version
+        self.accounts: dict[int, Account] = {}
+
+    def store(self, rows: DataFrame, batch: int, query: str) -> None:
+        """Store a batch once, with what is no record put aside; note the account of it."""
+        self._found.value = {}
+        known = self._mark(query)
+        seen = self._write(rows, batch, query)
+        found = dict(self._found.value)
+        self._put_aside(found, batch, query)
+        self.accounts[batch] = self._account(seen, found, batch, query, known)
+
+    def store_all(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> Account:
+        """Store all rows of a source that Spark does not follow."""
+        self._found.value = {}
+        seen = self._observed(rows, write)
+        found = dict(self._found.value)
+        self._put_aside(found, None, "")
+        if seen["bad"]:
+            self._reject(frames.records(self._spec, rows, self._version), {})
+        read = sum(one.rows for one in found.values()) if found else seen["rows"]
+        bad = sum(one.rejected for one in found.values())
+        return Account(
+            rows=read + bad, rejected=bad + seen["bad"], rescued=seen["rescued"], left_out=read - seen["rows"]
+        )
+
+    def _write(self, rows: DataFrame, batch: int, query: str) -> dict[str, int]:
+        named = {"producer": query, "batchId": str(batch)}
+
+        def write(good: DataFrame) -> None:
+            good.write.format(frames.FORMAT).mode("append").options(**self.options(), **named).save()
+
+        seen = self._observed(rows, write)
+        if seen["bad"]:
+            self._reject(frames.records(self._spec, rows, self._version), named)
+        return seen
+
+    def options(self) -> dict[str, str]:
+        """Return the options of the sink."""
+        return {**frames.log_options(self._spec), "onConflict": self._spec.log.on_conflict}
+
+    def _observed(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> dict[str, int]:
+        """Write the rows that can be records, and return how many there were of each kind."""
+        from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
+        from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+        records = frames.records(self._spec, rows, self._version)
+        seen = Observation()
+        counted = records.observe(
+            seen,
+            f.count(f.lit(1)).alias("rows"),
+            f.count_if(f.col("reason").isNotNull()).alias("bad"),
+            f.count_if("rescued").alias("rescued"),
+        )
+        if self._spec.source.on_bad_row == "fail":
+            counted = counted.where(_refused(records))
+        names = [name for name in records.columns if name not in {"reason", "rescued", *source_files.HIDDEN}]
+        write(counted.where(f.col("reason").isNull()).select(*names))
+        return {name: int(count) for name, count in seen.get.items()}
+
+    def _reject(self, records: DataFrame, named: dict[str, str]) -> None:
+        """Put rows aside that cannot be records: they are computed once more, for there are few."""
+        from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+        bad = records.where(f.col("reason").isNotNull())
+        if self._spec.source.on_bad_row == "drop":
+            return
+        here = {name: f.col(name) if name in records.columns else f.lit(None) for name in source_files.HIDDEN}
+        file, line = (here[name].cast("string") for name in source_files.HIDDEN[:2])
+        value = f.coalesce(here[source_files.HIDDEN[2]].cast("binary"), f.col("value"), f.lit(b""))
+        place = f.concat_ws("\n", file, line, "reason").cast("binary")
+        headers = {"file": file, "line": line, "reason": f.col("reason")}
+        pairs = [
+            part for name, text in headers.items() for part in (f.lit(name), f.coalesce(text, f.lit("")).cast("binary"))
+        ]
+        rejected = bad.select(
+            value.alias("value"), f.sha2(f.concat(place, value), 256).alias("id"), f.create_map(*pairs).alias("headers")
+        )
+        target = {"url": self._spec.log.url, "log": self._spec.log.rejected, "create": "true", "onReplay": "ids"}
+        if named:
+            target |= {"producer": f"{named['producer']}/records", "batchId": named["batchId"]}
+        rejected.write.format(frames.FORMAT).mode("append").options(**target).save()
+
+    def _put_aside(self, found: dict[str, Found], batch: int | None, query: str) -> None:
+        """Bring what the reader staged into the log of rejected rows."""
+        staged = [file for one in found.values() for file in one.staged]
+        if not staged:
+            return
+        wanted = self._spec.log
+        mark = None if batch is None else Batch(producer=query, number=batch, owner=query)
+        with oncelog.connect(wanted.url) as db:
+            options = WriteOptions(url=wanted.url, log=wanted.rejected, on_replay="ids")
+            deliver(db.log(wanted.rejected, create=True), staged, mark, options)
+
+    def _mark(self, query: str) -> Any:
+        return batch_marks.find(self._log.marks(), query)
+
+    def _account(self, seen: dict[str, int], found: dict[str, Found], batch: int, query: str, known: Any) -> Account:
+        mark = self._mark(query)
+        totals = (0, 0, 0) if mark is None else (mark.records, mark.duplicates, mark.conflicts)
+        before = (0, 0, 0) if known is None else (known.records, known.duplicates, known.conflicts)
+        good = seen["rows"] - seen["bad"]
+        here = sum(totals) - sum(before)
+        replayed = known is not None and known.last >= batch
+        missing = 0 if replayed else good - here
+        read = sum(one.rows for one in found.values()) if found else seen["rows"]
+        left_out = read - seen["rows"]
+        if self._spec.transform is None:
+            missing, left_out = missing + left_out, 0
+        rejected = sum(one.rejected for one in found.values())
+        return Account(
+            rows=read + rejected,
+            rejected=rejected + seen["bad"],
+            rescued=seen["rescued"],
+            left_out=left_out,
+            missing=missing,
+            totals=totals,
+        )
+
+
+def _refused(records: DataFrame) -> Column:
+    """Return a condition that every row meets, and that ends the job at a row that cannot be a record."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    file, line = source_files.HIDDEN[:2]
+    place = [f.col(file), f.lit(", line "), f.col(line).cast("string"), f.lit(": ")] if file in records.columns else []
+    row = f.coalesce(f.col("value").cast("string"), f.lit("null")).substr(1, 200)
+    told = f.concat(f.lit(spark_errors.OURS), *place, f.col("reason"), f.lit("; the row: "), row)
+    return f.assert_true(f.col("reason").isNull(), told).isNull()

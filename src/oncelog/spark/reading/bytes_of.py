@@ -1,0 +1,85 @@
+"""A file's bytes, decompressed by what the file begins with, whatever it is called."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
+"""What the decompressors raise for data that is cut short, or damaged."""
+
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+_PEEKED_BYTES = 6
+CHUNK_BYTES = 1 << 18
+
+
+def local(url: str) -> Path:
+    """Return the path of a file of this machine, as Spark writes it."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def opened(file: IO[bytes]) -> Any:
+    """Return a stream of a file's content: of gzip, bzip2, xz and zstd what was compressed, else the file itself."""
+    buffered = io.BufferedReader(file, 1 << 20) if isinstance(file, io.RawIOBase) else file
+    start = buffered.read(_PEEKED_BYTES)
+    buffered.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=buffered)
+    if start.startswith(b"BZh"):
+        return bz2.BZ2File(buffered)
+    if start.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(buffered)
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return pa.CompressedInputStream(pa.PythonFile(buffered, "r"), "zstd")
+    return buffered
+
+
+def encoding_of(start: bytes, given: str | None) -> tuple[str, int]:
+    """Return how text is encoded, by the mark that it begins with or as it was given, and how long the mark is."""
+    for mark, name in _MARKS.items():
+        if start.startswith(mark):
+            return name, len(mark)
+    return given or "utf-8", 0
+
+
+def lines(stream: Any, given: str | None = None) -> Iterator[list[bytes]]:
+    """Yield lists of lines in UTF-8, each with its line feed, some hundred kilobytes of them at a time.
+
+    Text in another encoding is converted as a whole: ``UnicodeError`` when its bytes are none in that encoding.
+    """
+    first = stream.read(CHUNK_BYTES)
+    encoding, skipped = encoding_of(first[:4], given)
+    if codecs.lookup(encoding).name != "utf-8":
+        whole = (first[skipped:] + stream.read()).decode(encoding)
+        yield _split(whole.encode())
+        return
+    rest, chunk = b"", first[skipped:]
+    while chunk:
+        *whole_lines, rest = (rest + chunk).split(b"\n")
+        if whole_lines:
+            yield [line + b"\n" for line in whole_lines]
+        chunk = stream.read(CHUNK_BYTES)
+    if rest:
+        yield [rest]
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Return lines, each with its line feed: a carriage return alone ends none."""
+    *whole_lines, rest = data.split(b"\n")
+    return [*(line + b"\n" for line in whole_lines), *([rest] if rest else [])]

@@ -1,0 +1,150 @@
+"""CSV by RFC 4180: quotes double, a cell may hold line breaks, and each file's own header names its cells.
+
+Spark's reader puts cells under the wrong columns when a header has another order, changes line breaks in cells, and
+lets a quote that is not closed swallow the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from oncelog.spark.reading.rows import Piece, Rejected, Row
+
+PIECE_BYTES = 8 << 20
+"""How much of a text that is no row goes into one piece."""
+
+_BATCH = 2000
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """How cells are written; names are Spark's."""
+
+    sep: str = ","
+    quote: str = '"'
+    escape: str | None = None
+    header: bool = False
+    null: str = ""
+
+
+class _Lines:
+    """Hands lines to the parser, and remembers those of the record that is being read."""
+
+    def __init__(self, chunks: Iterator[list[bytes]]) -> None:
+        self._lines = (line for chunk in chunks for line in chunk)
+        self.number = 0
+        self.taken: list[bytes] = []
+        self.is_text = True
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.number += 1
+            self.taken.append(line)
+            try:
+                yield line.decode()
+            except UnicodeDecodeError:
+                self.is_text = False
+                yield line.decode(errors="replace")
+
+    def record(self) -> tuple[int, bytes, bool]:
+        """Return the line that the record began on, its text, and whether all of that is UTF-8; then forget it."""
+        raw, self.taken = b"".join(self.taken), []
+        is_text, self.is_text = self.is_text, True
+        return self.number - raw.count(b"\n") + raw.endswith(b"\n"), raw, is_text
+
+
+class Parser:
+    """Finds the rows of one file."""
+
+    def __init__(self, columns: Sequence[str], dialect: Dialect) -> None:
+        self._columns = columns
+        self._dialect = dialect
+        csv.field_size_limit(1 << 31)
+
+    def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[list[Piece]]:
+        """Yield what is in a file, in lists."""
+        lines = _Lines(chunks)
+        records = self._records(lines)
+        places: list[str] | None = None if self._dialect.header else list(self._columns)
+        wrong: str | None = None
+        found: list[Piece] = []
+        for number, raw, cells in records:
+            if isinstance(cells, str):
+                found += _rejected(number, raw, cells)
+            elif places is None:
+                places = self._named(cells)
+                wrong = _header_fault(places, self._columns)
+            else:
+                found.append(self._row(number, raw, cells, places, wrong))
+            if len(found) >= _BATCH:
+                yield found
+                found = []
+        yield found
+
+    def _records(self, lines: _Lines) -> Iterator[tuple[int, bytes, list[str] | str]]:
+        """Yield each record with its line and its text: its cells, or what is wrong with it."""
+        given = self._dialect
+        reader = csv.reader(
+            iter(lines),
+            delimiter=given.sep,
+            quotechar=given.quote or None,
+            quoting=csv.QUOTE_MINIMAL if given.quote else csv.QUOTE_NONE,
+            escapechar=given.escape if given.escape not in {None, given.quote} else None,
+            doublequote=given.escape in {None, given.quote},
+            strict=True,
+        )
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                number, raw, _ = lines.record()
+                yield number, raw, _fault(error)
+                continue
+            number, raw, is_text = lines.record()
+            if raw.strip():
+                yield number, raw, cells if is_text else "is not UTF-8"
+
+    def _named(self, cells: list[str]) -> list[str]:
+        """Return the columns that a header names, in its order: the schema's own spelling where the case differs."""
+        known = {name.casefold(): name for name in self._columns}
+        return [cell if cell in self._columns else known.get(cell.strip().casefold(), cell) for cell in cells]
+
+    def _row(self, number: int, raw: bytes, cells: list[str], places: list[str], wrong: str | None) -> Piece:
+        if wrong is not None:
+            return Rejected(number, raw, wrong)
+        if len(cells) != len(places):
+            return Rejected(number, raw, f"has {len(cells)} cells, and there are {len(places)} columns")
+        by_name = {
+            name: None if cell == self._dialect.null or not cell else cell
+            for name, cell in zip(places, cells, strict=True)
+        }
+        chosen = tuple(by_name.get(name) for name in self._columns)
+        known = set(self._columns)
+        surplus = {name: json.dumps(cell) for name, cell in by_name.items() if name not in known and cell}
+        return Row(number, cells=chosen, rescued=surplus)
+
+
+def _header_fault(places: list[str], columns: Sequence[str]) -> str | None:
+    twice = sorted({name for name in places if places.count(name) > 1})
+    if twice:
+        return f"the header names {twice[0]!r} twice"
+    if not set(places) & set(columns):
+        return f"the header names none of the columns {', '.join(columns)}"
+    return None
+
+
+def _fault(error: csv.Error) -> str:
+    if "unexpected end of data" in str(error):
+        return "a quote is opened here, and never closed"
+    return "text follows a closing quote" if "expected after" in str(error) else f"is not CSV: {error}"
+
+
+def _rejected(number: int, raw: bytes, reason: str) -> Iterator[Rejected]:
+    """Yield a text that is no row, in pieces that a log takes."""
+    for start in range(0, max(1, len(raw)), PIECE_BYTES):
+        yield Rejected(number + raw.count(b"\n", 0, start), raw[start : start + PIECE_BYTES], reason)

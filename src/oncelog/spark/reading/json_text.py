@@ -1,0 +1,278 @@
+"""JSON as strictly as a record deserves: each object once, with no key twice, and nothing behind it.
+
+Spark's reader takes the last of two equal keys, drops fields that the schema has not, and drops what follows the first
+object of a line, all without a word. So each line is looked at before Spark has it: quickly by msgspec, which refuses
+what is no JSON and what has more behind it, and by counts of keys; and closely where that is not enough.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+
+from oncelog.spark.reading.rows import Piece, Rejected, Row
+
+Shape = Mapping[str, Any]
+"""Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, the name of a simple type, ``None`` for any."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_INTEGER = re.compile(r"-?\d{1,20}")
+_NOT_FINITE = {"NaN", "Infinity", "-Infinity", "+INF", "INF", "-INF", "+Infinity"}
+_WHOLE = {"byte": 1 << 7, "short": 1 << 15, "integer": 1 << 31, "long": 1 << 63}
+_TYPES: dict[str, Any] = {
+    **{name: Annotated[int, msgspec.Meta(ge=-size, le=size - 1)] for name, size in _WHOLE.items()},
+    "double": float,
+    "boolean": bool,
+    "string": str,
+}
+_SPACED_KEY = re.compile(rb'"[ \t\r]')
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Wrong(ValueError):
+    """What is wrong with a line."""
+
+
+def _refuse(text: str) -> NoReturn:
+    message = f"{text} is no number of JSON"
+    raise _Wrong(message)
+
+
+def _pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(found)
+    if len(made) < len(found):
+        names = [name for name, _ in found]
+        message = f"key {next(name for name in names if names.count(name) > 1)!r} is there twice"
+        raise _Wrong(message)
+    return made
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_float=_Number, parse_int=_Number, parse_constant=_refuse, strict=True
+)
+
+
+class Parser:
+    """Finds the objects of one file."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._nested = [at for at, kind in enumerate(shape.values()) if not isinstance(kind, str)]
+        self._decode = msgspec.json.Decoder(_struct(shape)).decode
+
+    def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[list[Piece]]:
+        """Yield what is in a file, in lists: by the line, or as a whole where its objects span lines."""
+        number = 1
+        first: list[bytes] = []
+        for chunk in chunks:
+            first = chunk
+            if any(line.strip() for line in chunk):
+                break
+            number += len(chunk)
+        if _spans_lines(first):
+            yield from self._document(b"".join([*first, *(line for chunk in chunks for line in chunk)]), number)
+            return
+        yield self._lines(first, number)
+        number += len(first)
+        for chunk in chunks:
+            yield self._lines(chunk, number)
+            number += len(chunk)
+
+    def _lines(self, chunk: list[bytes], number: int) -> list[Piece]:
+        found: list[Piece] = []
+        for at, line in enumerate(chunk):
+            if self._is_clean(line):
+                found.append(Row(number + at, line.decode()))
+            else:
+                found += self._line(line, number + at)
+        return found
+
+    def _is_clean(self, line: bytes) -> bool:
+        """Tell whether a line is one object whose fields are all known, none of them twice; ``False`` if in doubt.
+
+        Every key of a line is followed by ``":`` where no space stands behind a quote. So there are at least as many of
+        those as keys, and as many as fields only if no key is there twice.
+        """
+        if _SPACED_KEY.search(line):
+            return False
+        try:
+            values = msgspec.structs.astuple(self._decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        fields = len(values) - values.count(msgspec.UNSET)
+        for at in self._nested:
+            fields += _count(values[at])
+        return line.count(b'":') == fields
+
+    def _line(self, line: bytes, number: int) -> Iterator[Piece]:
+        """Yield the objects of a line: one, or those of a list."""
+        if not line.strip():
+            return
+        try:
+            text = line.decode()
+            start = _SPACE.match(text, 0).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if text[start] == "[":
+                yield from self._elements(text, number)
+                return
+            value, end = _DECODER.raw_decode(text, start)
+            if text[end:].strip():
+                message = "there is more on the line behind the object"
+                raise _Wrong(message)
+            yield self._row(value, text, number)
+        except (ValueError, RecursionError) as error:
+            yield Rejected(number, line, _reason(error))
+
+    def _document(self, data: bytes, number: int) -> Iterator[list[Piece]]:
+        """Yield the objects of a text that is one list, or objects that span lines."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            yield [Rejected(number, data, _reason(error))]
+            return
+        yield list(self._elements(text, number))
+
+    def _elements(self, text: str, number: int) -> Iterator[Piece]:
+        """Yield the objects of a list, or of a run of objects; what cannot be read is one piece, to the end."""
+        at = _SPACE.match(text, 0).end()  # type: ignore[union-attr]  # as above
+        listed = text.startswith("[", at)
+        at += listed
+        closed, first = not listed, True
+        line, counted = number, 0
+        while (at := _SPACE.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # as above
+            if listed and text[at] == "]":
+                closed, at = True, at + 1
+                break
+            begin = at
+            try:
+                if listed and not first:
+                    at = _after_comma(text, at)
+                begin = at
+                value, at = _DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:
+                yield Rejected(line + text.count("\n", counted, begin), text[begin:].encode(), _reason(error))
+                return
+            line, counted = line + text.count("\n", counted, begin), begin
+            yield self._row(value, text[begin:at], line)
+            first = False
+        if text[at:].strip():
+            yield Rejected(line, text[at:].encode(), "there is more behind the list")
+        elif not closed:
+            yield Rejected(line, b"", "the list has no end: the file is cut short")
+
+    def _row(self, value: Any, text: str, number: int) -> Piece:
+        if not isinstance(value, dict):
+            return Rejected(number, text.encode(), "is not an object")
+        return Row(number, text, rescued=_rescued(value, self._shape))
+
+
+def _after_comma(text: str, at: int) -> int:
+    if text[at] != ",":
+        message = "a comma is missing between two objects"
+        raise _Wrong(message)
+    return _SPACE.match(text, at + 1).end()  # type: ignore[union-attr]  # as above
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return str(error) if isinstance(error, _Wrong) else f"is not JSON: {error.msg if hasattr(error, 'msg') else error}"
+
+
+def _spans_lines(chunk: list[bytes]) -> bool:
+    """Tell whether a file begins with a list over lines, or an object over lines."""
+    first = next((line for line in chunk if line.strip()), b"")
+    if first.lstrip().startswith(b"["):
+        return not first.rstrip().endswith(b"]")
+    try:
+        json.loads(first)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return False
+    if not first.strip() or not first.lstrip().startswith(b"{"):
+        return False
+    try:
+        text = b"".join(chunk).decode(errors="replace")
+        _, end = json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
+    except (ValueError, RecursionError):
+        return first.strip() in {b"{", b"[{"}  # longer than a chunk
+    return "\n" in text[:end].strip()
+
+
+def _struct(shape: Shape) -> type[msgspec.Struct]:
+    """Return a type that msgspec decodes an object of this shape to; fields that are not there stay unset."""
+    fields = [
+        (f"f{at}", _type(kind) | None | msgspec.UnsetType, msgspec.UNSET) for at, kind in enumerate(shape.values())
+    ]
+    names = {f"f{at}": name for at, name in enumerate(shape)}
+    return msgspec.defstruct("Object", fields, rename=names, forbid_unknown_fields=True, gc=False)
+
+
+def _type(shape: Any) -> Any:
+    if isinstance(shape, Mapping):
+        return _struct(shape)
+    if isinstance(shape, list):
+        return list[_type(shape[0]) | None]  # type: ignore[misc]  # a type that is made here
+    return _TYPES.get(shape, Any)
+
+
+def _count(value: Any) -> int:
+    """Return how many fields there are in a value, at any depth."""
+    if isinstance(value, msgspec.Struct):
+        values = msgspec.structs.astuple(value)
+        return len(values) - values.count(msgspec.UNSET) + sum(_count(each) for each in values)
+    if isinstance(value, dict):
+        return len(value) + sum(_count(each) for each in value.values())
+    return sum(_count(each) for each in value) if isinstance(value, list) else 0
+
+
+def _rescued(value: dict[str, Any], shape: Shape) -> dict[str, str]:
+    """Return the fields that do not fit, each as the JSON that it is."""
+    return {name: _text(each) for name, each in value.items() if name not in shape or not _fits(each, shape[name])}
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Tell whether a value has a place in a type, with all that is in it. Spark has the last word on simple types."""
+    if value is None or shape is None:
+        return True
+    if isinstance(shape, Mapping):
+        return isinstance(value, dict) and all(
+            name in shape and _fits(each, shape[name]) for name, each in value.items()
+        )
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)
+    if shape in _WHOLE:
+        return (
+            isinstance(value, _Number)
+            and _INTEGER.fullmatch(value) is not None
+            and -_WHOLE[shape] <= int(value) < _WHOLE[shape]
+        )
+    if shape == "boolean":
+        return isinstance(value, bool)
+    return shape != "double" or isinstance(value, _Number) or value in _NOT_FINITE
+
+
+def _text(value: Any) -> str:
+    """Return a value as JSON, its numbers as they were written."""
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_text(each)}" for name, each in value.items())
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ",".join(_text(each) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

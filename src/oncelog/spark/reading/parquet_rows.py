@@ -1,0 +1,81 @@
+"""Parquet files whose columns differ from file to file: each value as the schema has it, or kept aside as text.
+
+Spark's reader drops columns that the schema has not, and stops at a file whose column has another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+BATCH_ROWS = 10_000
+
+
+def tables(file: Any, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch, list[list[tuple[str, str]] | None]]]:
+    """Yield the number of the first row, rows in a schema, and for each row what has no place in the schema."""
+    opened = pq.ParquetFile(file)
+    first_row = 0
+    for batch in opened.iter_batches(BATCH_ROWS):
+        extra: list[list[tuple[str, str]]] = [[] for _ in range(batch.num_rows)]
+        columns = [_column(batch, field, extra) for field in schema]
+        known = set(schema.names)
+        for name in batch.schema.names:
+            if name not in known:
+                _keep(extra, name, batch.column(name))
+        yield first_row, pa.RecordBatch.from_arrays(columns, schema=schema), [each or None for each in extra]
+        first_row += batch.num_rows
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:
+    """Return a column in its type; values that do not fit are null, and kept aside."""
+    if field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    found = batch.column(field.name)
+    if found.type == field.type:
+        return found
+    try:
+        return _cast(found, field.type)
+    except (pa.ArrowException, ValueError):
+        return _one_by_one(found, field, extra)
+
+
+def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast where nothing is lost by it: a number is no text, and a time in nanoseconds must be whole microseconds."""
+    if pa.types.is_string(kind) != pa.types.is_string(found.type) and not pa.types.is_large_string(found.type):
+        message = "another kind of value"
+        raise pa.ArrowInvalid(message)
+    if pa.types.is_timestamp(kind) != pa.types.is_timestamp(found.type):
+        message = "another kind of value"
+        raise pa.ArrowInvalid(message)
+    return pc.cast(found, kind, safe=True)
+
+
+def _one_by_one(found: pa.Array, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:
+    values: list[Any] = []
+    for row, value in enumerate(found):
+        try:
+            values.append(_cast(pa.array([value.as_py()], found.type), field.type)[0].as_py())
+        except (pa.ArrowException, ValueError):
+            values.append(None)
+            extra[row].append((field.name, _text(value)))
+    return pa.array(values, field.type)
+
+
+def _keep(extra: list[list[tuple[str, str]]], name: str, column: pa.Array) -> None:
+    for row, value in enumerate(column):
+        if value.is_valid:
+            extra[row].append((name, _text(value)))
+
+
+def _text(value: pa.Scalar) -> str:
+    """Return a value as JSON."""
+    found = value.as_py()
+    try:
+        return msgspec.json.encode(found).decode()
+    except (TypeError, msgspec.MsgspecError):
+        return msgspec.json.encode(str(found)).decode()

@@ -1,0 +1,245 @@
+"""Files into rows, in Spark's tasks: what is no row is staged for the log of rejected rows, and all is counted.
+
+Spark lists the files, and remembers which were read; it does not open them. A task opens a file, finds its rows, and
+hands them on as Arrow batches. What the task found is told to the driver by an accumulator, file by file, so that a
+task that runs twice counts once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+import pyarrow as pa
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from oncelog.errors import InvalidArgument
+from oncelog.log.ingest.staging import Staged
+from oncelog.spark.connector import connections
+from oncelog.spark.connector.options import WriteOptions
+from oncelog.spark.connector.staging import Stager
+from oncelog.spark.reading import bytes_of, csv_text, json_text, parquet_rows
+from oncelog.spark.reading.csv_text import Dialect
+from oncelog.spark.reading.rows import Piece, Rejected, Row
+
+Kind = Literal["json", "csv", "parquet"]
+OnBadRow = Literal["quarantine", "fail", "drop"]
+FILE, LINE, TEXT, EXTRA = "_oncelog_file", "_oncelog_line", "_oncelog_text", "_oncelog_extra"
+_PLACE = [(FILE, pa.string()), (LINE, pa.int64()), (EXTRA, pa.string())]
+_STAGED_ROWS = 5000
+_SUFFIXES: dict[str, Kind] = {
+    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
+}  # fmt: skip
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What was found in one file: rows that go on, and pieces that were rejected, staged for their log."""
+
+    rows: int
+    rejected: int
+    rescued: int
+    staged: tuple[Staged, ...] = ()
+
+
+class FoundParam(AccumulatorParam[dict[str, Found]]):
+    """Sums up what was found by the files' names: a file that is read again is counted once."""
+
+    def zero(self, value: dict[str, Found]) -> dict[str, Found]:  # noqa: ARG002 (Spark's)
+        """Return nothing."""
+        return {}
+
+    def addInPlace(self, value1: dict[str, Found], value2: dict[str, Found]) -> dict[str, Found]:  # noqa: N802
+        """Return both."""
+        value1.update(value2)
+        return value1
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader looks for: the columns, and what becomes of what is no row.
+
+    ``shape`` is that of objects (JSON), ``schema`` that of a table (Parquet), as bytes.
+    """
+
+    kind: Kind
+    columns: tuple[str, ...]
+    shape: dict[str, Any] = {}
+    schema: bytes = b""
+    dialect: Dialect = Dialect()
+    encoding: str | None = None
+    on_bad_row: OnBadRow = "quarantine"
+    url: str = ""
+    log: str = ""
+
+
+def output(wanted: Wanted) -> pa.Schema:
+    """Return the columns that the reader makes."""
+    if wanted.kind == "json":
+        return pa.schema([(TEXT, pa.string()), *_PLACE])
+    if wanted.kind == "csv":
+        return pa.schema([*((f"c{at}", pa.string()) for at in range(len(wanted.columns))), *_PLACE])
+    schema = pa.ipc.read_schema(pa.py_buffer(wanted.schema))
+    return pa.schema([*schema, *(pa.field(*each) for each in _PLACE)])
+
+
+class Reader:
+    """Reads the files that Spark names."""
+
+    def __init__(self, wanted: Wanted, found: Accumulator[dict[str, Found]]) -> None:
+        self._wanted = wanted
+        self._found = found
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the files in these batches."""
+        for batch in batches:
+            contents = batch.column("content") if "content" in batch.schema.names else None
+            for at, path in enumerate(batch.column("path").to_pylist()):
+                content = None if contents is None else contents[at].as_py()
+                yield from _File(self._wanted, path, content).read(self._found)
+
+
+class _File:
+    """One file: its rows go on, what is none of them is kept aside."""
+
+    def __init__(self, wanted: Wanted, path: str, content: bytes | None) -> None:
+        self._wanted = wanted
+        self._path = path
+        self._content = content
+        self._aside: list[Rejected] = []
+        self._staged: list[Staged] = []
+        self._line = 0
+        self._rows = self._rejected = self._rescued = 0
+
+    def read(self, found: Accumulator[dict[str, Found]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, and tell what was found."""
+        kind = kind_of(self._path)
+        try:
+            if kind is not None and kind != self._wanted.kind:
+                self._reject([Rejected(0, b"", f"is {kind} by its name, and the source is {self._wanted.kind}")])
+            elif self._wanted.kind == "parquet":
+                yield from self._parquet()
+            else:
+                yield from self._text()
+        except bytes_of.DAMAGED as error:
+            self._reject([Rejected(self._line, b"", f"the file cannot be read from here on: {error}")])
+        except UnicodeError as error:
+            self._reject([Rejected(self._line, b"", f"the file is not {error.args[0]}")])
+        self._stage()
+        found.add({self._path: Found(self._rows, self._rejected, self._rescued, tuple(self._staged))})
+
+    def _open(self) -> Any:
+        return io.BytesIO(self._content) if self._content is not None else bytes_of.local(self._path).open("rb")
+
+    def _text(self) -> Iterator[pa.RecordBatch]:
+        wanted = self._wanted
+        with self._open() as file:
+            lines = bytes_of.lines(bytes_of.opened(file), wanted.encoding)
+            if wanted.kind == "json":
+                pieces = json_text.Parser(wanted.shape).pieces(lines)
+            else:
+                pieces = csv_text.Parser(wanted.columns, wanted.dialect).pieces(lines)
+            for some in pieces:
+                yield from self._batch(some)
+
+    def _parquet(self) -> Iterator[pa.RecordBatch]:
+        with self._open() as file:
+            schema = pa.ipc.read_schema(pa.py_buffer(self._wanted.schema))
+            for first_row, table, extra in parquet_rows.tables(file, schema):
+                self._rows += table.num_rows
+                self._rescued += sum(1 for each in extra if each)
+                self._line = first_row + table.num_rows
+                place = [
+                    pa.array([self._path] * table.num_rows, pa.string()),
+                    pa.array(range(first_row, self._line), pa.int64()),
+                    pa.array([_object(each) for each in extra], pa.string()),
+                ]
+                yield pa.RecordBatch.from_arrays([*table.columns, *place], schema=output(self._wanted))
+
+    def _batch(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows among pieces as Arrow has them; put the rest aside."""
+        rows = [piece for piece in pieces if isinstance(piece, Row)]
+        if len(rows) < len(pieces):
+            self._reject([piece for piece in pieces if isinstance(piece, Rejected)])
+        if pieces:
+            self._line = pieces[-1].line + 1
+        if not rows:
+            return
+        self._rows += len(rows)
+        self._rescued += sum(1 for row in rows if row.rescued)
+        if self._wanted.kind == "json":
+            columns = [pa.array([row.text for row in rows], pa.string())]
+        else:
+            columns = [pa.array(cells, pa.string()) for cells in zip(*(row.cells for row in rows), strict=True)]
+        place = [
+            pa.array([self._path] * len(rows), pa.string()),
+            pa.array([row.line for row in rows], pa.int64()),
+            pa.array([_object(row.rescued.items()) for row in rows], pa.string()),
+        ]
+        yield pa.RecordBatch.from_arrays([*columns, *place], schema=output(self._wanted))
+
+    def _reject(self, pieces: list[Rejected]) -> None:
+        """Count pieces, and put them aside unless they are to be dropped; ``InvalidArgument`` if they are an error."""
+        if self._wanted.on_bad_row == "fail":
+            first = pieces[0]
+            message = f"{self._path}, line {first.line}: {first.reason}; the text: {first.raw[:200]!r}"
+            raise InvalidArgument(message)
+        self._rejected += len(pieces)
+        if self._wanted.on_bad_row == "quarantine":
+            self._aside += pieces
+            if len(self._aside) >= _STAGED_ROWS:
+                self._stage()
+
+    def _stage(self) -> None:
+        """Stage what is aside as records of the log of rejected rows."""
+        if not self._aside:
+            return
+        wanted = self._wanted
+        options = WriteOptions(url=wanted.url, log=wanted.log)
+        stager = Stager(connections.log(wanted.url, wanted.log, create=True), options)
+        taken = stager.stage(iter([rejected_batch(self._path, self._aside)]))
+        if taken.bad is not None:
+            message = f"{self._path}: a rejected row cannot be kept: {taken.bad.rule}"
+            raise InvalidArgument(message)
+        self._staged += taken.staged
+        self._aside = []
+
+
+def _object(fields: Iterable[tuple[str, str]] | None) -> str | None:
+    """Return fields whose values are JSON as an object; ``None`` if there are none."""
+    made = ",".join(f"{json.dumps(name, ensure_ascii=False)}:{value}" for name, value in fields or ())
+    return f"{{{made}}}" if made else None
+
+
+def rejected_batch(path: str, pieces: Sequence[Rejected]) -> pa.RecordBatch:
+    """Return rejected pieces of a file as records: the text, with file, line and reason; their place is their id."""
+    ids = [
+        hashlib.blake2b(f"{path}\n{piece.line}\n{piece.reason}\n".encode() + piece.raw, digest_size=16).hexdigest()
+        for piece in pieces
+    ]
+    headers = [
+        [("file", path.encode()), ("line", str(piece.line).encode()), ("reason", piece.reason.encode())]
+        for piece in pieces
+    ]
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([piece.raw for piece in pieces], pa.binary()),
+            "id": pa.array(ids, pa.string()),
+            "headers": pa.array(headers, pa.map_(pa.string(), pa.binary())),
+        }
+    )
+
+
+def kind_of(path: str) -> Kind | None:
+    """Return the format that a file's name tells, whatever compressed it.
+
+    >>> kind_of("file:/in/day.jsonl.gz"), kind_of("day.log")
+    ('json', None)
+    """
+    name = path.lower()
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
