@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from oncelog.spark.reading.json_text import Parser
 from oncelog.spark.reading.rows import Rejected, Row
 
-SHAPE: dict[str, Any] = {
-    "id": "string",
-    "n": "long",
-    "x": "double",
-    "s": {"a": "long"},
-    "l": [{"b": "string"}],
-    "m": None,
-}
+SHAPE: dict[str, Any] = {"id": "string", "n": "long", "x": "double", "m": None}
+SHAPE |= {"s": {"a": "long"}, "l": [{"b": "string"}]}
+PLAIN = ['{"id":"a","n":1}', '{"s":{"a":1},"l":[{"b":"x"}],"m":{"k":[{"z":1}]}}', "{}", '{"id": "a", "n": 1}']
 KEYS = st.sampled_from(["id", "n", "x", "s", "l", "m", "a", "b", "new", '":', "\u00e4"])
 SPACES = st.sampled_from(["", "", "", " ", "\t", "  "])
 LEAVES = st.sampled_from(['"x"', '"\\":"', '": "', "1", "7.5", "null", "true", "1e400", "9223372036854775808", '""'])
