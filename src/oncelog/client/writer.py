@@ -361,18 +361,19 @@ def absent(kind: type, names: Sequence[str]) -> None:
         def refuse(self: object, *args: object, _name: str = name, **kwargs: object) -> None:  # noqa: ARG001
             raise unsupported(_name)
 
-        there = inspect.getattr_static(kind, name)
+        there = inspect.getattr_static(kind, name, None)
         setattr(kind, name, property(refuse) if isinstance(there, property) else refuse)
 
 
 WRITER_ABSENT = (
     "adopt",
-    "adopted",
+    "begin_at",
     "check_held",
     "ended",
     "epoch",
     "follow_policy",
     "forget_producer",
+    "held",
     "leave_producer",
     "overlap",
     "own",
