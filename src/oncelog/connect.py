@@ -416,6 +416,9 @@ def node_options(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Storage:
+    if "@" in parts.netloc:
+        message = f"{url!r}: the URL of a bucket has no user: give access_key_id and secret_access_key as options"
+        raise InvalidArgument(message)
     if not parts.netloc or parts.query or parts.fragment:
         message = (
             f"{url!r}: a URL of a bucket is {parts.scheme}://bucket or {parts.scheme}://bucket/prefix, without more"

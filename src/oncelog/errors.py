@@ -28,14 +28,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from oncelog.redaction import redacted
+
 Outcome = Literal["unknown", "not written"]
 
 
 class OncelogError(Exception):
     """The root of the tree: catches everything Oncelog raises on purpose.
 
-    Every error survives ``pickle``, ``copy`` and a process pool, with all its fields.
+    Every error survives ``pickle``, ``copy`` and a process pool, with all its fields. No message shows a password.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in args))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return how to make an equal error. Python's own way calls the class with the message alone, which fails

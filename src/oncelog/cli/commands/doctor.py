@@ -20,6 +20,7 @@ from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_bytes
 from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.redaction import redacted
 
 if TYPE_CHECKING:
     from oncelog.connect import Database
@@ -134,11 +135,11 @@ def _database(url: str) -> Iterator[Check]:
     try:
         with oncelog.connect(url) as db:
             names = db.logs()
-            yield Check("database", "ok", f"{url}: {len(names)} logs")
+            yield Check("database", "ok", f"{redacted(url)}: {len(names)} logs")
             for name in names:
                 yield _log(db, name)
     except OncelogError as error:
-        yield Check("database", "bad", f"{url}: {error}", "the message says what to do")
+        yield Check("database", "bad", f"{redacted(url)}: {error}", "the message says what to do")
 
 
 def _folder(url: str) -> Iterator[Check]:

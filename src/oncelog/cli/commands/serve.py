@@ -12,6 +12,7 @@ import typer
 from oncelog.cli.terminal.options import Json, SourceUrl, paragraphs
 from oncelog.cli.terminal.output import print_json, say
 from oncelog.cli.terminal.quantities import duration_s
+from oncelog.redaction import redacted
 
 _HELP = """Serve a database over gRPC and HTTP, until SIGTERM or Ctrl-C: then what has arrived is stored first.
 
@@ -84,7 +85,7 @@ def run(
             print_json(addresses._asdict())
         else:
             where = " on gRPC ", (addresses.grpc, "cyan"), " and HTTP ", (addresses.http, "cyan")
-            say("serving ", (settings.url, "cyan"), *where)
+            say("serving ", (redacted(settings.url), "cyan"), *where)
         sys.stdout.flush()
 
     process.run(settings, announce)

@@ -174,7 +174,11 @@ def _psycopg_connect(url: str) -> Any:
     except ImportError as error:
         message = "an inbox in PostgreSQL needs psycopg 3: pip install 'oncelog[postgres]'"
         raise Unsupported(message) from error
-    parts = psycopg.conninfo.conninfo_to_dict(url)
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        message = f"{url!r} is not a URL of PostgreSQL: {error}"
+        raise InvalidArgument(message) from None  # the cause would show the password
     options = f"{_SERVER_OPTIONS} {parts.get('options') or ''}"  # the user's come later, and count
     return psycopg.connect(url, autocommit=True, options=options)
 

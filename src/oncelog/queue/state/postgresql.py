@@ -101,7 +101,7 @@ class _Server:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            given = psycopg.conninfo.conninfo_to_dict(self._url)
+            given = _parts(self._url)
             more: dict[str, Any] = {name: value for name, value in _CONNECTION.items() if name not in given}
             self._connection = psycopg.connect(self._url, autocommit=True, **more)
             settings = {**_SESSION, "synchronous_commit": self._synchronous_commit}
@@ -121,6 +121,14 @@ class _Server:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
+
+
+def _parts(url: str) -> dict[str, Any]:
+    try:
+        return dict(psycopg.conninfo.conninfo_to_dict(url))
+    except psycopg.ProgrammingError as error:
+        message = f"{url!r} is not a URL of PostgreSQL: {error}"
+        raise InvalidArgument(message) from None  # the cause would show the password
 
 
 class PostgresqlDatabase(Handle):

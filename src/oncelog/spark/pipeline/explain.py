@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog.redaction import redacted
 from oncelog.spark.pipeline import check, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 
@@ -38,7 +39,7 @@ def _log(given: Spec) -> str:
     how_long = "as long as its record is in the log"
     if window.duration_s is not None:
         how_long = f"for {window.duration_s:,.0f} s of the log's up-time, and {window.max_keys:,} ids at most"
-    return f"{given.log.name} at {given.log.url}: each record once; an id is remembered {how_long}"
+    return f"{given.log.name} at {redacted(given.log.url)}: each record once; an id is remembered {how_long}"
 
 
 def _bad_rows(given: Spec) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from oncelog.errors import InvalidArgument
+from oncelog.redaction import redacted
 from oncelog.spark.pipeline import lines
 from oncelog.spark.pipeline.spec import Spec
 
@@ -31,6 +32,12 @@ class Mistake(msgspec.Struct, frozen=True):
     suggestion: str | None = None
     line: int | None = None
     severity: Literal["error", "warning"] = "error"
+
+    def __post_init__(self) -> None:
+        """Take passwords out: what is wrong with an option is said with the option."""
+        msgspec.structs.force_setattr(self, "what", redacted(self.what))
+        if self.suggestion is not None:
+            msgspec.structs.force_setattr(self, "suggestion", redacted(self.suggestion))
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True):
