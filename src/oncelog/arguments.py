@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
@@ -33,10 +33,10 @@ Check = Callable[[str, Any], Any]
 
 
 def _refuse(name: str, value: object, wanted: str) -> InvalidArgument:
-    return InvalidArgument(f"{name} is {_shown(value)}, must be {wanted}")
+    return InvalidArgument(f"{name} is {shown(value)}, must be {wanted}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value for a message; an object whose ``repr`` fails is shown by its type."""
     try:
         text = repr(value)
@@ -109,13 +109,13 @@ def text(name: str, value: object) -> str:
     'orders'
     """
     if not isinstance(value, str):
-        raise _refuse(name, value, "a str")
+        raise _refuse(name, value, f"a str, not {type(value).__name__}")
     plain = str.__str__(value)
     if not plain.isascii():
         try:
             plain.encode()
         except UnicodeEncodeError:
-            raise _refuse(name, value, "text that UTF-8 can encode") from None
+            raise _refuse(name, value, "text without a lone surrogate, which UTF-8 cannot encode") from None
     return plain
 
 
@@ -128,6 +128,18 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise _refuse(name, value, "True or False")
     return bool(value)
+
+
+def one_of(name: str, value: object, *choices: str) -> str:
+    """Return one of the words that an argument may be.
+
+    >>> one_of("start", "latest", "earliest", "latest")
+    'latest'
+    """
+    plain = str.__str__(value) if isinstance(value, str) else None
+    if plain is None or plain not in choices:
+        raise _refuse(name, value, " or ".join(map(repr, choices)))
+    return plain
 
 
 def function(name: str, value: object) -> object:
@@ -147,8 +159,7 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
 
     @functools.cache
     def checks() -> dict[str, Check]:
-        hints = get_type_hints(method)
-        found = {name: _check_of(hints[name]) for name in signature.parameters if name in hints}
+        found = {name: _check_of(_hint(method, name)) for name in signature.parameters}
         return {name: check for name, check in found.items() if check is not None}
 
     @functools.wraps(method)
@@ -166,6 +177,16 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
+def _hint(method: Callable[..., object], name: str) -> object:
+    """Return the annotation of a parameter; ``object`` without one, or for a class that is imported only when used."""
+    hint = method.__annotations__.get(name, object)
+    try:
+        found: object = eval(hint, method.__globals__) if isinstance(hint, str) else hint  # noqa: S307 (our own source)
+    except NameError:
+        return object
+    return found
+
+
 def _check_of(hint: object) -> Check | None:
     """Return the check for an annotation; ``None`` for one that only the body can check."""
     if hint in _PLAIN:
@@ -179,7 +200,8 @@ def _check_of(hint: object) -> Check | None:
         return None if check is None or len(rest) == len(parts) else _or_none(check)
     if origin is Callable:
         return function
-    return _instance_of(hint) if isinstance(hint, type) and hint is not object and origin is None else None
+    is_class = isinstance(hint, type) and hint is not object and origin is None
+    return _instance_of(hint) if is_class and not getattr(hint, "_is_protocol", False) else None  # type: ignore[arg-type]
 
 
 def _or_none(check: Check) -> Check:
@@ -208,12 +230,26 @@ def _instance_of(kind: type) -> Check:
 _PLAIN: dict[object, Check] = {str: text, int: whole, float: number, bool: flag}
 
 
+def items(name: str, value: object, of: str) -> list[Any]:
+    """Return the elements of a list, or of anything that yields them; a text, or a mapping, is no list.
+
+    >>> items("positions", range(3), "positions")
+    [0, 1, 2]
+    """
+    if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Record | type):
+        try:
+            found: Iterator[Any] = iter(value)  # type: ignore[call-overload]
+        except TypeError:
+            pass
+        else:
+            return list(found)
+    message = f"{name}: is {type(value).__name__}, must be a list of {of}"
+    raise InvalidArgument(message)
+
+
 def listed(records: object) -> list[Record]:
     """Return the records that were given as a list, or as anything that yields them."""
-    if isinstance(records, str | bytes | Record) or not isinstance(records, Iterable):
-        message = f"records: is {type(records).__name__}, must be a list of Record"
-        raise InvalidArgument(message)
-    listed = list(records)
+    listed = items("records", records, "Record")
     if set(map(type, listed)) <= {Record}:
         return listed
     for row, record in enumerate(listed):

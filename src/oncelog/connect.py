@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 import oncelog  # annotations name what is loaded later: typing.get_type_hints finds it there
-from oncelog import names
+from oncelog import arguments, names
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
@@ -79,6 +79,7 @@ class Database(Handle):
         """
         self._lender, self._let_go = lender, let_go
 
+    @arguments.checked
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
         """Open a log; create it only when asked to.
 
@@ -111,6 +112,7 @@ class Database(Handle):
                 found.append(known.manifest.name if known is not None else name or key)
         return sorted(found)
 
+    @arguments.checked
     def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:
         """Copy a log to another database, or under another name: its records with their positions, its ids and what
         the window knows of them, and its identity, by which content ids are made.
@@ -135,6 +137,7 @@ class Database(Handle):
         target = to._storage.home(names.home_key(wanted))
         return Copy(source, target, self._clock, progress).run(known, wanted)
 
+    @arguments.checked
     def queue(
         self,
         name: str,
@@ -178,6 +181,7 @@ class Database(Handle):
                     queue = self._queues[name, state] = opened
         return queue
 
+    @arguments.checked
     def queues(self, *, state: str | None = None) -> list[str]:
         """Return the names of the queues there are, those of dead letters too, sorted."""
         from oncelog.queue.state.open_state import queue_names  # noqa: PLC0415
@@ -186,6 +190,7 @@ class Database(Handle):
         with self._queues_lock:
             return queue_names(self._state_of(state))
 
+    @arguments.checked
     def delete_queue(self, name: str, *, force: bool = False, state: str | None = None) -> None:
         """Delete a work queue: its messages, its dead letters, and what is remembered of both.
 
@@ -214,6 +219,7 @@ class Database(Handle):
             self._states[url] = open_state(url, self._storage, self._clock)
         return self._states[url]
 
+    @arguments.checked
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> oncelog.Streams:
         """Open the event-store face of a log; create the log only when asked to.
 
@@ -238,6 +244,7 @@ class Database(Handle):
                 streams = self._streams[name] = Streams(log, self._clock)
         return streams
 
+    @arguments.checked
     def producer_policy(self, namespace: str | None = None) -> ProducerPolicy:
         """Return what the database, or a namespace (the part of a log's name before ``/``), says of producers.
 
@@ -246,6 +253,7 @@ class Database(Handle):
         self._check_usable()
         return self._policies.level(namespace)
 
+    @arguments.checked
     def set_producer_policy(self, policy: ProducerPolicy, namespace: str | None = None) -> None:
         """Store the policy of the database, or of a namespace. Writers that are open here follow it at once, those of
         other processes with their next snapshot.
@@ -256,6 +264,7 @@ class Database(Handle):
             if not log.closed:
                 log.follow_policy()
 
+    @arguments.checked
     def delete(self, name: str) -> None:
         """Delete a log and everything in it. ``NotFound`` when it is not there, ``LogBusy`` while it has a writer.
 
@@ -313,10 +322,10 @@ def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = 
     first log is. Raises ``InvalidArgument`` for a URL that cannot be one, ``Unsupported`` for a kind of home that this
     version does not have, or lacks the package for.
     """
-    found = _url(url)
+    found, given = _url(url), _options(options)
     if found.startswith("oncelog:"):
-        return _remote(found, options or {})
-    return Database(_storage(found, options or {}))
+        return _remote(found, given)
+    return Database(_storage(found, given))
 
 
 def _remote(url: str, options: Mapping[str, str]) -> Database:
@@ -329,12 +338,25 @@ def _remote(url: str, options: Mapping[str, str]) -> Database:
     return opened
 
 
+def _options(options: object) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        message = f"options is {arguments.shown(options)}, must be a mapping of str to str"
+        raise InvalidArgument(message)
+    return {
+        arguments.text("options: a name", name): arguments.text(f"options: {name}", value)
+        for name, value in options.items()
+    }
+
+
 def _url(given: object) -> str:
     """Return a URL as it is, and a path as the URL of its folder."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         message = f"a URL is a str such as 'file:///var/lib/shop', or a path, not {type(given).__name__}"
         raise InvalidArgument(message)
+    arguments.text("url", found)
     if found is not given or (found and not _parts(found).scheme):
         if "\0" in found:
             message = f"{found!r}: no folder has a zero byte in its name"

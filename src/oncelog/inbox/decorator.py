@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from oncelog.arguments import shown
 from oncelog.errors import InvalidArgument
 from oncelog.inbox import keys
 from oncelog.inbox.effect import Effect, Once
@@ -30,7 +31,7 @@ class Decoration(NamedTuple):
     def decorate(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return a function that happens once, plain or async as it is."""
         check_runs_at_once(function)
-        signature = inspect.signature(function)
+        signature = _signature(function)
         bind = _binder(signature)
         wants_effect = "effect" in signature.parameters
 
@@ -70,8 +71,20 @@ class Decoration(NamedTuple):
         return self.once(message, key=found, topic=scope, payload=checked, returns=self.returns)
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError as error:
+        message = f"function is {shown(function)}, which does not say what its arguments are: wrap it in one that does"
+        raise InvalidArgument(message) from error
+
+
 def check_runs_at_once(function: Callable[..., Any]) -> None:
     """Raise ``InvalidArgument`` for a generator: it does nothing before somebody iterates it, outside of the effect."""
+    given: object = function
+    if not callable(given):
+        message = f"function is {shown(given)}, must be a function"
+        raise InvalidArgument(message)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         message = f"{function.__qualname__} is a generator, which works outside of its effect: return a value"
         raise InvalidArgument(message)

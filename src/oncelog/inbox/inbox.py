@@ -110,13 +110,12 @@ class Inbox(Handle):
         self._home = Home(home, clock)
         self._default = Identity(tenant, topic, group, "")
         keys.check(self._default)
-        if expired not in ("rerun", "fail", "manual"):
-            message = f"expired is {expired!r}, must be 'rerun', 'fail' or 'manual'"
-            raise InvalidArgument(message)
+        arguments.one_of("expired", expired, "rerun", "fail", "manual")
+        _check_final(final)
         self._lease_us = _span_us("lease_s", LEASE_S if lease_s is None and self._home.in_redis else lease_s)
         self._retention_us = _span_us("retention_s", retention_s)
         self._rules = Rules(expired, final, Any)
-        self._owner = owner if owner is not None else f"{socket.gethostname()}:{os.getpid()}"
+        self._owner = arguments.text("owner", owner) if owner is not None else f"{socket.gethostname()}:{os.getpid()}"
         self._keeper: Keeper | None = None
         if self._lease_us is not None and self._home.several:
             self._keeper = Keeper(self._home, clock, self._lease_us / 1e6)
@@ -207,6 +206,7 @@ class Inbox(Handle):
         how = Decoration(self.once, key, payload, topic, self._default.topic, returns)
         return how.decorate if function is None else how.decorate(function)
 
+    @arguments.checked
     def reader(self, log: Log, name: str, *, start: int = 0) -> PositionReader:
         """Return a reader of a log that stores its position, under a name, with what is made of the entries: in one
         transaction. ``start`` is where it begins if it has none yet.
@@ -217,6 +217,7 @@ class Inbox(Handle):
 
     # Operating. These use a connection of their own, or the given one while no effect is at work on it.
 
+    @arguments.checked
     def show(self, key: str) -> list[Known]:
         """Return the whole story of a key, in every tenant, topic and group that has it, the latest first."""
         name = keys.text("key", key)
@@ -383,6 +384,13 @@ def _expired(connection: Connection, after: bytes) -> Steps[list[Row]]:
 
 def _forget(connection: Connection, digests: list[bytes]) -> Steps[int]:
     return connection.forget(digests)
+
+
+def _check_final(final: object) -> None:
+    kinds = final if isinstance(final, tuple) else (None,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        message = f"final is {arguments.shown(final)}, must be a tuple of classes of errors, as in (ValueError,)"
+        raise InvalidArgument(message)
 
 
 def _span_us(name: str, seconds: float | None) -> int | None:

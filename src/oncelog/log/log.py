@@ -32,7 +32,7 @@ from oncelog.log.jobs.purge import Purge
 from oncelog.log.jobs.rebuild_memory import Rebuilding
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
 from oncelog.log.jobs.verify import Verification
-from oncelog.log.jobs.workers import Desk, Hands, Threads
+from oncelog.log.jobs.workers import Desk, Hands, checked_hands
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.reader import Reader, Tail, check_columns
@@ -103,6 +103,7 @@ class Log(Handle):
         self._known = newest
         return newest
 
+    @arguments.checked
     def writer(
         self,
         *,
@@ -162,6 +163,7 @@ class Log(Handle):
         assert self._lender is not None
         return self._lender(self)
 
+    @arguments.checked
     def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
         """Return the entries from ``start`` to the log's end as it is now; iterate them, with or without ``with``.
 
@@ -173,6 +175,7 @@ class Log(Handle):
         """
         return self._opened(Reader(self.scan(), start, lease=self._lease(lease_s), limit=limit))
 
+    @arguments.checked
     def read_arrow(
         self,
         start: Start = "earliest",
@@ -192,6 +195,7 @@ class Log(Handle):
         lease = self._lease(lease_s)
         return self._opened(Reader(self.scan(columns), start, lease=lease, limit=limit, columns=columns))
 
+    @arguments.checked
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
         """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""
         return self._opened(Tail(self._home, self.scan(), start, lease=self._lease(lease_s), clock=self._clock))
@@ -229,6 +233,7 @@ class Log(Handle):
         self._readers.add(handle)
         return handle
 
+    @arguments.checked
     def configure(self, settings: LogSettings) -> None:
         """Change the stored settings. Writers that are opened after this keep to the new ones.
 
@@ -265,6 +270,7 @@ class Log(Handle):
                 bases.fold_producers(producers, rows)
         return bases.remembered(producers.marks(), known.manifest)
 
+    @arguments.checked
     def forget_producer(self, name: str, *, wait_s: float = 5.0) -> bool:
         """Forget how far a producer got, for good: its next sequence is taken for its first. Return whether it was
         known.
@@ -291,6 +297,7 @@ class Log(Handle):
 
     # The life of a log.
 
+    @arguments.checked
     def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:
         """Turn every closed segment into Parquet files, small neighbours together; return what was done.
 
@@ -426,6 +433,7 @@ class Log(Handle):
             )
         return list(found.values())
 
+    @arguments.checked
     def truncate(self, before: int) -> Truncation:
         """Remove everything before a position, as far as neither the dedup window nor a reader's lease needs it.
 
@@ -484,6 +492,7 @@ class Log(Handle):
         )
         return needed_from
 
+    @arguments.checked
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
         """Read everything, check every promise that can be checked; return what was found, each with place and
         severity.
@@ -500,6 +509,7 @@ class Log(Handle):
         """
         return Desk(self._home, secrets.hasher_of(self._home, self._manifest()), self._clock, first_position)
 
+    @arguments.checked
     def audit(
         self,
         by: By = "producer",
@@ -513,13 +523,14 @@ class Log(Handle):
         this process unless others are given.
         """
         parts = self._home, self._manifests
-        doing = hands or Threads()
+        doing = checked_hands(hands)
         self._known, found = self._manifests.look(
             self._refresh(),
             lambda manifest: audit.audit(*parts, manifest, self._clock, doing, by=by, progress=progress),
         )
         return found
 
+    @arguments.checked
     def purge(
         self,
         *,
@@ -533,8 +544,9 @@ class Log(Handle):
         sealed files are written anew: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
         """
         parts = self._home, self._manifests, self._refresh(), self._clock
-        return purge.purge(*parts, hands or Threads(), remove=remove, progress=progress)
+        return purge.purge(*parts, checked_hands(hands), remove=remove, progress=progress)
 
+    @arguments.checked
     def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
         """Make what opening the log needs anew from the closed segments, whatever is there; return what it holds.
 
@@ -543,7 +555,7 @@ class Log(Handle):
         are given.
         """
         parts = self._home, self._manifests
-        doing = hands or Threads()
+        doing = checked_hands(hands)
         known = self._refresh()
         if known.manifest.settings.window.unbounded and known.manifest.settings.idempotence != "off":
             return Rebuilding(self._manifests, self._objects, self._clock, doing).run(known, progress)

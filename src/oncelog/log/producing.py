@@ -135,6 +135,7 @@ class Producing(Handle, ABC):
         """The last sequence of this writer's producer that is durable; ``None`` when there is none."""
         return None if self._own_name is None else self.last_sequence_of(self._own_name)
 
+    @arguments.checked
     def last_sequence_of(self, name: str) -> int | None:
         """Return the last sequence of a producer that is durable; ``None`` when there is none.
 
@@ -187,7 +188,7 @@ class Producing(Handle, ABC):
         """Return a payload whose rows with a sequence have their producer."""
         names = payload.schema.names
         if producer is not None or self._own is not None:
-            payload = stamped(payload, self.producer if producer is None else producer)
+            payload = stamped(payload, self.producer if producer is None else arguments.text("producer", producer))
         elif "sequence" in names and "producer" not in names:
             payload = stamped(payload, self.producer)
         elif "producer" not in names:

@@ -56,7 +56,6 @@ from oncelog.types import Ack, ColumnAcks, Record, moment
 
 TIMEOUT_S = 30.0
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
-_NO_LABELS = (None,) * 6
 
 
 class Writer(Submitting):
@@ -188,7 +187,8 @@ class Writer(Submitting):
         Raises ``InvalidArgument`` (``IdConflict`` when the id is taken by other content), ``Unavailable`` when storage
         does not answer within ``timeout_s``, ``WriterFenced`` when another writer took the log.
         """
-        if (stream, type, headers, tenant, producer, sequence) == _NO_LABELS and self._is_plain(value, id):
+        is_bare = stream is None and type is None and headers is None and tenant is None  # by far the most are
+        if is_bare and producer is None and sequence is None and self._is_plain(value, id):
             timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
             alone = self._decider.alone(value, id, timeout_us)
             if isinstance(alone, Group):
@@ -343,6 +343,8 @@ class Writer(Submitting):
     ) -> Submission:
         """Admit a batch; the answer is its acks, or the error for which nothing was written."""
         checked = [self._checked(record) for record in records]
+        if judge is not None:
+            arguments.function("judge", judge)
         payload = decisions.batch_payload(checked, self._settings)
         if not checked:
             return Submission(Admitted(payload), 1, list)

@@ -181,6 +181,7 @@ class Queue(Handle):
         for broker in list(self._brokers.values()):
             broker.wake()
 
+    @arguments.checked
     def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
         """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
         self._check_usable()
@@ -193,6 +194,7 @@ class Queue(Handle):
 
     # Consuming.
 
+    @arguments.checked
     def consume(
         self,
         group: str = "default",
@@ -313,10 +315,12 @@ class Queue(Handle):
 
     # Operating.
 
+    @arguments.checked
     def pause(self, group: str | None = None) -> None:
         """Deliver nothing until ``resume``: to anybody, or to one group. Sending goes on, and so do deliveries made."""
         self._set_paused(group, paused=True)
 
+    @arguments.checked
     def resume(self, group: str | None = None) -> None:
         """Deliver again."""
         self._set_paused(group, paused=False)
@@ -336,6 +340,7 @@ class Queue(Handle):
         with self._database.reading() as transaction:
             return statements.groups(transaction, self._row.id)
 
+    @arguments.checked
     def remove_group(self, group: str, *, force: bool = False) -> None:
         """Forget a group: what it has not settled is kept for it no longer. A group of that name that is made later is
         another one, and begins where it is told to.
@@ -358,6 +363,7 @@ class Queue(Handle):
         row = self._stored()
         return inspect.stats(self._topic, self._database, row, self.groups())
 
+    @arguments.checked
     def lag(self, group: str = "default") -> int:
         """Return how many messages a group has yet to settle."""
         row, groups = self._stored(), self.groups()
@@ -365,6 +371,7 @@ class Queue(Handle):
             raise inspect.no_group(self.name, group, groups)
         return inspect.stats(self._topic, self._database, row, [group]).groups[group].lag
 
+    @arguments.checked
     def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
         """Return the first messages that a group has not settled, and how each stands, without delivering them."""
         self._check_usable()
@@ -373,6 +380,7 @@ class Queue(Handle):
             self._topic, self._database, self._row.id, group, wanted, steady_us=self._clock.elapsed_us()
         )
 
+    @arguments.checked
     def configure(self, changed: QueueSettings) -> None:
         """Change the stored settings, but for those of its logs."""
         checked = settings.check(changed)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.arguments import shown
 from oncelog.errors import InvalidArgument
 from oncelog.log.stored.rows import Rows, each
 from oncelog.types import moment
@@ -68,16 +69,17 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_stream(stream: object) -> str:
     """Return the name of a stream, or raise ``InvalidArgument`` for what cannot be one."""
-    if not stream:
-        message = f"stream {stream!r}: must be a str that is not empty"
+    found = check_text("stream", stream)
+    if not found:
+        message = f"stream {found!r}: must be a str that is not empty"
         raise InvalidArgument(message)
-    return check_text("stream", stream)
+    return found
 
 
 def check_text(name: str, text: object) -> str:
     """Return what must be text that can be stored, or raise ``InvalidArgument``."""
     if not isinstance(text, str):
-        message = f"{name} {text!r}: is {type(text).__name__}, must be a str"
+        message = f"{name} {shown(text)}: is {type(text).__name__}, must be a str"
         raise InvalidArgument(message)
     try:
         text.encode()

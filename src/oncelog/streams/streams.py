@@ -118,6 +118,7 @@ class Streams(Handle):
 
     # Appending.
 
+    @arguments.checked
     def append(
         self,
         stream: str,
@@ -365,6 +366,7 @@ class Streams(Handle):
 
     # Reading.
 
+    @arguments.checked
     def read(
         self, stream: str, start: int | None = None, *, limit: int | None = None, direction: Direction = "forward"
     ) -> Iterator[StreamEvent]:
@@ -388,6 +390,7 @@ class Streams(Handle):
                 yield events[::-1] if backward else events
             yield []
 
+    @arguments.checked
     def read_all(
         self,
         start: int | None = None,
@@ -411,6 +414,7 @@ class Streams(Handle):
         found = reading.forward(self._index, self._log.scan(), begin, end, wanted)
         return _limited(chain.from_iterable(found), limit)
 
+    @arguments.checked
     def list(self, prefix: str = "") -> list[StreamInfo]:
         """Return the streams there are whose names begin so, in the order of their first events."""
         self._caught_up()
@@ -420,6 +424,7 @@ class Streams(Handle):
             for name, count, last in self._index.streams(check_text("prefix", prefix))
         ]
 
+    @arguments.checked
     def version(self, stream: str) -> int | None:
         """Return the version of a stream's last durable event; ``None`` when there is no such stream."""
         self._caught_up()
@@ -435,6 +440,7 @@ class Streams(Handle):
 
     # Subscribing.
 
+    @arguments.checked
     def subscribe(
         self, stream: str, start: int | Literal["latest"] = 0, *, max_behind: int = BEHIND_MAX
     ) -> Subscription:
@@ -457,6 +463,7 @@ class Streams(Handle):
 
         return self._subscribed(past, wanted, max_behind)
 
+    @arguments.checked
     def subscribe_all(
         self,
         start: int | Literal["earliest", "latest"] = "earliest",

@@ -447,6 +447,7 @@ class _stopped_by_signals:  # noqa: N801  (used as a verb)
         self._restore()
 
 
+@arguments.checked
 def worker(
     queue: Queue,
     group: str,
@@ -466,10 +467,6 @@ def worker(
     are renewed while their handlers run. While the inbox's database is away, nothing is taken and nothing spends
     attempts.
     """
-    given: object = handler
-    if not callable(given):
-        message = f"handler: is {type(given).__name__}, must be a function of a delivery"
-        raise InvalidArgument(message)
     if not 1 <= arguments.count("concurrency", concurrency) <= CONCURRENCY_MAX:
         message = f"concurrency is {concurrency}, must be from 1 to {CONCURRENCY_MAX}"
         raise InvalidArgument(message)

@@ -51,8 +51,8 @@ class Home:
         self._only = adapt(given, clock) if self._make is None else None
         if self._make is None and self._only is None:
             message = (
-                f"an inbox lives in a connection (sqlite3, psycopg, SQLAlchemy, redis), a function that makes one, an "
-                f"engine, a pool or a URL, not in {type(given).__name__}"
+                "home: an inbox lives in a connection (sqlite3, psycopg, SQLAlchemy, redis), a function that makes "
+                f"one, an engine, a pool or a URL, not in {type(given).__name__}"
             )
             raise InvalidArgument(message)
         self.several = self._make is not None or isinstance(self._only, Redis)
@@ -164,7 +164,7 @@ def _from_url(url: str) -> _Make:
         return lambda: sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
     if parts.scheme in ("postgresql", "postgres"):
         return lambda: _psycopg_connect(url)
-    message = f"an inbox's URL is sqlite:///path, postgresql://… or redis://…, not {url!r}"
+    message = f"home: an inbox's URL is sqlite:///path, postgresql://… or redis://…, not {url!r}"
     raise InvalidArgument(message)
 
 

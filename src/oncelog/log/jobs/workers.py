@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
+from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.stored import secrets
 from oncelog.log.stored.files import Files, rows_of
@@ -85,3 +87,13 @@ class Threads:
             finally:
                 for future in waiting:
                     future.cancel()
+
+
+def checked_hands(hands: Hands | None) -> Hands:
+    """Return those who do the work: the ones given, or threads of this process."""
+    if hands is None:
+        return Threads()
+    if not callable(getattr(hands, "each", None)):
+        message = f"hands is {arguments.shown(hands)}, must have a method each(desk, work, parts)"
+        raise InvalidArgument(message)
+    return hands

@@ -156,6 +156,7 @@ class Tail(Fed[Entry]):
             if entry is not None:
                 return entry
 
+    @arguments.checked
     def take(self, limit: int) -> list[Entry]:
         """Return the next entries that are there now, at most ``limit``, without waiting. ``Closed`` once closed."""
         self._check_unfed()

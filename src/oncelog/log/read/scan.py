@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from oncelog.arguments import shown
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.format.gather import gather
 from oncelog.format.manifest import Segment
@@ -80,12 +81,12 @@ class Scan:
             self._check_there(start)
             self._go(start)
         else:
-            message = f"start {start!r}: must be 'earliest', 'latest', a position, (segment, entry) or a datetime"
+            message = f"start {shown(start)}: must be 'earliest', 'latest', a position, (segment, entry) or a datetime"
             raise InvalidArgument(message)
 
     def _check_there(self, position: int) -> None:
         if position < 0:
-            message = f"position {position}: positions count from 0"
+            message = f"start: position {position}: positions count from 0"
             raise InvalidArgument(message)
         end = self.end()
         if position > end:

@@ -45,7 +45,7 @@ class Policies:
         """Set what the database, or a namespace, says."""
         policy = check_policy(policy)
         if namespace is not None:
-            names.check(namespace)
+            names.check(namespace, "namespace")
             if "/" in namespace:
                 message = f"namespace {namespace!r}: a log's namespace is what stands before the first '/' of its name"
                 raise InvalidArgument(message)

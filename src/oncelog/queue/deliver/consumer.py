@@ -226,7 +226,7 @@ class Consumer(Fed[Delivery]):
         They are stored as delivered before this returns. A message that its last worker did not answer for comes alone.
         """
         self._check_unfed()
-        wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
+        wanted = self._prefetch if limit is None else check_prefetch(limit, "limit")
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:
             while True:
@@ -302,15 +302,11 @@ class Consumer(Fed[Delivery]):
     def _own(self, deliveries: object) -> list[Delivery]:
         """Return deliveries of this group as a list: the tokens of another say nothing here."""
         self._check_process()
-        if not isinstance(deliveries, Iterable):
-            error = f"deliveries: is {type(deliveries).__name__}, must be a list of Delivery"
-            raise InvalidArgument(error)
-        listed = list(deliveries)
+        listed = arguments.items("deliveries", deliveries, "Delivery")
         for one in listed:
             if not isinstance(one, Delivery) or one._broker is not self._broker:  # noqa: SLF001
-                error = (
-                    f"deliveries: {one!r} did not come from group {self.group!r} of {self._broker.topic.name!r} here"
-                )
+                topic = self._broker.topic.name
+                error = f"deliveries: {arguments.shown(one)} did not come from group {self.group!r} of {topic!r} here"
                 raise InvalidArgument(error)
         return listed
 
@@ -341,10 +337,10 @@ class Consumer(Fed[Delivery]):
             settling.lost_of(self._broker, held, Settlement("returned"))
 
 
-def check_prefetch(count: object) -> int:
+def check_prefetch(count: object, name: str = "prefetch") -> int:
     """Return a number of messages to hold at once, or raise ``InvalidArgument``."""
-    checked = arguments.count("prefetch", count)
+    checked = arguments.count(name, count)
     if not 1 <= checked <= QUEUE_PREFETCH_MAX:
-        error = f"prefetch is {count}, must be from 1 to {QUEUE_PREFETCH_MAX}"
+        error = f"{name} is {count}, must be from 1 to {QUEUE_PREFETCH_MAX}"
         raise InvalidArgument(error)
     return checked

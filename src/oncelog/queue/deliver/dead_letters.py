@@ -156,12 +156,14 @@ class DeadLetters:
         self._database = database
         self._back = back
 
+    @arguments.checked
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
         """Return the dead letters that were not sent back, oldest first."""
         checked = None if limit is None else arguments.count("limit", limit)
         burials = self._open()
         return list(self._letters(burials, checked)) if burials is not None else []
 
+    @arguments.checked
     def show(self, position: int) -> DeadLetter:
         """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
         arguments.count("position", position)
@@ -285,10 +287,8 @@ class _Grave(NamedTuple):
 
 
 def _chosen(positions: object) -> dict[int, None]:
-    if isinstance(positions, str | bytes) or not isinstance(positions, Iterable):
-        error = f"positions: is {type(positions).__name__}, must be a list of positions"
-        raise InvalidArgument(error)
-    return dict.fromkeys(arguments.count("position", position) for position in positions)
+    given = arguments.items("positions", positions, "positions")
+    return dict.fromkeys(arguments.count("position", position) for position in given)
 
 
 def _dead_letter(entry: Entry) -> DeadLetter:

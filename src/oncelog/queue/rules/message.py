@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -40,13 +40,14 @@ class Message(msgspec.Struct, frozen=True):
     def is_plain(self) -> bool:
         """Whether it is a value and nothing else."""
         return (
-            self.id == ""
-            and self.key == ""
-            and self.tenant == ""
+            type(self.value) is bytes
             and self.headers is None
-            and self.delay_s == 0
             and self.deadline_s is None
             and self.retry is None
+            and type(self.delay_s) in (float, int)
+            and self.delay_s == 0
+            and (type(self.id), type(self.key), type(self.tenant)) == (str, str, str)
+            and not (self.id or self.key or self.tenant)
         )
 
 
@@ -90,6 +91,10 @@ def check(message: object) -> Message:
     if not isinstance(message, Message):
         error = f"message: is {type(message).__name__}, must be a Message"
         raise InvalidArgument(error)
+    value: object = message.value
+    if not isinstance(value, bytes | bytearray | memoryview):
+        error = f"value: is {type(value).__name__}, must be bytes"
+        raise InvalidArgument(error)
     for name, bytes_max in _TEXTS.items():
         given = getattr(message, name)
         if type(given) is not str or given != "":
@@ -98,8 +103,7 @@ def check(message: object) -> Message:
                 message = msgspec.structs.replace(message, **{name: text})
     if message.headers is not None:
         _check_headers(message.headers)
-    if message.delay_s != 0:
-        span_us("delay_s", message.delay_s)
+    span_us("delay_s", message.delay_s)
     if message.deadline_s is not None:
         span_us("deadline_s", message.deadline_s)
     if message.retry is not None:
@@ -168,10 +172,7 @@ def _scope(tenant: str, key: str) -> str:
 
 def listed(messages: object) -> list[object]:
     """Return what was given to be sent as a list."""
-    if isinstance(messages, str | bytes | Message) or not isinstance(messages, Iterable):
-        error = f"messages: is {type(messages).__name__}, must be a list of Message"
-        raise InvalidArgument(error)
-    return list(messages)
+    return arguments.items("messages", messages, "Message")
 
 
 def check_identity(tenant: object, key: object, id: object) -> str:
