@@ -162,3 +162,11 @@ def test_every_handle_says_what_it_is() -> None:
         assert repr(log) == "<oncelog log 'orders'>"
         assert repr(queue) == "<oncelog queue 'emails'>"
         assert repr(writer) == "<oncelog writer, closed>"
+
+
+def test_windows_gets_one_clear_sentence() -> None:
+    """A user of Windows reads what to do, not that some module has no name there."""
+    code = "import sys; sys.platform = 'win32'; import oncelog"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Oncelog does not run on Windows: use it in WSL")

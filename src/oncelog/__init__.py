@@ -9,6 +9,10 @@ import sys as _sys
 import types as _types
 import typing as _typing
 
+if _sys.platform == "win32":
+    _message = "Oncelog does not run on Windows: use it in WSL (Windows Subsystem for Linux), or connect to a server."
+    raise ImportError(_message)
+
 from oncelog.errors import (
     AppendErrors,
     Closed,
