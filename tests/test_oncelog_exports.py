@@ -16,7 +16,8 @@ from oncelog import errors
 EXPORTED = {
     "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "Consumer", "CorruptionError",
     "Database", "DeadLetter", "DeadLetters", "Delivery", "Effect",
-    "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "Log", "LogBusy",
+    "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "Location", "Log",
+    "LogBusy",
     "LogSettings", "Message", "NotAllowed", "NotAuthenticated", "NotFound", "OncelogError", "PartialOverlap",
     "Pending", "Producer", "ProducerPolicy", "Queue", "Reader",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "Tail",

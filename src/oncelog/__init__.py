@@ -54,7 +54,7 @@ if _typing.TYPE_CHECKING:
     from oncelog.streams.events import CaughtUp, EventAck, StreamEvent, StreamInfo
     from oncelog.streams.streams import Streams
     from oncelog.streams.subscription import Subscription
-    from oncelog.types import Ack, ColumnAcks, Entry, Record
+    from oncelog.types import Ack, ColumnAcks, Entry, Location, Record
     from oncelog.workers.worker import Worker, worker
 
     __version__: str
@@ -79,6 +79,7 @@ __all__ = [
     "Inbox",
     "InvalidArgument",
     "LeaseLost",
+    "Location",
     "Log",
     "LogBusy",
     "LogSettings",
@@ -128,6 +129,7 @@ _LATER = {
     "Entry": "types",
     "EventAck": "streams.events",
     "Inbox": "inbox.inbox",
+    "Location": "types",
     "Log": "log.log",
     "LogSettings": "settings",
     "Message": "queue.rules.message",

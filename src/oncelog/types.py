@@ -75,6 +75,20 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     conflict: bool = False
 
 
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the record with an id is: the newest, if a bounded window once let it be stored again.
+
+    ``fingerprint`` is a keyed hash of all that was given with the id: that of a retry with the same content is the
+    same.
+    """
+
+    position: int
+    segment: int
+    entry: int
+    timestamp: datetime
+    fingerprint: int
+
+
 class ColumnAcks(msgspec.Struct, frozen=True):
     """The answer to ``append_arrow``: one element a row, in the order of the rows."""
 

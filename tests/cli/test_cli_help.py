@@ -32,7 +32,7 @@ sys.exit("pyarrow" in sys.modules or "numpy" in sys.modules)
 
 def test_every_command_is_there() -> None:
     """What operators were promised."""
-    promised = "list create info append cat tail verify truncate retain seal copy snapshot delete"
+    promised = "list create set find info append cat tail verify truncate retain seal copy snapshot delete"
     assert list(COMMANDS) == promised.split()
 
 

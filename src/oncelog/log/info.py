@@ -8,12 +8,28 @@ from oncelog.log.append.counters import Counts
 from oncelog.settings import LogSettings
 
 
+class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log without bounds remembers.
+
+    ``ids`` are those in its runs and, where this handle has a writer, in the writer's table; repeats count. What they
+    take in memory (of the runs that is filters and fences, mapped where the home is a disk) and on disk is in bytes.
+    ``since`` is the position from which on no id that was in the log was stored again.
+    """
+
+    ids: int
+    runs: int
+    memory_bytes: int
+    disk_bytes: int
+    since: int
+
+
 class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator would ask of a log.
 
     ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
     ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
-    key: its horizon) and ``counters`` are there while this handle has a writer.
+    key: its horizon) and ``counters`` are there while this handle has a writer. ``memory`` is there where ids are
+    remembered without bounds.
     """
 
     name: str
@@ -32,6 +48,7 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_age_s: float | None
     window: dict[str, int | None]
     counters: Counts | None
+    memory: MemoryInfo | None = None
 
 
 class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,14 +16,15 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound, Unsupported
-from oncelog.format import sealed
+from oncelog.format import intake, sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import open_writer
 from oncelog.log.append import decisions
-from oncelog.log.info import Extent, LogInfo, SealedFileInfo
+from oncelog.log.find import Finder, check_keeps_ids
+from oncelog.log.info import Extent, LogInfo, MemoryInfo, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs import audit, purge, rebuild_snapshot, verify
@@ -49,6 +50,7 @@ from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, ProducerPolicy, resolve
 from oncelog.storage.base import LogHome
+from oncelog.types import Location, Record
 
 _Opened = TypeVar("_Opened", bound=Handle)
 
@@ -83,6 +85,7 @@ class Log(Handle):
         self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._writer: Writer | None = None
         self._objects = RunObjects(home)
+        self._finder = Finder(home, manifests, self._objects, name)
 
     @property
     def settings(self) -> LogSettings:
@@ -296,6 +299,21 @@ class Log(Handle):
             writer.follow_policy()
 
     # The life of a log.
+
+    @arguments.checked
+    def find(self, id: str, *, stream: str | None = None) -> Location | None:
+        """Return where the record with an id is, from what the log remembers; ``None`` if it remembers no such id.
+
+        ``stream`` is that of the record, in a log whose ids are of their stream. Without a writer open here, the first
+        call reads what a writer would read when it opens. ``InvalidArgument`` for a log that keeps no ids.
+        """
+        known = self._refresh()
+        check_keeps_ids(known.manifest)
+        intake.check_record(Record(b"", id=arguments.text("id", id), stream=stream))
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            return writer.find(id, stream)
+        return self._finder.find(known, id, stream)
 
     @arguments.checked
     def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:
@@ -589,6 +607,21 @@ class Log(Handle):
             snapshot_age_s=(self._clock.now_us() - taken[0][1].created_us) / 1e6 if taken else None,
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
+            memory=self._memory_info(manifest, writer),
+        )
+
+    def _memory_info(self, manifest: Manifest, writer: Writer | None) -> MemoryInfo | None:
+        """Return what is remembered, of a log without bounds."""
+        if manifest.settings.idempotence == "off" or not manifest.settings.window.unbounded:
+            return None
+        table = writer.window_state if writer is not None else {}
+        fronts = sum(part.front_bytes for run in manifest.memory for part in run.parts)
+        return MemoryInfo(
+            ids=sum(run.ids for run in manifest.memory) + (table.get("keys") or 0),
+            runs=len(manifest.memory),
+            memory_bytes=fronts + (table.get("bytes") or 0),
+            disk_bytes=sum(run.size_bytes for run in manifest.memory),
+            since=manifest.window_since,
         )
 
     def _closed_segments(self) -> list[Segment]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -52,10 +54,11 @@ from oncelog.log.upkeep.keeper import Keeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
-from oncelog.types import Ack, ColumnAcks, Record, moment
+from oncelog.types import Ack, ColumnAcks, Location, Record, moment
 
 TIMEOUT_S = 30.0
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
+_logger = logging.getLogger("oncelog")
 
 
 class Writer(Submitting):
@@ -94,6 +97,7 @@ class Writer(Submitting):
         self._claim = claim
         self._seen = seen
         self._window = seen.window
+        self._known_at_first = 0 if seen.window is None else seen.window.evicted + seen.window.count
         self._hasher = hasher
         self._uptime = uptime
         self._settings = settings
@@ -423,6 +427,10 @@ class Writer(Submitting):
                     raise
                 message = f"{error}; what came before is on its way: retry the call with the same ids"
                 raise type(error)(message, outcome="unknown") from error
+        kept = self._settings.window.keys_max
+        if self._window is not None and payload.num_rows > kept and "id" in payload.schema.names:
+            what = "log %r was given %d rows by one call, and its window remembers %d ids: retried, it is stored again"
+            _logger.warning(what, self._run.known.manifest.name, payload.num_rows, kept)
         return Admitted.joined(parts, payload), len(parts)
 
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
@@ -460,6 +468,32 @@ class Writer(Submitting):
         if admitted.refused or admitted.conflicts.any():
             return futures.all_acks(answers)
         return cast("list[Ack]", answers)
+
+    def find(self, id: str, stream: str | None = None) -> Location | None:
+        """Return where the durable record with an id is, ``None`` if the log does not remember it."""
+        self._check_usable()
+        name = self._decider.named(Record(b"", id=id, stream=stream))
+        if name is None:
+            return None
+        while True:
+            looked = self._recall.look_one(name.high, name.low)
+            with self._committer.changed:
+                if self._recall.is_current(looked):
+                    ticket = self._decider.known(name, looked)
+                    break
+        if ticket is None:
+            return None
+        found, fingerprint = ticket
+        ack = self._answer(found, id)
+        if ack.position is None or ack.segment is None or ack.entry is None or ack.timestamp is None:
+            return None  # truncated meanwhile
+        return Location(
+            position=ack.position,
+            segment=ack.segment,
+            entry=ack.entry,
+            timestamp=ack.timestamp,
+            fingerprint=fingerprint,
+        )
 
     # Living and leaving.
 
@@ -527,7 +561,15 @@ class Writer(Submitting):
         """Return what this writer has counted so far, also once it is closed."""
         self._check_process()
         with self._committer.changed:
-            return self._counters.counts()
+            return msgspec.structs.replace(self._counters.counts(), forgotten=self._forgotten())
+
+    def _forgotten(self) -> int:
+        """Return how many ids that this writer stored its window has forgotten, or is about to: the oldest go first."""
+        window = self._window
+        if window is None:
+            return 0
+        overfull = max(0, window.count - self._settings.window.keys_max)
+        return max(0, window.evicted + overfull - self._known_at_first)
 
     @property
     def window_state(self) -> Mapping[str, int | None]:

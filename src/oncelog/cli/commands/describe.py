@@ -15,7 +15,7 @@ from oncelog.settings import LogSettings, ProducerPolicy, Window
 
 if TYPE_CHECKING:
     from oncelog.cli.records.appending import Refused, Summary
-    from oncelog.log.info import LogInfo
+    from oncelog.log.info import LogInfo, MemoryInfo
     from oncelog.log.jobs.copy import Copied
     from oncelog.log.jobs.verify import Verification
     from oncelog.log.upkeep.retention import Truncation
@@ -77,6 +77,7 @@ def print_info(info: LogInfo) -> None:
                     ("epoch", f"{info.epoch:,} (manifest version {info.version:,})"),
                     ("permanent id", info.log_id),
                     ("snapshots", _snapshots(info, newest)),
+                    *_memory(info.memory),
                 ],
             ),
             ("settings", _settings(info.settings)),
@@ -95,6 +96,14 @@ def _snapshots(info: LogInfo, newest: int | None) -> str:
         return "none"
     age = f", {show_duration(info.snapshot_age_s)} old" if info.snapshot_age_s is not None else ""
     return f"{len(info.snapshots):,}, the newest covers all before {newest:,}{age}"
+
+
+def _memory(memory: MemoryInfo | None) -> list[tuple[str, str]]:
+    if memory is None:
+        return []
+    where = f"{show_count(memory.runs, 'run')}, {show_bytes(memory.memory_bytes)} of memory"
+    disk = f"{show_bytes(memory.disk_bytes)} on disk"
+    return [("remembered", f"{show_count(memory.ids, 'id')} in {where}, {disk}, since position {memory.since:,}")]
 
 
 def _settings(settings: LogSettings) -> list[tuple[str, str]]:
@@ -176,6 +185,7 @@ def tell_summary(summary: Summary | None, *, as_json: bool) -> None:
         (summary.duplicates, "there before", ""),
         (summary.conflicts, "in conflict", "yellow"),
         (summary.refused, "refused", "yellow"),
+        (summary.forgotten, "forgotten again by the window: run it twice and they are stored twice", "yellow"),
     ):
         parts += [", ", (f"{count:,} {what}", style)] if count else []
     took = f" ({show_duration(summary.seconds)}, {summary.records_per_second:,} records/s)"

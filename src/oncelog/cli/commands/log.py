@@ -34,7 +34,7 @@ from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.quantities import show_bytes, show_count, start
 from oncelog.errors import CorruptionError, NotFound, Unsupported
-from oncelog.settings import LogSettings, Window
+from oncelog.settings import LogSettings, Window, differences
 
 if TYPE_CHECKING:
     from oncelog.log.log import Log
@@ -166,6 +166,78 @@ def _is_there(db: oncelog.Database, name: str) -> bool:
     except NotFound:
         return False
     return True
+
+
+@_command(
+    "set orders --window 1h --max-keys 1000000", "set orders --unbounded", "set orders --retention 30d", name="set"
+)
+def set_settings(
+    name: Name,
+    url: Url,
+    *,
+    idempotence: given.SetIdempotence = None,
+    window: given.SetWindow = None,
+    max_keys: given.SetMaxKeys = None,
+    unbounded: given.Unbounded = False,
+    on_conflict: given.SetOnConflict = None,
+    segment_size: given.SetSegmentSize = None,
+    seal: given.SetSeal = None,
+    retention: given.SetRetention = None,
+    retention_size: given.SetRetentionSize = None,
+    json: Json = False,
+) -> None:
+    """Change the settings of a log. Writers that are opened after this keep to them.
+
+    With --unbounded, all ids in the log are known from the next writer on: of a log with more than five million records
+    run oncelog rebuild first. What is not given stays as it is; never switches a retention off.
+    """
+    changes = {
+        "idempotence": idempotence,
+        "on_conflict": on_conflict,
+        "segment_bytes": segment_size,
+        "seal": seal,
+    }
+    kept = {"retention_s": retention, "retention_bytes": retention_size}
+    with opened(url, name) as log:
+        before = log.settings
+        found: dict[str, Any] = {field: value for field, value in changes.items() if value is not None}
+        found |= {field: None if value < 0 else value for field, value in kept.items() if value is not None}
+        found["window"] = given.changed_window(before.window, window, max_keys, unbounded=unbounded)
+        log.configure(msgspec.structs.replace(before, **found))
+        info = log.info()
+    if json:
+        print_json(describe.as_json(info))
+    else:
+        different = differences(before, info.settings)
+        say((name, "cyan"), ": ", "; ".join(different) if different else "its settings are these already")
+
+
+@_command("find orders order-42", "find orders order-42 --json | jq .position")
+def find(
+    name: Name,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id of a record.", show_default=False)],
+    url: Url,
+    *,
+    stream: Annotated[
+        str | None, typer.Option(help="Its stream, in a log whose ids are of their stream.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Tell where the record with an id is, from what the log remembers.
+
+    Exits with 1 if the log does not remember the id.
+    """
+    with opened(url, name) as log:
+        found = log.find(id, stream=stream)
+    if json:
+        print_json({"log": name, "id": id, "found": found is not None, **(msgspec.to_builtins(found) if found else {})})
+    elif found is None:
+        say((name, "cyan"), f" does not remember {id!r}")
+    else:
+        where = f"position {found.position:,}, segment {found.segment:,}, entry {found.entry:,}"
+        say((name, "cyan"), f": {where}, stored {found.timestamp.isoformat()}, fingerprint {found.fingerprint:016x}")
+    if found is None:
+        raise typer.Exit(1)
 
 
 @_command("info orders", "info orders --json | jq .last_position")

@@ -1,4 +1,6 @@
-"""A log's settings as options of ``oncelog log create``: one each, in the order of ``LogSettings``."""
+"""A log's settings as options of ``oncelog log create`` and ``oncelog log set``: one each, in the order of
+``LogSettings``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oncelog.cli.terminal.quantities import duration_s, show_bytes, show_duration, size_bytes
-from oncelog.settings import Idempotence, IdScope, LogSettings, OnConflict, ProducerPolicy, Seal
+from oncelog.errors import InvalidArgument
+from oncelog.settings import Idempotence, IdScope, LogSettings, OnConflict, ProducerPolicy, Seal, Window
 
 DEFAULTS = LogSettings()
 _AS_ABOVE = "as its namespace or the database says"
@@ -145,3 +148,63 @@ def policy(checked: Literal["on", "off"] | None, inactive_s: float | None, max_p
     """Return a policy for producers as the three options say."""
     enabled = None if checked is None else checked == "on"
     return ProducerPolicy(enabled=enabled, inactive_s=inactive_s, max_producers=max_producers)
+
+
+_AS_STORED = "as it is"
+
+
+def _changed(*names: str, parser: Any = None, metavar: str | None = None, help: str) -> Any:
+    return typer.Option(*names, parser=parser, metavar=metavar, help=help, show_default=_AS_STORED)
+
+
+def _or_never(parse: Any) -> Any:
+    """Return a parser that also takes ``never``, as less than nothing."""
+    return lambda text: -1 if str(text) == "never" else parse(text)
+
+
+SetIdempotence = Annotated[
+    Idempotence | None, _changed("--idempotence", help="Deduplicate explicit ids, content too, or nothing (off).")
+]
+SetWindow = Annotated[
+    float | None, _changed("--window", parser=duration_s, metavar="DURATION", help="Remember an id for so long.")
+]
+SetMaxKeys = Annotated[int | None, _changed("--max-keys", metavar="N", help="Remember so many ids.")]
+Unbounded = Annotated[
+    bool,
+    typer.Option(
+        "--unbounded", metavar="", help="Remember an id as long as its record is in the log.", show_default=""
+    ),
+]
+SetOnConflict = Annotated[
+    OnConflict | None, _changed("--on-conflict", help="What the same id with other content gets.")
+]
+SetSegmentSize = Annotated[
+    int | None,
+    _changed("--segment-size", parser=size_bytes, metavar="SIZE", help="Begin another segment at this size."),
+]
+SetSeal = Annotated[Seal | None, _changed("--seal", help="Whether the writer makes Parquet files by itself.")]
+SetRetention = Annotated[
+    float | None,
+    _changed("--retention", parser=_or_never(duration_s), metavar="DURATION", help="Remove what is older, or never."),
+]
+SetRetentionSize = Annotated[
+    int | None,
+    _changed("--retention-size", parser=_or_never(size_bytes), metavar="SIZE", help="Remove beyond it, or never."),
+]
+
+
+def changed_window(before: Window, duration_s: float | None, max_keys: int | None, *, unbounded: bool) -> Window:
+    """Return a window as the options of ``set`` change it; what is not given stays."""
+    bounded = duration_s is not None or max_keys is not None
+    if unbounded and bounded:
+        message = "--unbounded: is the opposite of --window and --max-keys: give one of the two"
+        raise InvalidArgument(message)
+    if unbounded:
+        return Window()
+    if not bounded:
+        return before
+    return Window(
+        duration_s=before.duration_s if duration_s is None else duration_s,
+        max_keys=before.max_keys if max_keys is None else max_keys,
+        refresh_on_hit=before.refresh_on_hit,
+    )

@@ -19,7 +19,11 @@ from oncelog.log.writer import Writer
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the input. ``attempts`` is the sum of the four after it, unless the command was cut short."""
+    """What became of the input. ``attempts`` is the sum of the four after it, unless the command was cut short.
+
+    ``forgotten`` are ids of what was stored that the log's bounded window has forgotten again: a second run would store
+    them a second time.
+    """
 
     log: str
     attempts: int
@@ -27,6 +31,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int
     conflicts: int
     refused: int
+    forgotten: int
     last_position: int
     seconds: float
     records_per_second: int
@@ -120,6 +125,7 @@ class Appending:
             duplicates=counts.duplicates,
             conflicts=counts.conflicts,
             refused=self._refused,
+            forgotten=counts.forgotten,
             last_position=self._writer.last_position,
             seconds=round(seconds, 3),
             records_per_second=round(counts.attempts / seconds) if seconds else 0,

@@ -38,6 +38,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 0
     producers_expired: int = 0
     producers_evicted: int = 0
+    forgotten: int = 0
     commit_ms_p50: float = 0.0
     commit_ms_p99: float = 0.0
     commit_s: float = 0.0

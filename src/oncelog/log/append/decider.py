@@ -81,6 +81,21 @@ class Decider:
         high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
         return Name(high, low, self._hasher.fingerprint(record))
 
+    def known(self, name: Name, looked: LookedOne) -> tuple[Ticket, int] | None:
+        """Return where a durable record is that is known, and its fingerprint. Nothing is counted, or changed."""
+        assert self._window is not None
+        handle = self._window.find_one(name.high, name.low)
+        if handle >= 0:
+            position, fingerprint, timestamp_us, pending = self._window.at(handle)
+            return None if pending else (Ticket(position, None, timestamp_us), fingerprint)
+        found = self._adopted.find(np.array([[name.high, name.low]], np.uint64))
+        if found.positions[0] >= 0:
+            return Ticket(int(found.positions[0]), None, int(found.times[0])), int(found.fingerprints[0])
+        if looked.unsure is not None:
+            raise looked.unsure
+        hit = looked.hit
+        return None if hit is None else (Ticket(hit.position, None, decisions.RECALLED_US), hit.fingerprint)
+
     def one(self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None = None) -> Ticket:
         """Decide one record, and add it if it is new. ``looked`` is what the runs know of it."""
         self._counters.attempts += 1

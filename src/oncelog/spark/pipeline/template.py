@@ -32,7 +32,7 @@ url = "{url}"
 name = "{name}"
 # on_conflict = "quarantine"   # the same id with other content: kept aside, in conflicts.{name}
 # [log.settings]               # to create it with
-# window = {{ duration_s = 604800, max_keys = 1000000 }}    # how long an id is remembered: a week of up-time
+# window = {{ duration_s = 604800, max_keys = 1000000 }}    # forget an id after a week of up-time (else never)
 
 [sink]                         # where the log's records go on to; leave it out to keep them in the log alone
 format = "parquet"

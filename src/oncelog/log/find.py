@@ -1,0 +1,106 @@
+"""Finding an id: where its record is, from what the log remembers, without reading the log.
+
+A writer that is open here is asked. Without one, the memory is built as a writer would build it: the runs, and the tail
+that no run covers; what is in the open segment is read. What was built is kept for the next question.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oncelog.dedup.identity import Hasher
+from oncelog.errors import InvalidArgument
+from oncelog.format.manifest import Manifest
+from oncelog.log.append.decisions import RECALLED_US, recalled_times
+from oncelog.log.memory.objects import RunObjects
+from oncelog.log.read.scan import Scan
+from oncelog.log.stored import record_identities
+from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.rows import each
+from oncelog.log.stored.segment_index import SegmentIndex
+from oncelog.log.takeover import recovery
+from oncelog.log.takeover.recovery import Held, Recovered
+from oncelog.storage.base import LogHome
+from oncelog.types import Location, moment
+
+
+class Finder:
+    """Finds ids for one handle of a log that has no writer open."""
+
+    def __init__(self, home: LogHome, manifests: Manifests, objects: RunObjects, name: str) -> None:
+        self._home = home
+        self._manifests = manifests
+        self._objects = objects
+        self._name = name
+        self._index = SegmentIndex(manifests)
+        self._built: tuple[int, Recovered] | None = None
+
+    def find(self, known: Known, id: str, stream: str | None) -> Location | None:
+        """Return where an id is, ``None`` if it is not remembered; ``InvalidArgument`` where ids are not kept."""
+        check_keeps_ids(known.manifest)
+        hasher = record_identities.hasher_of(known.manifest)
+        name = hasher.identity((stream or "") if hasher.by_stream else "", id)
+        known, found = self._manifests.look(known, lambda manifest: self._memory(known.version, manifest, hasher))
+        return self._in_open_segment(known, hasher, name) or self._in_memory(known, found, name)
+
+    def _memory(self, version: int, manifest: Manifest, hasher: Hasher) -> Recovered:
+        if self._built is None or self._built[0] != version:
+            held = Held(runs=self._built[1].runs) if self._built is not None else Held()
+            found = recovery.recover(
+                self._home, self._manifests, manifest, manifest.settings, hasher, objects=self._objects, held=held
+            )
+            self._built = version, found
+        return self._built[1]
+
+    def _in_open_segment(self, known: Known, hasher: Hasher, name: tuple[int, int]) -> Location | None:
+        """Return where an id is among records that no manifest counts yet, the newest if it is there twice."""
+        scan = Scan(self._home, self._manifests, self._name)
+        scan.begin(known.manifest.next_position)
+        location = None
+        while found := scan.next_rows():
+            for rows in found:
+                who = record_identities.named(hasher, [rows])
+                same = np.flatnonzero((who.keys == np.array(name, np.uint64)).all(axis=1))
+                if len(same):
+                    row = int(who.rows[same[-1]])
+                    location = Location(
+                        position=rows.first_position + row,
+                        segment=rows.segment,
+                        entry=rows.first_entry + row,
+                        timestamp=moment(int(each(rows.timestamp_us, rows.count)[row])),
+                        fingerprint=int(who.fingerprints()[same[-1]]),
+                    )
+        return location
+
+    def _in_memory(self, known: Known, found: Recovered, name: tuple[int, int]) -> Location | None:
+        assert found.window is not None
+        handle = found.window.find_one(*name)
+        if handle >= 0:
+            position, fingerprint, time_us, _ = found.window.at(handle)
+            return self._placed(known, found, position, fingerprint, time_us)
+        adopted = found.adopted.find(np.array([name], np.uint64))
+        if adopted.positions[0] >= 0:
+            fields = int(adopted.positions[0]), int(adopted.fingerprints[0]), int(adopted.times[0])
+            return self._placed(known, found, *fields)
+        hit = found.runs.find_one(*name, known.manifest.first_position)
+        return None if hit is None else self._placed(known, found, hit.position, hit.fingerprint, RECALLED_US)
+
+    def _placed(self, known: Known, found: Recovered, position: int, fingerprint: int, time_us: int) -> Location:
+        positions = np.array([position])
+        _, places = self._manifests.look(known, lambda manifest: self._index.places(manifest, positions))
+        if time_us == RECALLED_US:
+            time_us = int(recalled_times(places, positions, np.zeros(1, np.int64), found.runs.timestamps_of)[0])
+        return Location(
+            position=position,
+            segment=int(places.segments[0]),
+            entry=int(places.entries[0]),
+            timestamp=moment(time_us),
+            fingerprint=fingerprint,
+        )
+
+
+def check_keeps_ids(manifest: Manifest) -> None:
+    """Raise ``InvalidArgument`` for a log that remembers no ids."""
+    if manifest.settings.idempotence == "off":
+        message = f"log {manifest.name!r} has idempotence off: it remembers no ids"
+        raise InvalidArgument(message)

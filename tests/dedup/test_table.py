@@ -1,0 +1,67 @@
+"""The table: a window without bounds, in which the newest of an id counts, and whose old end is dropped at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog.dedup.table import Table
+from oncelog.dedup.window import WindowState
+
+
+def state(names: list[int], first_position: int) -> WindowState:
+    """Return stored keys, of small numbers, at positions that follow each other."""
+    count = len(names)
+    positions = np.arange(first_position, first_position + count)
+    keys = np.array([(name * 7919 + 1, name) for name in names], np.uint64).reshape(count, 2)
+    prints, times = positions.astype(np.uint64), positions * 10
+    return WindowState(keys, positions, prints, times, times, np.ones(count, np.bool_))
+
+
+def newest(table: Table, name: int) -> int | None:
+    """Return the position of a key, if it is there."""
+    handle = table.find_one(name * 7919 + 1, name)
+    return None if handle < 0 else table.at(handle)[0]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 30), max_size=60), max_size=8),
+    st.integers(0, 300),
+)
+def test_a_table_says_what_a_dictionary_says(parts: list[list[int]], cut: int) -> None:
+    """Folded in any pieces, each key has its newest position; dropped up to a position, the rest is as it was."""
+    table, everything = Table(), [name for part in parts for name in part]
+    position = 0
+    for part in parts:
+        table.fold(state(part, position))
+        position += len(part)
+    last = {name: at for at, name in enumerate(everything)}
+    assert {name: newest(table, name) for name in range(31)} == {name: last.get(name) for name in range(31)}
+    assert table.count == len(last)
+    assert table.has_repeats == (len(last) < len(everything))
+    assert table.between(0, position).positions.tolist() == list(range(position)), "a run is made of all of them"
+    table.drop_before(cut)
+    kept = {name: at for name, at in last.items() if at >= cut}
+    assert {name: newest(table, name) for name in range(31)} == {name: kept.get(name) for name in range(31)}
+    assert table.between(0, position).positions.tolist() == list(range(min(cut, position), position))
+
+
+def test_what_is_pending_is_neither_dropped_nor_handed_out() -> None:
+    """A key whose record is not durable yet is in no run, so it stays."""
+    table = Table()
+    table.fold(state([1, 2, 3], 0))
+    table.add_one(4 * 7919 + 1, 4, 3, 9)
+    assert table.between(0, 10).positions.tolist() == [0, 1, 2]
+    table.drop_before(10)
+    assert (table.count, newest(table, 4), newest(table, 3)) == (1, 3, None)
+    table.commit(4, 50, 60)
+    assert table.between(0, 10).times.tolist() == [60]
+
+
+def test_nothing_is_evicted() -> None:
+    """Neither time nor number makes a table forget."""
+    table = Table()
+    table.fold(state(list(range(3000)), 0))
+    assert table.evict(1 << 60) == 0
+    assert table.count == 3000

@@ -1,0 +1,34 @@
+"""Where positions are: one search, however many segments there are, and the same answer as asking one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oncelog.format.manifest import INLINE_SEGMENTS_MAX
+from oncelog.log.stored.segment_index import SegmentIndex
+from oncelog.settings import LogSettings
+from tests.log.shop import in_memory
+
+
+def test_places_are_those_that_one_position_has_and_pages_are_read_once() -> None:
+    """Thousands of rows of many segments: the work does not grow with the segments, and gaps are told as gaps."""
+    shop = in_memory()
+    log = shop.log(LogSettings(segment_age_s=0.001, seal="off", snapshot_interval_s=1e6))
+    count = INLINE_SEGMENTS_MAX + 600
+    with log.writer() as writer:
+        for number in range(count):
+            writer.append(b"x", id=str(number))
+            shop.clock.advance(1)
+        run = writer._run
+        assert run.known.manifest.pages, "old segments are in pages"
+        positions = np.random.default_rng(0).permutation(np.arange(-1, count))
+        told = run.places_of(positions)
+        one_by_one = [run.place_of(p) if p >= 0 else (None, None) for p in positions.tolist()]
+        expected = [(-1, -1) if segment is None else (segment, entry) for segment, entry in one_by_one]
+        assert list(zip(told.segments.tolist(), told.entries.tolist(), strict=True)) == expected
+        filled: list[int] = []
+        index = SegmentIndex(run._manifests)
+        fill = index._fill
+        index._fill = lambda *given: filled.append(1) or fill(*given)  # type: ignore[func-returns-value,method-assign]
+        index.places(run.known.manifest, positions)
+        assert len(filled) == len(run.known.manifest.pages) + 1, "one search a page, not one a segment"

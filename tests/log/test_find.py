@@ -1,0 +1,94 @@
+"""Finding an id: the place, the time and the fingerprint of its record, from memory, with a writer and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog import limits
+from oncelog.errors import InvalidArgument
+from oncelog.limits import KIB
+from oncelog.log.log import Log
+from oncelog.settings import LogSettings, Window
+from oncelog.types import Ack, Record
+from tests.log.shop import Shop, in_memory, on_disk
+
+SETTINGS = LogSettings(segment_bytes=64 * KIB, seal="off", snapshot_interval_s=1e6)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    """Return a shop in memory, and one on a disk."""
+    return in_memory() if request.param == "memory" else on_disk()
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close a segment after eight ids, and make a run of every four."""
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
+
+
+def check(log: Log, acks: list[Ack]) -> None:
+    """See that every id is found where its ack says."""
+    for number, ack in enumerate(acks):
+        found = log.find(f"o-{number}")
+        assert found is not None
+        told = (found.position, found.segment, found.entry, found.timestamp)
+        assert told == (ack.position, ack.segment, ack.entry, ack.timestamp)
+    assert log.find("o-none") is None
+    same, other = log.find("o-0"), log.find("o-1")
+    assert same is not None
+    assert other is not None
+    assert same.fingerprint == other.fingerprint, "their content is the same"
+
+
+def test_an_id_is_found_in_table_run_and_open_segment(shop: Shop) -> None:
+    """With a writer open here, without one, and by another process while the writer is at work."""
+    log = shop.log(SETTINGS)
+    acks = []
+    with log.writer() as writer:
+        for number in range(60):
+            acks.append(writer.append(b"paid", id=f"o-{number}"))
+            shop.clock.advance(0.5)
+        writer._keeper._housekeeper.stop()
+        writer._keeper._memory.work()
+        acks += [writer.append(b"paid", id=f"o-{number}") for number in range(60, 63)]
+        check(log, acks)
+        check(shop.log(), acks)
+    check(log, acks)
+    check(shop.log(), acks)
+
+
+def test_what_is_forgotten_is_not_found(shop: Shop) -> None:
+    """A bounded window knows its newest ids; a truncated record is gone with its id."""
+    log = shop.log(LogSettings(window=Window(max_keys=2)))
+    with log.writer() as writer:
+        for number in range(4):
+            writer.append(b"paid", id=f"o-{number}")
+        assert log.find("o-3") is not None
+    assert log.find("o-0") is None
+    assert log.find("o-3") is not None
+
+
+def test_an_id_of_a_stream_is_found_in_its_stream(shop: Shop) -> None:
+    """In a log whose ids are of their stream, the stream is a part of the question."""
+    log = shop.log(LogSettings(id_scope="stream"))
+    with log.writer() as writer:
+        writer.append_many([Record(b"x", id="1", stream="a"), Record(b"y", id="1", stream="b")])
+    places = [log.find("1", stream=stream) for stream in ("a", "b", "c")]
+    assert [None if place is None else place.position for place in places] == [0, 1, None]
+
+
+def test_a_log_without_ids_says_so(shop: Shop) -> None:
+    """Nothing is remembered there, and None would be a lie."""
+    log = shop.log(LogSettings(idempotence="off"))
+    with pytest.raises(InvalidArgument, match="remembers no ids"):
+        log.find("o-1")
+
+
+@pytest.mark.parametrize("bad", [None, 5, b"o-1", "", "x" * 256])
+def test_a_bad_id_is_refused(shop: Shop, bad: object) -> None:
+    """What can be no id is an error that names the argument."""
+    log = shop.log(SETTINGS)
+    with pytest.raises(InvalidArgument, match="id"):
+        log.find(bad)  # type: ignore[arg-type]
