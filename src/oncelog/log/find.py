@@ -14,7 +14,7 @@ from oncelog.format.manifest import Manifest
 from oncelog.log.append.decisions import RECALLED_US, recalled_times
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.scan import Scan
-from oncelog.log.stored import record_identities
+from oncelog.log.stored import record_identities, secrets
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import each
 from oncelog.log.stored.segment_index import SegmentIndex
@@ -38,7 +38,7 @@ class Finder:
     def find(self, known: Known, id: str, stream: str | None) -> Location | None:
         """Return where an id is, ``None`` if it is not remembered; ``InvalidArgument`` where ids are not kept."""
         check_keeps_ids(known.manifest)
-        hasher = record_identities.hasher_of(known.manifest)
+        hasher = secrets.hasher_of(self._home, known.manifest)
         name = hasher.identity((stream or "") if hasher.by_stream else "", id)
         known, found = self._manifests.look(known, lambda manifest: self._memory(known.version, manifest, hasher))
         return self._in_open_segment(known, hasher, name) or self._in_memory(known, found, name)
