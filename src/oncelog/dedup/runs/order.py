@@ -18,13 +18,14 @@ Order = NDArray[np.int64]
 _HALF = np.uint64(32)
 
 
-def order_of(high: Column) -> Order:
-    """Return the order of numbers. Equal ones come in any order."""
+def in_order(high: Column) -> tuple[Order, Column]:
+    """Return the order of numbers, and the numbers in order. Equal ones come in any order."""
     order = leading_order(high)
     placed = high[order]
     if (placed[1:] < placed[:-1]).any():  # hardly ever, unless they are not random
-        return np.argsort(high, kind="stable")
-    return order
+        order = np.argsort(high, kind="stable")
+        placed = high[order]
+    return order, placed
 
 
 def leading_order(high: Column) -> Order:

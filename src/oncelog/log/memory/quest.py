@@ -78,9 +78,11 @@ class Answers:
         self._marks = np.zeros(count, np.uint64)
         self._failed_at = np.full(count, -1, np.int64)
         self._errors: list[CorruptionError] = []
+        self._any = False  # nearly all batches are new ids
 
     def note(self, rows: Rows, fingerprints: Column, places: Column, base: int) -> None:
         """Note hits in a run that begins at position ``base``, for those rows of which no newer one is known."""
+        self._any = True
         positions = (places >> np.uint64(PLACE_SHIFT)).view(np.int64) + base
         newer = positions > self._positions[rows]
         rows = rows[newer]
@@ -90,6 +92,7 @@ class Answers:
 
     def note_one(self, row: int, fingerprint: int, place: int) -> None:
         """Note a hit, unless a newer one is known; its place has an absolute position."""
+        self._any = True
         if place >> PLACE_SHIFT > self._positions[row]:
             self._positions[row] = place >> PLACE_SHIFT
             self._fingerprints[row] = fingerprint
@@ -97,11 +100,15 @@ class Answers:
 
     def fail(self, rows: Rows, end: int, error: CorruptionError) -> None:
         """Note that a run that ends at position ``end`` cannot tell of these rows."""
+        self._any = True
         self._failed_at[rows] = np.maximum(self._failed_at[rows], end)
         self._errors.append(error)
 
     def settled(self, first_position: int) -> Found:
         """Return what was found. A hit in a newer run than the one that failed is the answer all the same."""
+        if not self._any:
+            starts, ends, failed = (np.zeros(len(self._positions), np.bool_) for _ in range(3))
+            return Found(self._positions, self._fingerprints, starts, ends, failed)
         failed = self._failed_at > self._positions
         self._positions[failed | (self._positions < first_position)] = -1
         starts, ends = ((self._marks & np.uint64(mark)) != 0 for mark in (START, END))

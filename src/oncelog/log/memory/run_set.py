@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs.mix import mixed_key, mixed_keys
-from oncelog.dedup.runs.order import order_of
+from oncelog.dedup.runs.order import in_order
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START
 from oncelog.format.runs.run import Run, part_bounds
@@ -106,8 +106,8 @@ class RunSet:
             return self._find_singly(keys, first_position, behind)
         answers = Answers(len(keys))
         high, low = mixed_keys(keys)
-        order = order_of(high)  # neighbours are near each other in filters and pages, and those of a part are together
-        high, low = high[order], low[order]
+        order, high = in_order(high)  # neighbours are near each other in filters and pages; those of a part together
+        low = low[order]
         quests = []
         for each in self.opened:
             if each.run.next_position <= max(behind, first_position):
