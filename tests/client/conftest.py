@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-import oncelog
+from oncelog.client.address import parse
+from oncelog.client.channel import Channel
+from oncelog.client.database import RemoteDatabase
 from oncelog.connect import Database
 from tests.servers import Serving
+
+
+class Emptied(RemoteDatabase):
+    """A database on a server that others have used before: the server's own log of what they did is not shown."""
+
+    def logs(self) -> list[str]:
+        """Return the names of the logs, but for the server's own."""
+        return [name for name in super().logs() if not name.startswith("_")]
 
 
 @pytest.fixture(scope="package")
@@ -22,11 +32,15 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]
 @pytest.fixture
 def remote(shared_server: Serving) -> Iterator[Database]:
     """Yield a database on the shared server, and empty it."""
-    with oncelog.connect(f"oncelog://{shared_server.grpc}") as database:
+    with _connected(shared_server) as database:
         yield database
-    with oncelog.connect(f"oncelog://{shared_server.grpc}") as database:
+    with _connected(shared_server) as database:
         for name in database.queues():
             if not name.startswith("dlq."):
                 database.delete_queue(name, force=True)
         for name in database.logs():
             database.delete(name)
+
+
+def _connected(server: Serving) -> Database:
+    return Emptied(Channel(parse(f"oncelog://{server.grpc}", {})))

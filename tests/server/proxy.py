@@ -16,7 +16,7 @@ class Proxy:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._random = random.Random(seed)
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self.connections = 0
@@ -38,7 +38,7 @@ class Proxy:
                 with self._lock:
                     self.connections += 1
                     self._open |= {client, server}
-                    life = [self._random.randrange(200, self._bytes_max)]
+                    life = [self._random.randrange(200, self.bytes_max)]
                     seeds = self._random.random(), self._random.random()
                 for source, sink, seed in ((client, server, seeds[0]), (server, client, seeds[1])):
                     threading.Thread(target=self._pump, args=(source, sink, life, seed), daemon=True).start()

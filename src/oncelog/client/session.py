@@ -355,7 +355,7 @@ class Session:
             version=messages.PROTOCOL,
             session=self._name,
             log=opening.log,
-            takeover=opening.takeover,
+            takeover=opening.takeover if self.welcome is None else "polite",  # a name is taken once, not back
             wait_s=opening.wait_s,
             producer=opening.producer,
         )
@@ -454,7 +454,10 @@ class Session:
             frame = self._sent.pop(raw.tag, None)
             if frame is None:
                 return
-            if error is not None and frame.is_passing(error) and not self._is_over(frame):
+            fenced = isinstance(error, WriterFenced) and self._opening.producer is not None
+            if fenced:
+                self._ended = error  # another session took the producer
+            if error is not None and not fenced and frame.is_passing(error) and not self._is_over(frame):
                 # Nothing behind it was written either: all begin again on the next stream, under new tags.
                 frame.unwritten = getattr(error, "outcome", "not written") == "not written"
                 frame.tag = 0
