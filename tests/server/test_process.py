@@ -51,8 +51,13 @@ def test_a_database_on_a_disk_has_one_server(serve: Callable[..., Serving]) -> N
     assert serve().process.poll() is None
 
 
-def test_ctrl_c_ends_a_server_as_sigterm_does(serve: Callable[..., Serving]) -> None:
-    """SIGINT drains, too."""
+def test_a_server_says_that_it_is_healthy_and_ctrl_c_ends_it_as_sigterm_does(serve: Callable[..., Serving]) -> None:
+    """grpc.health.v1 is what balancers and orchestrators ask; SIGINT drains, too."""
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
     server = serve("memory://")
+    with grpc.insecure_channel(server.grpc) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=120)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait() == 0, server.errors()

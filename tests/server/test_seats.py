@@ -198,3 +198,48 @@ def test_without_room_appends_are_refused_and_memory_is_bounded(monkeypatch: pyt
         assert len(waiting) >= 1
 
     serving(work, storage, received_bytes_max=10_000)
+
+
+def test_log_streams_and_queue_share_the_one_writer_of_a_log() -> None:
+    """Each face borrows the seat's writer: a second one would be refused on a disk, and fence the first in a bucket."""
+
+    async def work(server: Server) -> None:
+        database = server.database
+        streams = database.streams("shop", create=True)
+        queue = database.queue("emails", create=True)
+        await server.write(lambda: streams.append("s", Record(b"event", id="e")))
+        await server.seats["shop"].append([Record(b"record", stream="s")])
+        await server.write(lambda: streams.append("s", Record(b"event", id="f"), expected=1))
+        await server.write(lambda: queue.send(b"welcome", id="1"))
+        await server.seats["queue/emails/0"].append([Record(b"more")])
+        await server.write(lambda: queue.send(b"again", id="2"))
+        for name, records in (("shop", 3), ("queue/emails/0", 3)):
+            seat = server.seats[name]
+            assert seat.generation == 1
+            assert seat.writer is not None
+            assert seat.writer.counts().stored == records
+
+    serving(work)
+
+
+def test_a_drain_ends_though_storage_hangs() -> None:
+    """A log whose storage does not answer is left to the next writer; what other logs have is stored and closed."""
+    storage = HangingStorage("a")
+
+    async def work(server: Server) -> None:
+        for name in ("a", "b"):
+            server.database.log(name, create=True)
+            await server.seats[name].append([Record(b"first")])
+        storage.goes_on.clear()
+        hanging = asyncio.create_task(server.seats["a"].append([Record(b"hangs")]))
+        await asyncio.to_thread(storage.hanging.wait)
+        server.begin_drain()
+        await server.leave_logs()
+        assert server.database.log("b").info().open_segment is None
+        assert server.database.log("a").info().open_segment is not None
+        with pytest.raises(Unavailable):
+            await server.seats.all()[-1].append([Record(b"late")])
+        storage.goes_on.set()
+        await asyncio.wait({hanging})
+
+    serving(work, storage, drain_s=0.2)

@@ -44,6 +44,10 @@ OPENING_WAIT_S = 1.0
 OPENING_WAIT_BUCKET_S = 10.0
 """The same in a bucket, where the holder is asked and lets go after a while."""
 
+LEAVE_S_MIN = 0.1
+LEAVE_GRACE_S = 2.0
+"""What a drain that runs late leaves to each log, and to all of them."""
+
 LEAVE_S = 30.0
 """How long a log that is to be deleted may take to store what is pending."""
 
@@ -128,8 +132,10 @@ class Server:
         """Close what is not used any more, once a second."""
         while True:
             await asyncio.sleep(1.0)
-            with contextlib.suppress(OncelogError):
+            try:
                 await self.closers.run(self.seats.tidy)
+            except Exception:  # noqa: BLE001  what could not be closed now is tried again
+                _log.exception("closing what is not used failed")
             self.sessions.tidy(self.clock.elapsed_us())
             self.consumers.tidy(self.clock.elapsed_us())
 
@@ -217,15 +223,17 @@ class Server:
             self._telling.append(asyncio.ensure_future(tell()))
 
     async def leave_logs(self) -> None:
-        """Store what has arrived, and let every log go, within ``drain_s``."""
-        timeout_s = self.settings.drain_s
-        await asyncio.gather(
-            *(self.closers.run(functools.partial(_leave, seat, timeout_s)) for seat in self.seats.all())
-        )
+        """Store what has arrived, and let every log go, within ``drain_s``, also if storage hangs."""
+        deadline_us = self.clock.elapsed_us() + int(self.settings.drain_s * 1e6)
+        leaving = [self.closers.run(functools.partial(self._leave, seat, deadline_us)) for seat in self.seats.all()]
+        try:
+            async with asyncio.timeout(self.settings.drain_s + LEAVE_GRACE_S):
+                await asyncio.gather(*leaving)
+        except TimeoutError:
+            _log.warning("not all logs were closed in time: the next writer decides what is in them")
 
-
-def _leave(seat: Seat, timeout_s: float) -> None:
-    try:
-        seat.leave(timeout_s)
-    except OncelogError as error:
-        _log.warning("log %r was not closed: %s; the next writer decides what is in it", seat.name, error)
+    def _leave(self, seat: Seat, deadline_us: int) -> None:
+        try:
+            seat.leave(max(LEAVE_S_MIN, (deadline_us - self.clock.elapsed_us()) / 1e6))
+        except OncelogError as error:
+            _log.warning("log %r was not closed: %s; the next writer decides what is in it", seat.name, error)

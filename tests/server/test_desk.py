@@ -1,0 +1,115 @@
+"""The desk and its lanes: frames of one stream are stored in order, or not at all behind one that was not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from oncelog.errors import OncelogError, Unavailable
+from oncelog.server.desk import Ask, Lane, Way
+from oncelog.server.seats import Seat
+from oncelog.server.server import Server
+from oncelog.types import Ack, Record
+from tests.server.inside import HangingStorage, serving
+
+
+class _Asked:
+    """An ask of a lane, and its answer."""
+
+    def __init__(self, lane: Lane, value: bytes, way: Way = Way.EACH) -> None:
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.ask = Ask(way, lambda: [Record(value)], self._settled, len(value), 1, lane=lane)
+
+    def _settled(self, result: Any, error: OncelogError | None) -> None:
+        self.answer.set_result(error if error is not None else result)
+
+    async def put(self, seat: Seat) -> _Asked:
+        await seat.put(self.ask)
+        return self
+
+
+async def _opened(server: Server) -> tuple[Seat, Lane]:
+    server.database.log("a", create=True)
+    seat = server.seats["a"]
+    await seat.append([Record(b"first")])
+    return seat, Lane(seat.generation)
+
+
+def _stored(server: Server) -> list[bytes]:
+    return [entry.value for entry in server.database.log("a").read()]
+
+
+def test_nothing_overtakes_a_frame_that_was_taken_back() -> None:
+    """A late frame is dropped together with all behind it of its stream; other streams go on."""
+    storage = HangingStorage("a")
+
+    async def work(server: Server) -> None:
+        seat, lane = await _opened(server)
+        storage.goes_on.clear()
+        begun = await _Asked(lane, b"begun", Way.BATCH).put(seat)
+        await asyncio.to_thread(storage.hanging.wait)
+        late, behind = [await _Asked(lane, value, Way.BATCH).put(seat) for value in (b"late", b"behind")]
+        other = await _Asked(Lane(seat.generation), b"other", Way.BATCH).put(seat)
+        reason = Unavailable("late")
+        assert seat.withdraw(late.ask, reason)
+        storage.goes_on.set()
+        assert await behind.answer is reason
+        assert isinstance((await begun.answer)[0], Ack)
+        assert isinstance((await other.answer)[0], Ack)
+        assert not seat.withdraw(begun.ask, reason)
+        assert _stored(server) == [b"first", b"begun", b"other"]
+        assert server.budget.used_bytes == 0
+
+    serving(work, storage)
+
+
+def test_frames_of_one_lane_never_go_to_two_writers() -> None:
+    """A lane of an earlier writer is refused, not written: a frame before it may have been lost with that writer."""
+
+    async def work(server: Server) -> None:
+        seat, lane = await _opened(server)
+        await asyncio.to_thread(seat.renew)
+        refused = [await (await _Asked(lane, value).put(seat)).answer for value in (b"x", b"y")]
+        assert all(isinstance(error, Unavailable) and error.outcome == "not written" for error in refused)
+        assert isinstance((await (await _Asked(Lane(seat.generation), b"z").put(seat)).answer)[0], Ack)
+        assert _stored(server) == [b"first", b"z"]
+
+    serving(work)
+
+
+def test_a_frame_that_cannot_be_read_is_refused_alone() -> None:
+    """Bytes that are no records are an answer to their frame; the stream goes on."""
+
+    async def work(server: Server) -> None:
+        from oncelog.errors import InvalidArgument
+
+        def broken() -> list[Record]:
+            message = "not records"
+            raise InvalidArgument(message)
+
+        seat, lane = await _opened(server)
+        bad, good = _Asked(lane, b""), _Asked(lane, b"good")
+        bad.ask.load = broken
+        await bad.put(seat)
+        await good.put(seat)
+        assert isinstance(await bad.answer, InvalidArgument)
+        assert isinstance((await good.answer)[0], Ack)
+
+    serving(work)
+
+
+def test_a_bug_in_the_desk_is_unknown_and_the_desk_goes_on() -> None:
+    """Whatever fails, every frame has an answer, and the next one is served."""
+
+    async def work(server: Server) -> None:
+        seat, lane = await _opened(server)
+        bad, good = _Asked(lane, b""), _Asked(Lane(seat.generation), b"good", Way.BATCH)
+        bad.ask.load = lambda: 1 / 0
+        await bad.put(seat)
+        await good.put(seat)
+        error = await bad.answer
+        assert isinstance(error, Unavailable)
+        assert error.outcome == "unknown"
+        assert isinstance((await good.answer)[0], Ack)
+
+    serving(work)
