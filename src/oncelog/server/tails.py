@@ -12,7 +12,7 @@ import asyncio
 import bisect
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.errors import NotFound
@@ -273,7 +273,7 @@ class Tails:
 
     async def follow(
         self, name: str, start: Start, encode: Encode[_T], *, lease_s: float | None = None, beat_s: float = 15.0
-    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+    ) -> AsyncGenerator[tuple[Piece, _T] | tuple[None, int], None]:
         """Yield the records from ``start`` on, as they become durable, in pieces, encoded; it ends when the server
         drains.
 

@@ -6,6 +6,7 @@ what it has not read stays in the log.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
@@ -67,15 +68,16 @@ async def follow(server: Server, name: str, position: int, is_valid: Callable[[]
     """
     yield BEGIN
     try:
-        async for piece, made in server.tails.follow(name, position, PIECES, beat_s=HEARTBEAT_S):
-            if piece is not None:
-                position = piece.next
-                yield made  # type: ignore[misc]  # bytes where there is a piece
-            elif is_valid():
-                yield HEARTBEAT
-            else:
-                yield spell_ended()
-                return
+        async with contextlib.aclosing(server.tails.follow(name, position, PIECES, beat_s=HEARTBEAT_S)) as followed:
+            async for piece, made in followed:
+                if piece is not None:
+                    position = piece.next
+                    yield made  # type: ignore[misc]  # bytes where there is a piece
+                elif is_valid():
+                    yield HEARTBEAT
+                else:
+                    yield spell_ended()
+                    return
         yield spell("draining", msgspec.json.encode({"position": position}))
     except NotFound as error:
         yield spell_truncated(error.first, position)

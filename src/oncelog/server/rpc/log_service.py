@@ -187,7 +187,7 @@ class LogService:
                     yield data
             return
         following = tails.follow(request.log, start, encode, lease_s=lease_s)
-        async with contextlib.aclosing(following):  # type: ignore[type-var]
+        async with contextlib.aclosing(following):
             async for piece, made in following:
                 yield made if piece is not None else beat(made)  # type: ignore[arg-type]
         message = "this server stops: read on from another one, or from here later"

@@ -45,6 +45,16 @@ def test_nobodys_change_of_settings_is_lost(http: httpx.Client, log: str) -> Non
     assert http.patch(path, json={"segment_bytes": "x"}, headers={"if-match": "*"}).status_code == 400
 
 
+def test_new_settings_hold_for_the_next_append(http: httpx.Client, log: str) -> None:
+    """The writer that is open in the server goes by them, too."""
+    path = f"/v1/logs/{log}"
+    for value, status in ((b"first", 201), (b"other", 422)):
+        assert http.post(f"{path}/records", content=value, headers={"idempotency-key": "a"}).status_code == status
+    http.patch(f"{path}/settings", json={"on_conflict": "original"}, headers={"if-match": "*"})
+    answered = http.post(f"{path}/records", content=b"other", headers={"idempotency-key": "a"})
+    assert (answered.status_code, answered.json()["conflict"]) == (200, True)
+
+
 def test_of_many_changes_at_once_each_counts(open_server: object, http: httpx.Client, log: str) -> None:
     """Twelve clients raise a number by one, each until its change is taken: none is lost."""
     path = f"/v1/logs/{log}/settings"

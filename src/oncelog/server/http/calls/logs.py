@@ -86,6 +86,7 @@ async def configure(call: Call) -> Response:
         log = opened(call)
         check_tag(call, settings_tag(log.settings))
         log.configure(merged(log.settings, given))
+        call.server.seats.renew(log.name)
         return log.settings
 
     stored = await call.server.workers.run(change)  # one at a time: the tag and the change belong together
@@ -163,24 +164,24 @@ async def truncate(call: Call) -> Response:
 
 async def seal(call: Call) -> Response:
     """Turn closed segments into Parquet files."""
-    return await _job(call, "seal", lambda log, _: log.seal())
+    return await _job(call, ("seal", "", False), lambda log, _: log.seal())
 
 
 async def verify(call: Call) -> Response:
     """Read everything, check every promise that can be checked."""
-    return await _job(call, "verify", lambda log, tell: log.verify(tell))
+    return await _job(call, ("verify",), lambda log, tell: log.verify(tell))
 
 
-async def _job(call: Call, kind: str, work: Callable[[Log, Tell], object]) -> Response:
+async def _job(call: Call, kind: tuple[object, ...], work: Callable[[Log, Tell], object]) -> Response:
     """Run a long job; answer with lines that say how far it is, and in the last its result. Asked for again while it
-    runs, it is the same job.
+    runs, over HTTP or gRPC, it is the same job.
     """
     log = await call.server.read(lambda: opened(call))
-    lines = _lines(call, (kind, log.name), lambda tell: work(log, tell))
+    lines = _lines(call, (log.name, *kind), lambda tell: work(log, tell))
     return StreamingResponse(lines, media_type=NDJSON, headers={"cache-control": "no-store"})
 
 
-async def _lines(call: Call, key: tuple[str, str], work: Callable[[Tell], object]) -> AsyncIterator[bytes]:
+async def _lines(call: Call, key: tuple[object, ...], work: Callable[[Tell], object]) -> AsyncIterator[bytes]:
     try:
         async for one in call.server.jobs.follow(key, work):
             yield _line(forms.ProgressForm(done=one.done, total=one.total, result=one.result if one.ended else UNSET))
