@@ -19,7 +19,7 @@ from tests.server.inside import serving
 
 async def _values(server: Server, start: int | Literal["latest"], count: int, encode: Encode = ENTRIES) -> list[bytes]:  # type: ignore[type-arg]
     seen: list[bytes] = []
-    async with contextlib.aclosing(server.tails.follow("a", start, encode)) as following:  # type: ignore[type-var]
+    async with contextlib.aclosing(server.tails.follow("a", start, encode)) as following:
         async for piece, _ in following:
             if piece is not None:
                 seen += [entry.value for entry in piece.entries()]
@@ -53,7 +53,7 @@ def test_a_slow_follower_reads_the_log_itself_and_misses_nothing(monkeypatch: py
         server.database.log("a", create=True)
         seat = server.seats["a"]
         await seat.append([Record(b"0")])
-        async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES)) as following:  # type: ignore[type-var]
+        async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES)) as following:
             first, _ = await anext(following)
             assert first is not None
             seen = [entry.value for entry in first.entries()]
@@ -120,7 +120,7 @@ def test_a_quiet_log_beats() -> None:
         server.database.log("a", create=True)
         for lease_s in (None, 60.0):
             following = server.tails.follow("a", 0, ENTRIES, beat_s=0.01, lease_s=lease_s)
-            async with contextlib.aclosing(following):  # type: ignore[type-var]
+            async with contextlib.aclosing(following):
                 assert await anext(following) == (None, 0)
 
     serving(work)

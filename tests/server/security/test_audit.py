@@ -1,0 +1,62 @@
+"""The audit log: what cannot be written down is not done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+import oncelog
+from oncelog.errors import LogBusy, Unavailable
+from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.authorize import OPEN
+from oncelog.types import Record
+from tests.servers import Serving
+
+
+def test_an_act_names_who_and_what() -> None:
+    """One record an act, whose type is the act: the log can be filtered by it."""
+    written: list[tuple[str, Record]] = []
+
+    async def append(log: str, record: Record) -> None:
+        written.append((log, record))
+
+    act = Act(act="logs_delete", kind="log", name="orders")
+    asyncio.run(Audit(append, "_audit/a").note(OPEN, "127.0.0.1:5", act))
+    [(log, record)] = written
+    assert (log, record.type) == ("_audit/a", "logs_delete")
+    assert b'"who":"anyone","by":"loopback","peer":"127.0.0.1:5"' in record.value
+
+
+@pytest.mark.parametrize("error", [LogBusy("held"), Unavailable("away", outcome="unknown"), TimeoutError()])
+def test_what_cannot_be_written_down_is_refused(error: Exception) -> None:
+    """Not written, whatever became of the line: the verb itself was not begun."""
+
+    async def append(log: str, record: Record) -> None:
+        raise error
+
+    with pytest.raises(Unavailable, match="was not done") as refused:
+        asyncio.run(Audit(append).note(OPEN, "", Act(act="logs_delete", kind="log", name="orders")))
+    assert refused.value.outcome == "not written"
+
+
+def test_an_admin_verb_that_cannot_be_audited_is_not_done(serve: Callable[..., Serving], tmp_path: Path) -> None:
+    """Another process holds the audit log: a log is not deleted meanwhile, and is once the audit log is free."""
+    url = f"{tmp_path.as_uri()}/db"
+    with oncelog.connect(url) as db:
+        db.log("orders", create=True)
+        holding = db.log("_audit", create=True).writer()
+        server = serve(url)
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+            refused = client.delete("/v1/logs/orders")
+            assert refused.status_code == 503
+            assert refused.json()["outcome"] == "not written"
+            assert client.get("/v1/logs/orders").status_code == 200
+            assert client.post("/v1/logs/orders/records", content=b"v").status_code == 201
+            holding.close()
+            while (deleted := client.delete("/v1/logs/orders")).status_code == 503:
+                assert "_audit" in deleted.text
+            assert deleted.status_code == 204
