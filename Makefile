@@ -2,7 +2,7 @@ PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 SOURCES := $(wildcard src tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench soak docs lock clean
+.PHONY: help run test lint bench soak docs screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,10 @@ soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
 docs: .venv/installed ## the documentation as a site, in build/site
 	.venv/bin/mkdocs build --quiet
 	@echo "open build/site/index.html"
+
+screenshots: .venv/installed ## every page of the console, light and dark, in build/screenshots
+	scripts/debian chromium
+	.venv/bin/python -m scripts.screenshots
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
 	.venv/bin/uv pip compile pyproject.toml --extra dev --extra all --output-file requirements/dev.lock --quiet \

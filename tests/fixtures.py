@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
     from benchmarks.seaweedfs import SeaweedFS
@@ -120,3 +121,15 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
     yield start
     for server in started:
         server.end()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Yield Chromium, for the tests of one module: while Playwright runs, its thread has an event loop of its own."""
+    from playwright.sync_api import sync_playwright
+
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        yield started
+        started.close()

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from oncelog.cli.commands import (
+    console,
     doctor,
     inbox,
     jobs,
@@ -73,6 +74,7 @@ app.add_typer(token.app, name="token")
 worker.add_to(app)
 serve.add_to(app)
 top.add_to(app)
+console.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

@@ -18,6 +18,7 @@ from oncelog.server.budget import Budget
 from oncelog.server.http import forms, guard, openapi, paths, problem, routes
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.call import Call, headers_of, query_of
+from oncelog.server.http.console import console_app
 from oncelog.server.http.hooks import Hooks
 from oncelog.server.http.problem import Refused
 from oncelog.server.http.routes import Route
@@ -67,7 +68,7 @@ class App:
         if scope["type"] != "http":
             return
         if self.console is not None and paths.split(scope["raw_path"])[:1] == (CONSOLE,):
-            await self.console(scope, receive, send)
+            await self._console(self.console, scope, receive, send)
             return
         began_us = self.server.clock.elapsed_us()
         body = Body(receive, _header(scope, b"content-length"), self.bodies, self.server.clock)
@@ -82,6 +83,17 @@ class App:
         finally:
             body.close()
             self._note(scope, seen, (self.server.clock.elapsed_us() - began_us) / 1e6)
+
+    async def _console(self, console: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the console answer, unless a page of another site may have sent the request."""
+        headers = headers_of(scope["headers"])
+        loopback = self.loopback and self.authorizer.is_open
+        try:
+            guard.check(headers, scheme=scope["scheme"], origins=(), ambient=True, loopback=loopback)
+        except OncelogError as error:
+            await problem.response(error, writes=False)(scope, receive, send)
+            return
+        await console(scope, receive, send)
 
     async def _response(self, scope: Scope, body: Body, seen: _Seen) -> Response:
         """Return the answer: every error is one, a bug too."""
@@ -250,7 +262,9 @@ def build(server: Server) -> App:
     security = setup.load(server.settings, server.clock)
     audit = Audit(_auditing(server))
     server.gate = Gate(security.authorizer, audit)
-    return App(server, security, audit, ServerMetrics(server))
+    app = App(server, security, audit, ServerMetrics(server))
+    app.console = console_app(app)
+    return app
 
 
 def _auditing(server: Server) -> Callable[[str, Record], Awaitable[object]]:

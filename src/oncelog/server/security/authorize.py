@@ -75,6 +75,10 @@ class Authorizer:
         """What is wrong with the token file, if the tokens before it still hold."""
         return self._tokens.damaged if self._tokens is not None else None
 
+    def tokens(self) -> list[tokens.Token]:
+        """Return the tokens that are known, without their secrets, which are stored nowhere."""
+        return self._tokens.all() if self._tokens is not None else []
+
     def principal(self, credentials: Credentials) -> Principal:
         """Return who calls. ``NotAuthenticated`` for a stranger, ``TooManyCalls`` for one who calls too often."""
         if self.is_open:

@@ -176,6 +176,11 @@ class TokenFile:
         self._refresh()
         return self._known.get(sha256)
 
+    def all(self) -> list[Token]:
+        """Return all tokens, the oldest first."""
+        self._refresh()
+        return [known.token for known in self._known.values()]
+
     def _refresh(self) -> None:
         status = self._status()
         if status == self._seen:

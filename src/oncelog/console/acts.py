@@ -1,0 +1,148 @@
+"""Acts: what an administrator changes from a page. Each asks first, is written to the audit, and says what it did."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncelog.console.forms import Form, form_of
+from oncelog.console.pages import Pages
+from oncelog.console.source import Source
+from oncelog.console.viewer import Kind, Viewer
+from oncelog.errors import InvalidArgument, NotFound
+from oncelog.settings import LogSettings, Window
+
+_Do = Callable[[Source, str, Form], str]
+
+
+class Act(NamedTuple):
+    """One act: what it needs, what is asked before it, and what does it."""
+
+    kind: Kind
+    question: str
+    do: _Do
+
+
+def _redrive(source: Source, name: str, form: Form) -> str:
+    letters = source.queue(name).dead_letters
+    chosen = _letters(source, name, form)
+    return f"{letters.redrive(chosen):,} dead letters of {name} were sent back."
+
+
+def _discard(source: Source, name: str, form: Form) -> str:
+    letters = source.queue(name).dead_letters
+    return f"{letters.discard(_letters(source, name, form)):,} dead letters of {name} were given up for good."
+
+
+def _letters(source: Source, name: str, form: Form) -> list[int]:
+    """Return the positions of the letters that a form chose: one, those with an error, or all."""
+    position, error = form.get("position"), form.get("error")
+    found = source.letters(name)
+    if position:
+        return [letter.position for letter in found if str(letter.position) == position]
+    return [letter.position for letter in found if not error or letter.last_error == error]
+
+
+def _pause(source: Source, name: str, form: Form) -> str:
+    group = form.get("group") or None
+    source.queue(name).pause(group)
+    return f"{name}{f', group {group},' if group else ''} is paused."
+
+
+def _resume(source: Source, name: str, form: Form) -> str:
+    group = form.get("group") or None
+    source.queue(name).resume(group)
+    return f"{name}{f', group {group},' if group else ''} delivers again."
+
+
+def _truncate(source: Source, name: str, form: Form) -> str:
+    text = form.get("before", "").replace(",", "")
+    if not text.isdecimal():
+        message = f"before is {text!r}, must be a position"
+        raise InvalidArgument(message)
+    done = source.log(name).truncate(before=int(text))
+    return f"{name} begins at {done.first_position:,} now{f' (held back by: {done.held_by})' if done.held_by else ''}."
+
+
+def _seal(source: Source, name: str, _form: Form) -> str:
+    done = source.log(name).seal()
+    return f"{done.records:,} records of {name} were sealed."
+
+
+def _verify(source: Source, name: str, _form: Form) -> str:
+    done = source.log(name).verify()
+    return f"{name} is sound." if done.ok else f"{name}: {len(done.findings)} findings: {done.findings[0]}"
+
+
+def duration_s(text: str) -> float:
+    """Return a number of seconds that a person typed, or raise ``InvalidArgument``."""
+    try:
+        return float(text)
+    except ValueError as error:
+        message = f"{text!r} is not a number of seconds"
+        raise InvalidArgument(message) from error
+
+
+def _create(source: Source, name: str, form: Form) -> str:
+    text = form.get("duration_s", "")
+    settings = LogSettings(window=Window(duration_s=duration_s(text))) if text else LogSettings()
+    source.database.log(name, settings, create=True)
+    source.forget_names()
+    return f"{name} was created."
+
+
+def _delete(source: Source, name: str, form: Form) -> str:
+    if form.get("again") != name:
+        message = f"type the name of the log to delete it: {name}"
+        raise InvalidArgument(message)
+    source.delete_log(name)
+    source.forget_names()
+    return f"{name} was deleted."
+
+
+ACTS: dict[str, Act] = {
+    "redrive": Act("queue", "Send dead letters back to their queue?", _redrive),
+    "discard": Act("queue", "Give dead letters up for good? They cannot be brought back.", _discard),
+    "pause": Act("queue", "Deliver nothing until it is resumed?", _pause),
+    "resume": Act("queue", "Deliver again?", _resume),
+    "truncate": Act("log", "Remove all records before this position? They cannot be brought back.", _truncate),
+    "seal": Act("log", "Turn closed segments into Parquet files now?", _seal),
+    "verify": Act("log", "Read everything and check it?", _verify),
+    "create": Act("log", "Create this log?", _create),
+    "delete": Act("log", "Delete this log with all its records? It cannot be brought back.", _delete),
+}
+
+
+class Acts:
+    """The endpoint of all acts, and the page of the server."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+
+    async def act(self, request: Request, viewer: Viewer) -> Response:
+        """Ask, on the first request; do it, on the second, which carries the answer."""
+        form = await form_of(request)
+        if not hmac.compare_digest(form.get("csrf", "").encode(), viewer.csrf.encode()):
+            message = "this form is not of your session: load the page again"
+            raise InvalidArgument(message)
+        verb, name = form.get("act", ""), form.get("name", "")
+        act = ACTS.get(verb)
+        if act is None or not self._pages.source.acts or not viewer.may("admin", act.kind, name):
+            message = f"there is no {verb!r} of {name!r} for you here"
+            raise NotFound(message)
+        if form.get("sure") != "yes":
+            kept = [(key, value) for key, value in form.items() if key not in ("csrf", "sure")]
+            return await self._pages.show("ask.html", viewer, title=verb, question=act.question, name=name, kept=kept)
+        await self._pages.source.note(request, viewer, verb, act.kind, name)
+        said = await self._pages.run(lambda: act.do(self._pages.source, name, form))
+        return await self._pages.show("done.html", viewer, title=verb, said=said, kind=act.kind, name=name)
+
+    async def server(self, _request: Request, viewer: Viewer) -> Response:
+        """Show connections, tokens and the audit of a server."""
+        self._pages.allowed(viewer, "server", "server", "admin")
+        parts: dict[str, Any] = await self._pages.run(self._pages.source.server)
+        return await self._pages.show("server.html", viewer, title="Connections, tokens, audit", parts=parts)

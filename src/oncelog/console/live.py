@@ -1,0 +1,125 @@
+"""Live pages: one stream of server-sent events a page. The server makes the HTML; the page puts it in place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from oncelog.console.pages import Pages
+from oncelog.console.source import Answer, Sample, Source
+from oncelog.console.viewer import Viewer
+from oncelog.errors import OncelogError
+from oncelog.types import Entry
+
+TICK_S = 1.0
+"""How often a page is brought up to date."""
+
+ROWS = 20
+"""Rows of a live tail."""
+
+KEPT = 60
+"""Samples that a small plot shows."""
+
+
+class Row(NamedTuple):
+    """A row of a live tail: a new record, or an answer that stored nothing."""
+
+    at: datetime
+    entry: Entry | None = None
+    answer: Answer | None = None
+
+
+class _Following:
+    """What one page has seen of a log."""
+
+    def __init__(self, source: Source, name: str, *, reads: bool) -> None:
+        self._source = source
+        self._name = name
+        self._reads = reads
+        self._answered: datetime | None = None
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.rows: deque[Row] = deque(maxlen=ROWS)
+
+    def step(self) -> int:
+        """Look again; return how many records are new since the last look."""
+        sample = self._source.sample(self._name)
+        behind = self.samples[-1].end_position if self.samples else max(0, sample.end_position - ROWS)
+        self.samples.append(sample)
+        if self._reads:
+            self.rows.extendleft(self._fresh(behind))
+        return sample.end_position - behind
+
+    def _fresh(self, behind: int) -> list[Row]:
+        """Return what happened since a position, the oldest first: new records, and answers that stored nothing."""
+        rows = [Row(entry.timestamp, entry=entry) for entry in self._source.latest(self._name, ROWS, behind)]
+        answers = self._source.answers(self._name, ROWS)
+        since, self._answered = self._answered, answers[0].at if answers else self._answered
+        rows += [
+            Row(answer.at, answer=answer)
+            for answer in answers
+            if answer.outcome != "stored" and (since is None or answer.at > since)
+        ]
+        return sorted(rows, key=lambda row: (row.at, row.entry.position if row.entry is not None else -1))
+
+
+class Live:
+    """The streams of live pages."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._fragments = pages.templates.get_template("fragments.html")
+
+    async def log(self, request: Request, viewer: Viewer) -> Response:
+        """Follow one log: rates, and its newest records and answers."""
+        name = self._pages.allowed(viewer, "log", request.query_params.get("name", ""))
+        return _stream(self._log(request, name, reads=viewer.may("read", "log", name)))
+
+    async def _log(self, request: Request, name: str, *, reads: bool) -> AsyncIterator[bytes]:
+        following = _Following(self._pages.source, name, reads=reads)
+        while not await request.is_disconnected():
+            if self._pages.gate.viewer(request) is None:  # the token was revoked
+                return
+            try:
+                fresh = await self._pages.run(following.step)
+                tail = self._tail(name, following.rows, fresh)
+                patch = {"tiles": self._tiles(name, following.samples), "tail": tail, "state": "live"}
+            except OncelogError as error:
+                patch = {"state": f"stale: {error}"}
+            yield _event(patch)
+            await asyncio.sleep(TICK_S)
+
+    def _tiles(self, name: str, samples: deque[Sample]) -> str:
+        module: Any = self._fragments.module
+        return str(module.tiles(name, _rates(samples), samples[-1].counts))
+
+    def _tail(self, name: str, rows: deque[Row], fresh: int) -> str:
+        module: Any = self._fragments.module
+        return str(module.tail(name, list(rows), max(1, fresh // ROWS)))
+
+
+def _rates(samples: deque[Sample]) -> dict[str, list[float]]:
+    """Return appends and duplicates a second, between each two samples."""
+    rates: dict[str, list[float]] = {"appends": [], "duplicates": []}
+    for before, after in zip(samples, list(samples)[1:], strict=False):
+        seconds = max((after.at_us - before.at_us) / 1e6, 1e-6)
+        rates["appends"].append(max(0, after.end_position - before.end_position) / seconds)
+        if before.counts is not None and after.counts is not None:
+            rates["duplicates"].append(max(0, after.counts.duplicates - before.counts.duplicates) / seconds)
+    return rates
+
+
+def _event(patch: dict[str, str]) -> bytes:
+    """Return a patch as an event: HTML by the id of the element that it goes into."""
+    return b"data: " + msgspec.json.encode(patch) + b"\n\n"
+
+
+def _stream(events: AsyncIterator[bytes]) -> Response:
+    headers = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,329 @@
+"""The pages: each asks the source in a thread, and renders a template. Nothing is shown that the viewer may not see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from oncelog.console import render
+from oncelog.console.forms import form_of
+from oncelog.console.source import COUNTED_MAX, PAGE_ROWS, Source, when
+from oncelog.console.viewer import COOKIE, Gate, Kind, Verb, Viewer
+from oncelog.errors import InvalidArgument, NotFound, OncelogError
+
+_T = TypeVar("_T")
+Run = Callable[[Callable[[], _T]], Awaitable[_T]]
+"""Runs a function that blocks, in a thread."""
+
+ROOT = "/console"
+_STATUS = {InvalidArgument: 400, NotFound: 404}
+_GROUP = "default"
+
+
+class Pages:
+    """All pages of one console."""
+
+    def __init__(self, source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self.source = source
+        self.gate = gate
+        self.run = run
+        self.templates = render.environment()
+
+    # What every page does.
+
+    def page(self, work: Callable[[Request, Viewer], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Return an endpoint: a request without a session goes to the login, an error becomes a page that says it."""
+
+        async def endpoint(request: Request) -> Response:
+            viewer = self.gate.viewer(request)
+            if viewer is None:
+                return RedirectResponse(f"{ROOT}/login", 303)
+            try:
+                return await work(request, viewer)
+            except OncelogError as error:
+                return await self.show("error.html", viewer, status=_status(error), title="Error", error=error)
+
+        return endpoint
+
+    async def show(self, template: str, viewer: Viewer, *, status: int = 200, title: str, **values: Any) -> Response:
+        """Render a page."""
+        menu = await self.run(lambda: self._menu(viewer))
+        text = self.templates.get_template(template).render(
+            title=title, viewer=viewer, menu=menu, acts=self.source.acts, root=ROOT, source=self.source, **values
+        )
+        return HTMLResponse(text, status)
+
+    def _menu(self, viewer: Viewer) -> dict[str, list[str]]:
+        """Return the first logs and queues, for the side of the page; an outage must not take the page away."""
+        try:
+            logs = self.visible(viewer, "log", self.source.log_names())
+            queues = self.visible(viewer, "queue", self.source.queue_names())
+        except OncelogError:
+            return {"logs": [], "queues": []}
+        return {"logs": _of_people(logs)[:8], "queues": [name for name in queues if not name.startswith("dlq.")][:8]}
+
+    def visible(self, viewer: Viewer, kind: Kind, names: Sequence[str]) -> list[str]:
+        """Return the names that a viewer may look at."""
+        return [name for name in names if viewer.may("look", kind, name)]
+
+    def allowed(self, viewer: Viewer, kind: Kind, name: str, verb: Verb = "look") -> str:
+        """Return a name, or raise ``NotFound``: what a viewer may not see is not there."""
+        if not name or not viewer.may(verb, kind, name):
+            message = f"there is no {kind} {name!r}"
+            raise NotFound(message)
+        return name
+
+    # Coming and going.
+
+    async def login(self, request: Request) -> Response:
+        """Show the form; take a token, or the key of the link that ``oncelog console`` printed."""
+        secret = request.query_params.get("key")
+        if request.method == "POST":
+            secret = (await form_of(request)).get("token", "")
+        if not secret and self.gate.needs_token:
+            return self._login_form(200, "")
+        session = self.gate.login(request, secret or "")
+        if session is None:
+            return self._login_form(401, "This is not valid, or not valid any more.")
+        response = RedirectResponse(f"{ROOT}/", 303)
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, session, path=ROOT, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    def _login_form(self, status: int, message: str) -> Response:
+        template = self.templates.get_template("login.html")
+        return HTMLResponse(template.render(root=ROOT, message=message, needs_token=self.gate.needs_token), status)
+
+    async def logout(self, request: Request) -> Response:
+        """End the session."""
+        self.gate.logout(request)
+        response = RedirectResponse(f"{ROOT}/login", 303)
+        response.delete_cookie(COOKIE, path=ROOT)
+        return response
+
+    # Logs.
+
+    async def overview(self, _request: Request, viewer: Viewer) -> Response:
+        """Show the database at one glance."""
+        logs = self.visible(viewer, "log", await self.run(self.source.log_names))
+        queues = self.visible(viewer, "queue", await self.run(self.source.queue_names))
+        rows = await self.run(lambda: [self._log_row(name) for name in _of_people(logs)[:12]])
+        plain = [name for name in queues if not name.startswith("dlq.")]
+        waiting = await self.run(lambda: [self._queue_row(name) for name in plain[:12]])
+        return await self.show(
+            "overview.html",
+            viewer,
+            title="Overview",
+            logs=len(logs),
+            queues=len(plain),
+            rows=rows,
+            waiting=waiting,
+            records=sum(row["info"].last_position + 1 - row["info"].first_position for row in rows if row["info"]),
+            dead=sum(row["dead"] for row in waiting),
+        )
+
+    async def logs(self, request: Request, viewer: Viewer) -> Response:
+        """Show the logs, a page at a time."""
+        search, page = request.query_params.get("q", ""), _number(request, "page", 0)
+        names = self.visible(viewer, "log", await self.run(lambda: self.source.log_names(search)))
+        shown = names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
+        rows = await self.run(lambda: [self._log_row(name) for name in shown])
+        return await self.show(
+            "logs.html", viewer, title="Logs", rows=rows, total=len(names), search=search, page=page, size=PAGE_ROWS
+        )
+
+    def _log_row(self, name: str) -> dict[str, Any]:
+        try:
+            return {"name": name, "info": self.source.info(name), "error": None}
+        except OncelogError as error:  # one damaged log does not hide the others
+            return {"name": name, "info": None, "error": str(error)}
+
+    async def log(self, request: Request, viewer: Viewer) -> Response:
+        """Show one log: counts, segments, and records from a position or a time on."""
+        name = self.allowed(viewer, "log", request.query_params.get("name", ""))
+        reads = viewer.may("read", "log", name)
+        start, at = request.query_params.get("start", ""), request.query_params.get("time", "")
+        info = await self.run(lambda: self.source.info(name))
+        entries = await self.run(lambda: self._entries(name, start, at)) if reads else []
+        files = await self.run(lambda: self.source.files(name))
+        is_streams = await self.run(lambda: self.source.is_streams(name))
+        return await self.show(
+            "log.html",
+            viewer,
+            title=name,
+            info=info,
+            entries=entries,
+            reads=reads,
+            start=start,
+            time=at,
+            files=files[-PAGE_ROWS:],
+            files_total=len(files),
+            is_streams=is_streams,
+            admin=self._admin(viewer, "log", name),
+        )
+
+    def _entries(self, name: str, start: str, at: str) -> list[Any]:
+        if at:
+            return self.source.entries(name, when(at))
+        if start:
+            return self.source.entries(name, _whole("start", start))
+        return []
+
+    def _admin(self, viewer: Viewer, kind: Kind, name: str) -> bool:
+        return self.source.acts and viewer.may("admin", kind, name)
+
+    async def record(self, request: Request, viewer: Viewer) -> Response:
+        """Show one record, whole."""
+        name = self.allowed(viewer, "log", request.query_params.get("log", ""), "read")
+        position = _number(request, "position", 0)
+        entry = await self.run(lambda: self.source.entry(name, position))
+        return await self.show("record.html", viewer, title=f"{name} · {position:,}", log=name, entry=entry)
+
+    async def find(self, request: Request, viewer: Viewer) -> Response:
+        """Answer the question: was this id stored, when, and how often was it tried? The id is not in the address."""
+        form = await form_of(request)
+        name = form.get("log", request.query_params.get("log", ""))
+        id, stream = form.get("id", ""), form.get("stream") or None
+        names = self.visible(viewer, "log", await self.run(self.source.log_names))
+        found = None
+        if id:
+            name = self.allowed(viewer, "log", name, "read")
+            found = await self.run(lambda: self.source.find(name, id, stream))
+        return await self.show(
+            "find.html",
+            viewer,
+            title="Find an id",
+            names=names[:COUNTED_MAX],
+            log=name,
+            id=id,
+            stream=stream,
+            found=found,
+        )
+
+    async def producers(self, request: Request, viewer: Viewer) -> Response:
+        """Show the producers of a log and how far each got."""
+        name = self.allowed(viewer, "log", request.query_params.get("log", ""))
+        found = await self.run(lambda: self.source.producers(name))
+        rows = sorted(found.items(), key=lambda item: -item[1].active_us)
+        return await self.show(
+            "producers.html", viewer, title=f"{name} · producers", log=name, rows=rows[:COUNTED_MAX], total=len(rows)
+        )
+
+    async def pipelines(self, _request: Request, viewer: Viewer) -> Response:
+        """Show the batches that Spark queries and jobs brought in, by log."""
+        names = self.visible(viewer, "log", await self.run(self.source.log_names))
+
+        def marks() -> list[tuple[str, Any]]:
+            return [(name, mark) for name in names[:COUNTED_MAX] for mark in self._marks(name)]
+
+        return await self.show("pipelines.html", viewer, title="Pipelines", rows=await self.run(marks))
+
+    def _marks(self, name: str) -> Sequence[Any]:
+        try:
+            return self.source.marks(name)
+        except OncelogError:
+            return []
+
+    # Streams.
+
+    async def streams(self, request: Request, viewer: Viewer) -> Response:
+        """Show the streams of an event store."""
+        name = self.allowed(viewer, "log", request.query_params.get("log", ""), "read")
+        prefix = request.query_params.get("q", "")
+        rows = await self.run(lambda: self.source.streams(name, prefix, 1000))
+        return await self.show(
+            "streams.html", viewer, title=f"{name} · streams", log=name, rows=rows, search=prefix, limit=1000
+        )
+
+    async def stream(self, request: Request, viewer: Viewer) -> Response:
+        """Show the events of one stream, in both directions."""
+        name = self.allowed(viewer, "log", request.query_params.get("log", ""), "read")
+        stream = request.query_params.get("stream", "")
+        start, backward = _number(request, "start", -1), request.query_params.get("direction") != "forward"
+        events = await self.run(lambda: self.source.events(name, stream, start, backward=backward))
+        return await self.show(
+            "stream.html",
+            viewer,
+            title=stream,
+            log=name,
+            stream=stream,
+            events=events,
+            backward=backward,
+            size=PAGE_ROWS,
+        )
+
+    # Queues.
+
+    async def queues(self, _request: Request, viewer: Viewer) -> Response:
+        """Show the queues and how far their groups are."""
+        names = self.visible(viewer, "queue", await self.run(self.source.queue_names))
+        plain = [name for name in names if not name.startswith("dlq.")]
+        rows = await self.run(lambda: [self._queue_row(name) for name in plain[:COUNTED_MAX]])
+        return await self.show("queues.html", viewer, title="Queues", rows=rows)
+
+    def _queue_row(self, name: str) -> dict[str, Any]:
+        try:
+            dead = len(self.source.letters(name))
+            return {"name": name, "stats": self.source.queue_stats(name), "dead": dead, "error": None}
+        except OncelogError as error:
+            return {"name": name, "stats": None, "dead": 0, "error": str(error)}
+
+    async def queue(self, request: Request, viewer: Viewer) -> Response:
+        """Show one queue: its groups, the next messages, and what died."""
+        name = self.allowed(viewer, "queue", request.query_params.get("name", ""))
+        reads = viewer.may("read", "queue", name)
+        stats = await self.run(lambda: self.source.queue_stats(name))
+        group = request.query_params.get("group", next(iter(stats.groups), _GROUP))
+        peeked = await self.run(lambda: self.source.peek(name, group)) if reads and group in stats.groups else []
+        letters = await self.run(lambda: self.source.letters(name))
+        errors = Counter(letter.last_error for letter in letters).most_common(20)
+        return await self.show(
+            "queue.html",
+            viewer,
+            title=name,
+            stats=stats,
+            group=group,
+            peeked=peeked,
+            letters=letters[:PAGE_ROWS],
+            dead=len(letters),
+            dead_max=COUNTED_MAX,
+            errors=errors,
+            reads=reads,
+            admin=self._admin(viewer, "queue", name),
+        )
+
+    # Inboxes.
+
+    async def inboxes(self, request: Request, viewer: Viewer) -> Response:
+        """Show the story of a key in an inbox."""
+        form = await form_of(request)
+        inbox, key = form.get("inbox", ""), form.get("key", "")
+        self.allowed(viewer, "server", "inboxes", "read")
+        rows = await self.run(lambda: self.source.inbox_keys(inbox, key)) if key else None
+        return await self.show("inboxes.html", viewer, title="Inboxes", inbox=inbox, key=key, rows=rows)
+
+
+def _of_people(logs: Sequence[str]) -> list[str]:
+    """Return the logs without those that queues keep their messages in."""
+    return [name for name in logs if not name.startswith("queue/")]
+
+
+def _status(error: OncelogError) -> int:
+    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 503)
+
+
+def _number(request: Request, name: str, otherwise: int) -> int:
+    text = request.query_params.get(name, "")
+    return _whole(name, text) if text else otherwise
+
+
+def _whole(name: str, text: str) -> int:
+    digits = text.replace(",", "").strip()
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):  # noqa: PLR2004 (an int64)
+        message = f"{name} is {text!r}, must be a whole number"
+        raise InvalidArgument(message)
+    return int(digits)

@@ -1,0 +1,267 @@
+"""What the pages show, asked of a database. Every method but ``note`` blocks: pages call it in a thread.
+
+A server has a subclass that knows more: answers, connections, tokens, and the acts of an administrator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import NamedTuple
+
+from starlette.requests import Request
+
+from oncelog.clock import SYSTEM, Clock
+from oncelog.connect import Database
+from oncelog.console.viewer import Kind, Viewer
+from oncelog.errors import InvalidArgument, NotFound, OncelogError
+from oncelog.format.manifest import Mark
+from oncelog.format.snapshot import ProducerMark
+from oncelog.inbox.inbox import Inbox, Known
+from oncelog.log.append.counters import Counts
+from oncelog.log.info import LogInfo, SealedFileInfo
+from oncelog.log.log import Log
+from oncelog.names import CONFLICTS
+from oncelog.queue.deliver.dead_letters import DeadLetter
+from oncelog.queue.inspect import Peeked, QueueStats
+from oncelog.queue.queue import Queue
+from oncelog.streams.events import StreamEvent, StreamInfo
+from oncelog.streams.streams import Direction
+from oncelog.types import Entry, Location
+
+PAGE_ROWS = 50
+"""Rows on one page."""
+
+COUNTED_MAX = 10_000
+"""Counts stop here, and say so."""
+
+NAMES_TIMES = 10
+"""A list of names is shown so many times as long as it took to make: a bucket with 100,000 logs lists for seconds."""
+
+
+class Answer(NamedTuple):
+    """An answer that a server gave: ``outcome`` is ``stored``, ``duplicate``, ``conflict``, or the name of an error."""
+
+    at: datetime
+    id: str | None
+    peer: str
+    outcome: str
+    position: int | None
+
+
+class Found(NamedTuple):
+    """What is known of an id: where it is stored, as what, the recent answers, and records in conflict with it."""
+
+    id: str
+    location: Location | None
+    entry: Entry | None
+    answers: Sequence[Answer]
+    conflicting: Sequence[Entry]
+
+
+class Sample(NamedTuple):
+    """A log at one moment; the difference of two samples is a rate."""
+
+    at_us: int
+    end_position: int
+    counts: Counts | None
+
+
+class Source:
+    """A database as the console sees it: read-only, beside the process that writes."""
+
+    acts = False
+    """Whether the console may change anything."""
+
+    live_answers = False
+    """Whether recent answers are known: only a server has them."""
+
+    def __init__(
+        self, database: Database, *, inboxes: Mapping[str, Inbox] | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self.database = database
+        self.inboxes = dict(inboxes or {})
+        self.queue_state: str | None = None
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._names: dict[str, tuple[int, list[str]]] = {}
+
+    # Names.
+
+    def log_names(self, search: str = "") -> list[str]:
+        """Return the names of the logs that contain a text."""
+        return [name for name in self._cached("logs", self.database.logs) if search.lower() in name.lower()]
+
+    def queue_names(self, search: str = "") -> list[str]:
+        """Return the names of the queues that contain a text; none where the database has no place for queues."""
+        return [name for name in self._cached("queues", self._queues) if search.lower() in name.lower()]
+
+    def _queues(self) -> list[str]:
+        try:
+            return self.database.queues(state=self.queue_state)
+        except InvalidArgument:  # a bucket: its queues need a state that the console was not given
+            return []
+
+    def _cached(self, what: str, ask: Callable[[], list[str]]) -> list[str]:
+        """Return names, and ask for them again when those that are kept are old."""
+        begun_us = self.clock.elapsed_us()
+        with self._lock:
+            until_us, names = self._names.get(what, (-1, []))
+            if begun_us > until_us:
+                names = ask()
+                took_us = self.clock.elapsed_us() - begun_us
+                self._names[what] = begun_us + took_us * (1 + NAMES_TIMES), names
+        return names
+
+    def forget_names(self) -> None:
+        """Ask for names again: something was created or deleted."""
+        with self._lock:
+            self._names.clear()
+
+    # Logs.
+
+    def log(self, name: str) -> Log:
+        """Open a log that exists."""
+        return self.database.log(name)
+
+    def info(self, name: str) -> LogInfo:
+        """Return what is known of a log."""
+        return self.log(name).info()
+
+    def sample(self, name: str) -> Sample:
+        """Return how far a log is now."""
+        info = self.info(name)
+        return Sample(self.clock.elapsed_us(), info.last_position + 1, info.counters)
+
+    def files(self, name: str) -> list[SealedFileInfo]:
+        """Return the sealed files of a log."""
+        return self.log(name).files()
+
+    def entries(self, name: str, start: int | datetime, limit: int = PAGE_ROWS) -> list[Entry]:
+        """Return records from a position or a time on."""
+        log = self.log(name)
+        if isinstance(start, int):
+            start = max(start, log.first_position())
+        with log.read(start=start, limit=limit) as reader:
+            return list(reader)
+
+    def latest(self, name: str, limit: int, behind: int = 0) -> list[Entry]:
+        """Return the newest records behind a position, the newest first."""
+        end = self.log(name).end_position()
+        first = max(behind, end - limit)
+        return self.entries(name, first, end - first)[::-1] if first < end else []
+
+    def entry(self, name: str, position: int) -> Entry:
+        """Return one record; ``NotFound`` if it is not there."""
+        found = self.entries(name, position, 1)
+        if not found or found[0].position != position:
+            message = f"log {name!r} has no record at position {position}"
+            raise NotFound(message)
+        return found[0]
+
+    def find(self, name: str, id: str, stream: str | None = None) -> Found:
+        """Return what is known of an id, from the memory of ids."""
+        location = self.log(name).find(id, stream=stream)
+        entry = None
+        if location is not None:
+            with contextlib.suppress(NotFound):
+                entry = self.entry(name, location.position)
+        return Found(id, location, entry, self.answers(name, PAGE_ROWS, id=id), self._conflicting(name, id))
+
+    def _conflicting(self, name: str, id: str) -> list[Entry]:
+        """Return the rows with this id that Spark's sink put aside, among the newest ones."""
+        try:
+            log = self.log(CONFLICTS + name)
+        except OncelogError:
+            return []
+        with log.read(start=max(log.first_position(), log.end_position() - COUNTED_MAX)) as reader:
+            return list(islice((entry for entry in reader if entry.id == id), PAGE_ROWS))
+
+    def answers(self, name: str, limit: int, *, id: str | None = None) -> list[Answer]:  # noqa: ARG002 (a server's subclass knows)
+        """Return the latest answers to appends, the newest first; those to one id, if it is given."""
+        return []
+
+    def producers(self, name: str) -> dict[str, ProducerMark]:
+        """Return the producers of a log."""
+        return self.log(name).producers()
+
+    def marks(self, name: str) -> list[Mark]:
+        """Return how far each producer of batches (a Spark query) has come."""
+        return self.log(name).marks()
+
+    # What only a server knows.
+
+    async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:  # noqa: ARG002 (a server's subclass notes)
+        """Write an act to the audit before it is done, on the loop; an act that cannot be noted is not done."""
+        message = "this console only looks: it changes nothing"
+        raise InvalidArgument(message)
+
+    def delete_log(self, name: str) -> None:
+        """Delete a log."""
+        self.database.delete(name)
+
+    def server(self) -> dict[str, list[dict[str, object]]]:
+        """Return the tables of the server's own page by their titles: connections, tokens, audit."""
+        return {}
+
+    # Streams.
+
+    def is_streams(self, name: str) -> bool:
+        """Return whether a log is an event store."""
+        return self.log(name).settings.id_scope == "stream"
+
+    def streams(self, name: str, prefix: str, limit: int) -> list[StreamInfo]:
+        """Return streams whose names begin so."""
+        return self.database.streams(name).list(prefix)[:limit]
+
+    def events(self, name: str, stream: str, start: int, *, backward: bool) -> list[StreamEvent]:
+        """Return a page of events of a stream; ``start`` below 0 is its first event, or backward its last."""
+        begin = start if start >= 0 else None
+        direction: Direction = "backward" if backward else "forward"
+        return list(self.database.streams(name).read(stream, begin, limit=PAGE_ROWS, direction=direction))
+
+    # Queues.
+
+    def queue(self, name: str) -> Queue:
+        """Open a queue that exists."""
+        return self.database.queue(name, state=self.queue_state)
+
+    def queue_stats(self, name: str) -> QueueStats:
+        """Return how a queue stands."""
+        return self.queue(name).stats()
+
+    def peek(self, name: str, group: str, limit: int = 20) -> list[Peeked]:
+        """Return the first messages that a group has not settled."""
+        return self.queue(name).peek(group, limit=limit)
+
+    def letters(self, name: str, limit: int = COUNTED_MAX) -> list[DeadLetter]:
+        """Return the dead letters of a queue, oldest first, up to a limit."""
+        if name.startswith("dlq."):
+            return []
+        return self.queue(name).dead_letters.list(limit=limit)
+
+    # Inboxes.
+
+    def inbox_keys(self, inbox: str, key: str) -> list[Known]:
+        """Return the story of a key in an inbox that the console was given."""
+        if inbox not in self.inboxes:
+            message = f"there is no inbox {inbox!r}: the console was started with {', '.join(self.inboxes) or 'none'}"
+            raise NotFound(message)
+        return self.inboxes[inbox].show(key)
+
+
+def when(text: str) -> datetime:
+    """Return a time that a person typed (UTC unless it says otherwise), or raise ``InvalidArgument``.
+
+    >>> when("2026-11-16T14:02").isoformat()
+    '2026-11-16T14:02:00+00:00'
+    """
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError as error:
+        message = f"{text!r} is not a time: write 2026-11-16T14:02"
+        raise InvalidArgument(message) from error
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)

@@ -1,0 +1,149 @@
+"""The console of a server: the pages of ``oncelog.console``, with what only a server knows, for people with a token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from oncelog.console import render
+from oncelog.console.app import build
+from oncelog.console.source import Answer, Source
+from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer
+from oncelog.errors import OncelogError
+from oncelog.server.security import authorize
+from oncelog.server.security.audit import Act
+from oncelog.server.security.authorize import Credentials, Principal
+from oncelog.server.security.sessions import Session
+from oncelog.types import moment
+
+if TYPE_CHECKING:
+    from oncelog.server.http.app import App
+
+AUDIT_ROWS = 50
+_WORDS = {"IdConflict": "conflict"}
+"""What people call an outcome that a ring names by its error."""
+
+
+def console_app(app: App) -> ASGIApp:
+    """Return the console of a server."""
+    return build(ServerSource(app), ServerGate(app), app.server.read)
+
+
+class ServerViewer:
+    """A person with a session of a token."""
+
+    def __init__(self, principal: Principal, csrf: str) -> None:
+        self.principal = principal
+        self.name = principal.name
+        self.csrf = csrf
+
+    def may(self, verb: Verb, kind: Kind, name: str) -> bool:
+        """Return whether the scopes of the token cover this."""
+        return authorize.may(self.principal, verb, kind, name)
+
+
+class ServerGate:
+    """Sessions that are bound to a token, and end with it."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a person must have a token."""
+        return not self._app.authorizer.is_open
+
+    def viewer(self, request: Request) -> Viewer | None:
+        """Return who asks; a server without tokens asks nobody who they are."""
+        session = self._app.sessions.read(request.cookies.get(COOKIE, ""))
+        if session is None:
+            return None
+        principal = self._principal(session)
+        return ServerViewer(principal, self._app.sessions.csrf(session)) if principal is not None else None
+
+    def _principal(self, session: Session) -> Principal | None:
+        if self._app.authorizer.is_open:
+            return authorize.OPEN
+        return self._app.authorizer.with_digest(session.digest)
+
+    def login(self, request: Request, secret: str) -> str | None:
+        """Return a session for a token that is known."""
+        if self._app.authorizer.is_open:
+            return self._app.sessions.begin("")
+        peer = request.client.host if request.client is not None else ""
+        try:
+            principal = self._app.authorizer.principal(Credentials(f"Bearer {secret}", (), peer))
+        except OncelogError:
+            return None
+        return self._app.sessions.begin(principal.digest or "")
+
+    def logout(self, request: Request) -> None:
+        """Do nothing: the cookie is removed, and the session ends with its time or its token."""
+
+
+class ServerSource(Source):
+    """A database as its server knows it."""
+
+    acts = True
+    live_answers = True
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app.server.database, clock=app.server.clock)
+        self.queue_state = app.server.settings.queue_state
+        self._app = app
+
+    def answers(self, name: str, limit: int, *, id: str | None = None) -> list[Answer]:
+        """Return the latest answers from the ring of the log's seat."""
+        seat = self._app.server.seats.get(name)
+        if seat is None:
+            return []
+        return [
+            Answer(moment(one.time_us), one.id, one.peer, _WORDS.get(one.outcome, one.outcome), one.position)
+            for one in seat.ring.latest(limit, id=id)
+        ]
+
+    async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:
+        """Write the act to the audit log."""
+        assert isinstance(viewer, ServerViewer)
+        peer = request.client.host if request.client is not None else ""
+        await self._app.audit.note(viewer.principal, peer, Act(act=f"console.{act}", kind=kind, name=name))
+
+    def delete_log(self, name: str) -> None:
+        """Delete a log: its seat lets go of the writer first."""
+        asyncio.run_coroutine_threadsafe(self._app.server.delete_log(name), self._app.server.loop).result()
+
+    def server(self) -> dict[str, list[dict[str, object]]]:
+        """Return connections, tokens and the end of the audit log."""
+        peers = Counter(
+            answer.peer for seat in self._app.server.seats.all() for answer in seat.ring.latest(1000) if answer.peer
+        )
+        return {
+            "Connections: peers of recent answers": [
+                {"peer": peer, "answers": n} for peer, n in peers.most_common(100)
+            ],
+            "Logs with an open writer": [
+                {"log": seat.name, "answers": seat.ring.count, "waiting": seat.desk.waiting}
+                for seat in self._app.server.seats.all()
+                if seat.writer is not None
+            ],
+            "Tokens": [
+                {"name": token.name, "allows": ", ".join(token.allow), "expires": render.day_time(token.expires_us)}
+                for token in self._app.authorizer.tokens()
+            ],
+            "Audit, the latest": self._audit(),
+        }
+
+    def _audit(self) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = []
+        with contextlib.suppress(OncelogError):  # nothing was audited yet
+            for entry in self.latest(self._app.audit.log, AUDIT_ROWS):
+                act = msgspec.json.decode(entry.value)
+                kept = {key: act.get(key, "") for key in ("who", "act", "kind", "name", "peer", "failed")}
+                rows.append({"when": f"{entry.timestamp:%Y-%m-%d %H:%M:%S}", **kept})
+        return rows
