@@ -100,7 +100,7 @@ class RemoteDatabase(Database):
         """Open a work queue; create it only when asked to. Where its state is, is the server's to say."""
         _check_state(state)
         made = self._made(name, "queue", settings, queue_module.Made, create=create, adopt=adopt, partitions=partitions)
-        return self._kept(("queue", made.name), lambda _: True, lambda: RemoteQueue(self._channel, made))
+        return self._kept(("queue", made.name), lambda _: True, lambda: RemoteQueue(self._channel, made, self.log))
 
     def queues(self, *, state: str | None = None) -> list[str]:
         """Return the names of the queues there are, those of dead letters too, sorted."""

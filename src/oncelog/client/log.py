@@ -18,6 +18,7 @@ from oncelog.client.session import Opening
 from oncelog.client.writer import RemoteWriter, absent, unsupported
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.format import intake
 from oncelog.format.manifest import Mark
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
@@ -37,6 +38,7 @@ from oncelog.log.upkeep.retention import Truncation
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import TIMEOUT_S, Writer
 from oncelog.settings import LogSettings, ProducerPolicy, resolve
+from oncelog.types import EPOCH, Location, Record
 from oncelog.wire import frames, messages, values
 
 _T = TypeVar("_T")
@@ -181,6 +183,23 @@ class RemoteLog(Log):
         """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
         request = messages.ExtentsRequest(log=self.name, start=start, end=end)
         return self.ask("Log.Extents", request, list[Extent])  # type: ignore[no-any-return]
+
+    @arguments.checked
+    def find(self, id: str, *, stream: str | None = None) -> Location | None:
+        """Return where the record with an id is, from what the log remembers; ``None`` if it remembers no such id."""
+        self._check_usable()
+        intake.check_record(Record(b"", id=id, stream=stream))
+        found = self.channel.ask("Log.Find", messages.FindRequest(log=self.name, id=id, stream=stream))
+        if not found.HasField("ack"):
+            return None
+        ack = values.ack(found.ack)
+        return Location(
+            position=ack.position or 0,
+            segment=ack.segment or 0,
+            entry=ack.entry or 0,
+            timestamp=ack.timestamp or EPOCH,
+            fingerprint=found.fingerprint,
+        )
 
     # What there is to know.
 

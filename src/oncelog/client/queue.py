@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from oncelog.client.log import close_all
 from oncelog.client.writer import absent
 from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.log.log import Log
 from oncelog.pending import Pending, begun, failed
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
 from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
@@ -28,7 +29,7 @@ from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import OnPending, SendStatus, Sent
-from oncelog.queue.send.topic import DEAD_LETTERS
+from oncelog.queue.send.topic import DEAD_LETTERS, Topic, log_name
 from oncelog.wire import failures, messages, values
 
 SEND_MESSAGES = 1024
@@ -57,8 +58,9 @@ class _Submission(NamedTuple):
 class RemoteQueue(Queue):
     """A work queue on a server. Made by ``Database.queue``; safe to share between threads."""
 
-    def __init__(self, channel: Channel, made: Made) -> None:
+    def __init__(self, channel: Channel, made: Made, open_log: Callable[[str], Log]) -> None:
         Handle.__init__(self)
+        self._open_log = open_log
         self.name = made.name
         self._channel = channel
         self._made = made
@@ -93,6 +95,11 @@ class RemoteQueue(Queue):
         except Unavailable:
             return True
         return True
+
+    @property
+    def _topic(self) -> Topic:  # type: ignore[override]
+        """The queue's logs, to be read: by who forgets keys of messages that are gone."""
+        return Topic(self.name, [self._open_log(log_name(self.name, part)) for part in range(self.partitions)])
 
     # Sending.
 

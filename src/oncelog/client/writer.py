@@ -371,6 +371,7 @@ WRITER_ABSENT = (
     "check_held",
     "ended",
     "epoch",
+    "find",
     "follow_policy",
     "forget_producer",
     "held",

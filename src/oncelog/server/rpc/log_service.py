@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from oncelog.errors import InvalidArgument, Unavailable, Unsupported
+from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.staging import Staged
@@ -22,6 +22,7 @@ from oncelog.server.rpc.calls import Requests
 from oncelog.server.server import Server
 from oncelog.server.tails import Encode, Piece
 from oncelog.settings import LogSettings
+from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages, values
 
 STAGED_BYTES_MAX = 4 * BLOCK_BYTES_MAX
@@ -205,10 +206,17 @@ class LogService:
 
         return await self._server.read(work)
 
-    async def find(self, _: Any, __: Call) -> Any:
+    async def find(self, request: Any, _: Call) -> Any:
         """Return where an id is stored."""
-        message = "this version cannot find an id by itself: append the record again with its id, and see"
-        raise Unsupported(message)
+
+        def work() -> Any:
+            found = self._server.open_log(request.log).find(request.id, stream=optional(request, "stream"))
+            if found is None:
+                return messages.FindResponse()
+            ack = Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True)
+            return messages.FindResponse(ack=values.ack_message(ack), fingerprint=found.fingerprint)
+
+        return await self._server.read(work)
 
     # Administering.
 
