@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -32,11 +31,12 @@ from oncelog.format.runs.run import Run as StoredRun
 from oncelog.handle import closes_anywhere
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber
+from oncelog.log.append.admitter import Admitter
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters, Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.decisions import Admitted, Seen
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
+from oncelog.log.append.groups import Group, Ticket
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -58,7 +58,6 @@ from oncelog.types import Ack, ColumnAcks, Location, Record, moment
 
 TIMEOUT_S = 30.0
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
-_logger = logging.getLogger("oncelog")
 
 
 class Writer(Submitting):
@@ -135,6 +134,17 @@ class Writer(Submitting):
             recall=recall,
         )
         self._absorber = Absorber(self._committer, self._decider, recall)
+        self._admitter = Admitter(
+            committer=self._committer,
+            decider=self._decider,
+            absorber=self._absorber,
+            recall=recall,
+            settings=settings,
+            hasher=hasher,
+            window=seen.window,
+            check_owner=self._check_owner,
+            check_owners=self._check_owners,
+        )
         memory = MemoryKeeper(
             home=home,
             manifests=manifests,
@@ -143,6 +153,7 @@ class Writer(Submitting):
             seen=seen,
             recall=recall,
             objects=objects,
+            hasher=hasher,
             clock=clock,
             unreadable=unreadable,
         )
@@ -200,7 +211,7 @@ class Writer(Submitting):
             if alone is not None:
                 return self._answer(alone, id)
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
-        return self._answer(self._admit(record, self._deadline(timeout_s)), record.id)
+        return self._answer(self._admitter.one(record, self._deadline(timeout_s)), record.id)
 
     def _is_plain(self, value: object, id: object) -> bool:
         """Tell, at little cost, whether ``_checked`` would find nothing to refuse nor to change."""
@@ -224,34 +235,6 @@ class Writer(Submitting):
         if record.id is None and self._names_content and record.producer is None:
             record = decisions.replace(record, id=content_id(self._log_id, record))
         return record
-
-    def _admit(self, record: Record, deadline_us: int | None) -> Ticket:
-        """Decide one record, and add it if it is new; return when it is stored."""
-        name = self._decider.named(record)
-        size_bytes = record_bytes(record)
-        while True:
-            looked = None if name is None else self._recall.look_one(name.high, name.low)
-            with self._committer.lock:
-                self._make_room(size_bytes, 1, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue  # what was not in the runs may be in the one that was built meanwhile
-                if record.producer is not None:
-                    self._check_owner(record.producer)
-                ticket = self._decider.one(record, size_bytes, name, looked)
-                if ticket.group is not None:
-                    self._committer.wait(ticket.group, deadline_us)
-                return ticket
-
-    def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
-        """Wait until so much more may be added, behind all that was submitted before it."""
-        committer = self._committer
-        committer.room(size_bytes, records, deadline_us)
-        while committer.submitted or committer.absorbing:
-            if committer.absorbing:
-                committer.until_absorbed(deadline_us)
-            else:
-                self._absorb()
-            committer.check_open()  # answering and looking up lets go of the lock for a moment
 
     def _answer(self, ticket: Ticket, id: str | None) -> Ack:
         """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
@@ -293,7 +276,7 @@ class Writer(Submitting):
         """Admit records; the answer is their acks, or ``AppendErrors``."""
         payload = self._plain(records)
         if payload is not None:
-            admitted, pieces = self._admit_payload(payload, deadline_us)
+            admitted, pieces = self._admitter.payload(payload, deadline_us)
             return Submission(admitted, pieces, lambda: self._all_acks(admitted))
         results: list[Ack | OncelogError | None] = [None] * len(records)
         good: list[int] = []
@@ -306,7 +289,7 @@ class Writer(Submitting):
                 self._check_usable()
                 results[row] = error
                 self._counters.refused += 1
-        admitted, pieces = self._admit_payload(decisions.payload_of(checked), deadline_us)
+        admitted, pieces = self._admitter.payload(decisions.payload_of(checked), deadline_us)
 
         def answer() -> list[Ack]:
             for row, result in zip(good, self._decider.answers(admitted), strict=True):
@@ -352,8 +335,7 @@ class Writer(Submitting):
         payload = decisions.batch_payload(checked, self._settings)
         if not checked:
             return Submission(Admitted(payload), 1, list)
-        keys = decisions.keys_of(payload, self._hasher, self._window)
-        admitted = self._admit_together(payload, keys, judge, deadline_us)
+        admitted = self._admitter.together(payload, judge, deadline_us)
 
         def answer() -> list[Ack]:
             results = self._decider.answers(admitted)
@@ -363,24 +345,6 @@ class Writer(Submitting):
             return futures.all_acks(results)
 
         return Submission(admitted, 1, answer)
-
-    def _admit_together(
-        self,
-        payload: pa.RecordBatch,
-        keys: decisions.Keys | None,
-        judge: Callable[[Admitted], None] | None,
-        deadline_us: int | None,
-    ) -> Admitted:
-        """Decide a batch, and add it if it is new."""
-        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
-        while True:
-            looked = None if keys is None else self._recall.look(keys.identities)
-            with self._committer.changed:
-                self._make_room(size_bytes, payload.num_rows, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue
-                self._check_owners(payload)
-                return self._decider.batch(payload, keys, judge, looked and looked.found)
 
     def append_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
@@ -406,7 +370,7 @@ class Writer(Submitting):
         payload = decisions.intake_of(
             table, self._settings, self._log_id, lambda payload: self._owned_rows(payload, producer)
         )
-        admitted, pieces = self._admit_payload(payload, deadline_us)
+        admitted, pieces = self._admitter.payload(payload, deadline_us)
 
         def answer() -> ColumnAcks:
             if admitted.refused or (self._settings.on_conflict == "error" and admitted.conflicts.any()):
@@ -415,24 +379,6 @@ class Writer(Submitting):
 
         return Submission(admitted, pieces, answer)
 
-    def _admit_payload(self, payload: pa.RecordBatch, deadline_us: int | None) -> tuple[Admitted, int]:
-        """Admit a payload in pieces of a block, one hashed while another is stored; return also how many."""
-        pieces = decisions.pieces(payload, self._settings)
-        parts: list[Admitted] = []
-        for piece in pieces:
-            try:
-                parts.append(self._admit_rows(piece, deadline_us, more=len(pieces) > 1))
-            except (Unavailable, WriterFenced) as error:
-                if not parts:
-                    raise
-                message = f"{error}; what came before is on its way: retry the call with the same ids"
-                raise type(error)(message, outcome="unknown") from error
-        kept = self._settings.window.keys_max
-        if self._window is not None and payload.num_rows > kept and "id" in payload.schema.names:
-            what = "log %r was given %d rows by one call, and its window remembers %d ids: retried, it is stored again"
-            _logger.warning(what, self._run.known.manifest.name, payload.num_rows, kept)
-        return Admitted.joined(parts, payload), len(parts)
-
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
         with self._committer.changed:
             try:
@@ -440,22 +386,6 @@ class Writer(Submitting):
             except WriterFenced as error:  # it tells of the last piece, and those before may be stored
                 outcome = "unknown" if submission.pieces > 1 else error.outcome
                 raise WriterFenced(str(error), outcome=outcome) from error
-
-    def _admit_rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
-        """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
-        keys = decisions.keys_of(piece, self._hasher, self._window)
-        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
-        while True:
-            looked = None if keys is None else self._recall.look(keys.identities)
-            with self._committer.changed:
-                self._make_room(size_bytes, piece.num_rows, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue
-                self._check_owners(piece)
-                admitted = self._decider.rows(piece, keys, looked and looked.found)
-                if more:
-                    self._committer.start_threads()
-                return admitted
 
     def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:
         if admitted.groups:
@@ -472,15 +402,7 @@ class Writer(Submitting):
     def find(self, id: str, stream: str | None = None) -> Location | None:
         """Return where the durable record with an id is, ``None`` if the log does not remember it."""
         self._check_usable()
-        name = self._decider.named(Record(b"", id=id, stream=stream))
-        if name is None:
-            return None
-        while True:
-            looked = self._recall.look_one(name.high, name.low)
-            with self._committer.changed:
-                if self._recall.is_current(looked):
-                    ticket = self._decider.known(name, looked)
-                    break
+        ticket = self._admitter.known(id, stream)
         if ticket is None:
             return None
         found, fingerprint = ticket

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,6 +25,7 @@ from oncelog.format import manifest as manifest_format
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.memory.recall import Recall
+from oncelog.log.memory.run_set import RunSet
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.types import Ack, Record
@@ -293,6 +295,7 @@ def test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone(monkeypatc
     shop.home.create(key, [content])
     log = shop.log()
     with log.writer() as writer:
+        monkeypatch.setattr(writer._keeper._memory, "ask", lambda: None)  # it would be made again at once
         before = writer.last_position
         with pytest.raises(CorruptionError):
             writer.append(record(run.first_position).value, id=f"o-{run.first_position}")
@@ -300,10 +303,72 @@ def test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone(monkeypatc
             writer.append_many([record(run.first_position), record(1000)])
         assert isinstance(refused.value.results[0], CorruptionError)
         assert refused.value.results[1].position == before + 1
-    assert any(finding.where == run.key for finding in log.verify().findings)
-    log.rebuild()
-    with log.writer() as writer:
+        assert any(finding.where == run.key for finding in log.verify().findings)
+        remember(writer)
+        assert run.key not in [run.key for run in log._manifest().memory], "it was made again, from the log"
         assert all(ack.duplicate for ack in many(writer, range(200)))
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_a_run_that_verify_finds_damaged_is_rebuilt(shop: Shop) -> None:
+    """Sound runs stay, the damaged one is made again, and its writer need not stop."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = many(writer, range(100))
+        remember(writer)
+        before = log._manifest().memory
+        key = before[0].part_key(0)
+        content = bytearray(shop.home.read(key).to_pybytes())
+        content[before[0].parts[0].front_bytes + 100] ^= 1
+        shop.home.delete(key)
+        shop.home.create(key, [content])
+        done = shop.log().rebuild()
+        after = log._manifest().memory
+        assert done.runs >= 1
+        assert before[0] not in after
+        assert set(before[1:]) <= set(after)
+        assert many(writer, range(100)) == retried(acks)
+    check(log, 100)
+
+
+def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk, or a bucket, must not stop those whose ids are in memory: no look-up is made under the lock."""
+    shop = in_memory()
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = []
+        for number in range(60):
+            acks += append(writer, [number])
+            shop.clock.advance(1)
+        remember(writer)
+        looked: list[str] = []
+        for name in ("find_many", "find_one", "timestamps_of"):
+            ask = getattr(RunSet, name)
+
+            def noted(self: RunSet, *given: object, ask: Any = ask, name: str = name) -> object:
+                assert not writer._committer.lock.locked(), name
+                looked.append(name)
+                return ask(self, *given)
+
+            monkeypatch.setattr(RunSet, name, noted)
+        for way in (append, many, submit, labelled):
+            assert way(writer, range(60)) == retried(acks)
+        writer.append_batch([record(100), record(101)])
+        staged = log.stage([_table(range(58, 70))])
+        assert writer.ingest([staged]).duplicates == 2
+        assert set(looked) == {"find_many", "find_one", "timestamps_of"}
+
+
+def test_many_small_adoptions_leave_few_runs(shop: Shop) -> None:
+    """A writer that opens, adopts ten rows and leaves, as Spark's sink does: runs stay few, and all ids are known."""
+    log = shop.log(SETTINGS)
+    for number in range(0, 600, 10):
+        with log.writer() as writer:
+            assert writer.ingest([log.stage([_table(range(number, number + 10))])]).records == 10
+    assert len(runs(log)) < limits.MEMORY_RUNS_MAX
+    with log.writer() as writer:
+        assert all(ack.duplicate for ack in many(writer, range(600)))
+    check(log, 600)
 
 
 def test_an_old_writer_that_publishes_late_changes_nothing_for_the_new_one() -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
-
 from oncelog.clock import Clock
-from oncelog.dedup.window import WindowState
 from oncelog.errors import CorruptionError, NotFound, Unavailable, Unsupported
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run
@@ -74,7 +71,7 @@ class Rebuilding:
         home = self._objects.home
         units = list(sealing.units(self._newest(manifest, part)))
         found = list(_flat(self._hands.each(Desk.of(home, manifest, self._clock), remembered, units)))
-        ids = _joined(found)
+        ids = Remembered.joined(found).state()
         key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
         first = part.first_position
         return store_run(
@@ -114,15 +111,3 @@ def _cut(stretch: Stretch) -> Iterator[Stretch]:
 def _flat(found: Iterator[list[Remembered]]) -> Iterator[Remembered]:
     for some in found:
         yield from some
-
-
-def _joined(found: Sequence[Remembered]) -> WindowState:
-    none = Remembered(
-        np.empty((0, 2), np.uint64),
-        np.empty(0, np.int64),
-        np.empty(0, np.uint64),
-        np.empty(0, np.bool_),
-        np.empty(0, np.int64),
-        np.empty(0, np.int64),
-    )
-    return Remembered(*(np.concatenate(column) for column in zip(none, *found, strict=True))).state()

@@ -52,6 +52,8 @@ class Recall:
         self.view = View(runs, 0, first_position, bool(runs.runs))
         self.renew: Callable[[RunSet], None] = lambda _: None
         """Makes the view show the newest runs; called when an object of a set is gone."""
+        self.repair: Callable[[], None] = lambda: None
+        """Has runs made again in which damage was seen; it does not wait."""
 
     def show(self, runs: RunSet, *, built: bool) -> None:
         """Show other runs from now on; ``built``: one of them has ids that were in the table."""
@@ -67,6 +69,8 @@ class Recall:
         if not view.any:
             return Looked(view.built, None)
         view, found = self._ask(lambda view: view.runs.find_many(keys, view.first_position))
+        if found.errors:
+            self.repair()
         return Looked(view.built, found)
 
     def look_one(self, high: int, low: int) -> LookedOne:
@@ -75,6 +79,7 @@ class Recall:
         try:
             return LookedOne(view.built, view.runs.find_one(high, low, view.first_position))
         except CorruptionError as error:
+            self.repair()
             return LookedOne(view.built, None, error)
         except NotFound:
             view, hit = self._ask(lambda view: view.runs.find_one(high, low, view.first_position))

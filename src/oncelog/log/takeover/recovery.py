@@ -244,6 +244,19 @@ class Remembered(NamedTuple):
             self.times[part],
         )
 
+    @classmethod
+    def joined(cls, found: Sequence[Remembered]) -> Remembered:
+        """Return what is remembered of neighbouring records as one."""
+        none = cls(
+            np.empty((0, 2), np.uint64),
+            np.empty(0, np.int64),
+            np.empty(0, np.uint64),
+            np.empty(0, np.bool_),
+            np.empty(0, np.int64),
+            np.empty(0, np.int64),
+        )
+        return cls(*(np.concatenate(column) for column in zip(none, *found, strict=True)))
+
     def state(self) -> WindowState:
         """Return them as a table takes them."""
         return WindowState(self.keys, self.positions, self.fingerprints, self.ticks, self.times, self.starts)

@@ -7,17 +7,21 @@ nothing refers to, which are swept by age. Killed after: the next writer opens w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from oncelog import limits
 from oncelog.clock import Clock
+from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
 from oncelog.errors import OncelogError, WriterFenced
+from oncelog.format.manifest import Manifest
 from oncelog.format.runs.run import Run
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.committer import Committer
@@ -30,7 +34,9 @@ from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.stored.files import Files, rows_of
 from oncelog.log.stored.manifests import Change, Known, Manifests
+from oncelog.log.takeover.recovery import Remembered, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.storage.base import LogHome
 
@@ -55,6 +61,7 @@ class MemoryKeeper:
         seen: Seen,
         recall: Recall,
         objects: RunObjects,
+        hasher: Hasher,
         clock: Clock,
         unreadable: Sequence[Run] = (),
     ) -> None:
@@ -65,11 +72,16 @@ class MemoryKeeper:
         self._table = seen.window if isinstance(seen.window, Table) else None
         self._recall = recall
         self._objects = objects
+        self._hasher = hasher
         self._clock = clock
         self._unreadable = frozenset(unreadable)  # named by the manifest, and their ids are in the table
         self.ask: Callable[[], None] = lambda: None
         """Has ``work`` called soon, by a thread that does such things."""
         recall.renew = self.renew
+        recall.repair = self._ask_soon
+
+    def _ask_soon(self) -> None:
+        self.ask()
 
     def begin(self) -> None:
         """Have done what the writer before left undone."""
@@ -85,6 +97,7 @@ class MemoryKeeper:
         if self._table is None:
             return
         self.renew(self._recall.view.runs)
+        self._repair()
         while not self._committer.is_leaving and self._build(self._table):
             continue
         while not self._committer.is_leaving and self._merge():
@@ -221,6 +234,29 @@ class MemoryKeeper:
         """Have work done if there is enough of it. The committer's lock is held."""
         if self._table is not None and self._table.count >= limits.MEMORY_RUN_IDS_MIN:
             self.ask()
+
+    # Repairing.
+
+    def _repair(self) -> None:
+        """Make runs again in which damage was seen, from the log; large ones are left to ``oncelog rebuild``."""
+        damaged = self._recall.view.runs.damaged
+        for run in self._readable(self._newest()) if damaged else ():
+            small = run.next_position - run.first_position <= limits.MEMORY_FOLD_RECORDS_MAX
+            if run.key in damaged and small and not self._committer.is_leaving:
+                known = self._newest()
+                known, made = self._manifests.look(known, partial(self._made_again, known, run))
+                again, stretch = made
+                self._publish(again, coverage.built(self._manifests, again, stretch, [run]), built=False)
+
+    def _made_again(self, known: Known, run: Run, manifest: Manifest) -> tuple[Run, Stretch]:
+        """Store the ids of a run's range once more, as the log has them."""
+        first, files = max(run.first_position, manifest.first_position), Files(self._home)
+        closed = self._manifests.closed_from(manifest, first)
+        segments = tuple(itertools.takewhile(lambda segment: segment.first_position < run.next_position, closed))
+        parts = (rows_of(self._home, files, segment, first) for segment in segments)
+        found = [some for rows in parts for some in remembered_of(self._hasher, rows)]
+        ids = Remembered.joined(found).state()
+        return self.store(ids, first, run.next_position, known), Stretch(first, segments)
 
     # Merging.
 

@@ -1,0 +1,146 @@
+"""Admitting records: looked up in the runs without the writer's lock, then decided and added with it.
+
+What the runs said holds only as long as no run is built: then an id may have gone from the table into the new run
+between the two looks. So whoever holds the lock asks whether that happened, and looks again if it did.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
+from oncelog.errors import Unavailable, WriterFenced
+from oncelog.log.append import decisions
+from oncelog.log.append.absorber import Absorber
+from oncelog.log.append.committer import Committer
+from oncelog.log.append.decider import Decider
+from oncelog.log.append.decisions import Admitted
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Ticket, record_bytes
+from oncelog.log.memory.recall import Recall
+from oncelog.settings import LogSettings
+from oncelog.types import Record
+
+_logger = logging.getLogger("oncelog")
+
+
+class Admitter:
+    """Admits for one writer. ``check_owner`` and ``check_owners`` tell whether producers are whose they should be."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        decider: Decider,
+        absorber: Absorber,
+        recall: Recall,
+        settings: LogSettings,
+        hasher: Hasher,
+        window: Window | None,
+        check_owner: Callable[[str], None],
+        check_owners: Callable[[pa.RecordBatch], None],
+    ) -> None:
+        self._committer = committer
+        self._decider = decider
+        self._absorber = absorber
+        self._recall = recall
+        self._settings = settings
+        self._hasher = hasher
+        self._window = window
+        self._check_owner = check_owner
+        self._check_owners = check_owners
+
+    def one(self, record: Record, deadline_us: int | None) -> Ticket:
+        """Decide one record, and add it if it is new; return when it is stored."""
+        name = self._decider.named(record)
+        size_bytes = record_bytes(record)
+        while True:
+            looked = None if name is None else self._recall.look_one(name.high, name.low)
+            with self._committer.lock:
+                self._make_room(size_bytes, 1, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue
+                if record.producer is not None:
+                    self._check_owner(record.producer)
+                ticket = self._decider.one(record, size_bytes, name, looked)
+                if ticket.group is not None:
+                    self._committer.wait(ticket.group, deadline_us)
+                return ticket
+
+    def known(self, id: str, stream: str | None) -> tuple[Ticket, int] | None:
+        """Return where a durable record with an id is, and its fingerprint; ``None`` if it is not remembered."""
+        name = self._decider.named(Record(b"", id=id, stream=stream))
+        if name is None:
+            return None
+        while True:
+            looked = self._recall.look_one(name.high, name.low)
+            with self._committer.changed:
+                if self._recall.is_current(looked):
+                    return self._decider.known(name, looked)
+
+    def together(
+        self, payload: pa.RecordBatch, judge: Callable[[Admitted], None] | None, deadline_us: int | None
+    ) -> Admitted:
+        """Decide a batch, and add it if it is new."""
+        keys = decisions.keys_of(payload, self._hasher, self._window)
+        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
+        while True:
+            looked = None if keys is None else self._recall.look(keys.identities)
+            with self._committer.changed:
+                self._make_room(size_bytes, payload.num_rows, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue
+                self._check_owners(payload)
+                return self._decider.batch(payload, keys, judge, looked and looked.found)
+
+    def payload(self, payload: pa.RecordBatch, deadline_us: int | None) -> tuple[Admitted, int]:
+        """Admit a payload in pieces of a block, one hashed while another is stored; return also how many."""
+        pieces = decisions.pieces(payload, self._settings)
+        parts: list[Admitted] = []
+        for piece in pieces:
+            try:
+                parts.append(self._rows(piece, deadline_us, more=len(pieces) > 1))
+            except (Unavailable, WriterFenced) as error:
+                if not parts:
+                    raise
+                message = f"{error}; what came before is on its way: retry the call with the same ids"
+                raise type(error)(message, outcome="unknown") from error
+        self._warn_of_window(payload)
+        return Admitted.joined(parts, payload), len(parts)
+
+    def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
+        """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
+        keys = decisions.keys_of(piece, self._hasher, self._window)
+        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
+        while True:
+            looked = None if keys is None else self._recall.look(keys.identities)
+            with self._committer.changed:
+                self._make_room(size_bytes, piece.num_rows, deadline_us)
+                if not self._recall.is_current(looked):
+                    continue
+                self._check_owners(piece)
+                admitted = self._decider.rows(piece, keys, looked and looked.found)
+                if more:
+                    self._committer.start_threads()
+                return admitted
+
+    def _warn_of_window(self, payload: pa.RecordBatch) -> None:
+        """Say that a bounded window forgets ids which the same call brought."""
+        kept = self._settings.window.keys_max
+        if self._window is not None and payload.num_rows > kept and "id" in payload.schema.names:
+            what = "one call brought %d rows, and the log's window remembers %d ids: retried, rows are stored again"
+            _logger.warning(what, payload.num_rows, kept)
+
+    def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
+        """Wait until so much more may be added, behind all that was submitted before it."""
+        committer = self._committer
+        committer.room(size_bytes, records, deadline_us)
+        while committer.submitted or committer.absorbing:
+            if committer.absorbing:
+                committer.until_absorbed(deadline_us)
+            else:
+                self._absorber.absorb()
+            committer.check_open()  # answering and looking up lets go of the lock for a moment
