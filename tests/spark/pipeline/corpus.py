@@ -20,7 +20,7 @@ JSON_SCHEMA = (
     "m MAP<STRING, LONG>"
 )
 CSV_SCHEMA = "id STRING, n LONG, t TIMESTAMP, d DECIMAL(10,2), note STRING"
-PARQUET_SCHEMA = "id STRING, n LONG, x DOUBLE, note STRING"
+PARQUET_SCHEMA = "id STRING, n LONG, x DOUBLE, note STRING, t TIMESTAMP, l ARRAY<STRUCT<a: LONG>>"
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -168,6 +168,12 @@ PARQUET = [
     Case("time.parquet", "a time for a number", parquet(id=["ti1"], n=[datetime(2026, 1, 1)]),  # noqa: DTZ001
          {"ti1": _rescued(n='"2026-01-01T00:00:00"')}),
     Case("no-id.parquet", "no id", parquet(id=[None, "i1"], n=[1, 2]), {"i1": {"n": 2}}, ((0, "id is missing"),)),
+    Case("micros.parquet", "microseconds, with a zone and without", parquet(id=["mc1"], t=pa.array([1767225600123456], pa.timestamp("us", "Europe/Berlin"))),
+         {"mc1": {"t": "2026-01-01T00:00:00.123456Z"}}),
+    Case("nanos.parquet", "nanoseconds that are no microseconds", parquet(id=["ns1", "ns2"], t=pa.array([1767225600123456000, 1767225600123456789], pa.timestamp("ns"))),
+         {"ns1": {"t": "2026-01-01T00:00:00.123456Z"}, "ns2": _rescued(t='"2026-01-01 00:00:00.123456789"')}),
+    Case("nested.parquet", "a list of structs", parquet(id=["ne1"], l=[[{"a": 1}, None, {"a": None}]]), {"ne1": {"l": [{"a": 1}, None, {}]}}),
+    Case("nested-more.parquet", "a struct with a field more", parquet(id=["nm1"], l=[[{"a": 1, "z": 2}]]), {"nm1": _rescued(l='[{"a":1,"z":2}]')}),
     Case("none.parquet", "no rows", parquet(id=pa.array([], pa.string()))),
     Case("cut.parquet", "a file that is cut", parquet(id=["c1"])[:-30], {}, ((0, "cannot be read"),)),
     Case("empty.parquet", "no bytes at all", b""),

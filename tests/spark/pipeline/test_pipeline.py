@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, LogBusy, OncelogError
 from oncelog.spark.pipeline import check, check_with_spark, history, jobs, lease
 from oncelog.spark.pipeline.history import History
-from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.spark.report import report
 from oncelog.spark.sinks.folder import Folder, Manifest
 from oncelog.spark.sinks.places import bucket_of
@@ -103,25 +104,6 @@ def test_lost_checkpoint_costs_time_not_records(shop: Shop, spark: SparkSession)
     assert [row["position"] for row in shop.sent_on()] == list(range(6))
 
 
-def test_delta_knows_a_batch_again_and_not_one_of_a_lost_checkpoint(
-    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Done again, a batch is the same transaction; of a query that begins again, one that Delta must not skip."""
-    seen: list[dict[str, str]] = []
-    monkeypatch.setattr(
-        Pipeline, "_write_folder", lambda self, rows, batch: seen.append(self._transaction(rows, batch))
-    )
-    shop.send(*orders(0, 4))
-    shop.run(spark)
-    shop.forget("out-of-log")
-    shop.run(spark)
-    shop.lose(".oncelog")
-    shop.run(spark)
-    assert [one["txnVersion"] for one in seen] == ["0", "0", "0"]
-    assert seen[0] == seen[1] != seen[2]
-    assert "None" not in seen[0]["txnAppId"]
-
-
 @pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
 def test_two_runs_write_a_batch_at_once(
     shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -145,6 +127,39 @@ def test_two_runs_write_a_batch_at_once(
     shop.run(spark)
     assert sorted(row["position"] for row in shop.sent_on(kind)) == list(range(6))
     assert not any(path.name.startswith((".", "_")) for path in (shop.folder / "out").rglob("*"))
+
+
+def test_sink_may_be_a_delta_table(shop: Shop, spark: SparkSession) -> None:
+    """Each batch is a commit of the table, once, also when it is done again; times are whole microseconds."""
+    shop.change(('format = "parquet"', 'format = "delta"'))
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.send(*orders(2, 6))
+    shop.run(spark)
+    found = DeltaTable(shop.folder / "out").to_pyarrow_table()
+    assert sorted(found.column("order_id").to_pylist()) == shop.ids()
+    assert len(shop.ids()) == 6
+    assert found.schema.field("stored_at").type == pa.timestamp("us", "UTC")
+
+
+def test_sink_may_be_an_iceberg_table(shop: Shop, spark: SparkSession) -> None:
+    """Each batch is a commit of the table, once, also when it is done again."""
+    folder = shop.folder / "warehouse"
+    folder.mkdir()
+    catalog = f'uri = "sqlite:///{folder}/catalog.db", warehouse = "{folder.as_uri()}"'
+    shop.change(
+        ('format = "parquet"\npath = "out"', f'format = "iceberg"\noptions = {{ table = "shop.orders", {catalog} }}')
+    )
+    shop.send(*orders(0, 4))
+    shop.run(spark)
+    shop.forget("out-of-log")
+    shop.send(*orders(2, 6))
+    shop.run(spark)
+    opened = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=folder.as_uri())
+    found = opened.load_table("shop.orders").scan().to_arrow()
+    assert sorted(found.column("order_id").to_pylist()) == shop.ids()
+    assert len(shop.ids()) == 6
 
 
 def test_second_run_is_refused_while_the_first_runs(shop: Shop, spark: SparkSession) -> None:

@@ -23,6 +23,9 @@ from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, Identit
 
 _FORMATS = (*STREAMING_FORMATS, "avro", "iceberg", "jdbc", "console", "memory", "noop", "xml")
 _ALIASES = {"jsonl": "json", "ndjson": "json", "jsonlines": "json", "tsv": "csv", "txt": "text", "postgres": "jdbc"}
+_LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+"""What writes a sink's table, without a jar of Spark's."""
+
 _PACKAGES = {"kafka": "spark-sql-kafka-0-10", "delta": "delta-spark", "avro": "spark-avro", "iceberg": "iceberg-spark"}
 _EXAMPLES = {
     "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}",
@@ -129,6 +132,10 @@ def _format(table: str, name: str, given: Spec) -> Iterator[Mistake]:
     elif lower not in _FORMATS and "." not in name and not (given.run.packages or given.run.conf):
         hint = "add what brings it to [run] packages, or use json, csv, parquet, …"
         yield Mistake(key, f"Spark itself has no format {name!r}", hint, severity="warning")
+    if table == "sink" and lower in _LIBRARIES:
+        if importlib.util.find_spec(_LIBRARIES[lower]) is None:
+            yield Mistake(key, f"{_LIBRARIES[lower]} is not installed", 'pip install "oncelog[tables]"')
+        return
     package = _PACKAGES.get(lower)
     jars = " ".join([*given.run.packages, *(str(given.run.conf.get(f"spark.{jar}", "")) for jar in _JARS)])
     if package is not None and package not in jars and lower not in jars:
@@ -325,9 +332,21 @@ def _sink(given: Spec) -> Iterator[Mistake]:
         yield from _sink_path(sink, given)
     elif sink.partition_by and name != "delta":
         yield Mistake("sink.partition_by", f"{name} has no folders", "remove it")
-    if name not in {*FILE_FORMATS, "oncelog", "delta"} and name in _FORMATS:
+    yield from _sink_table(sink)
+    if name not in {*FILE_FORMATS, "oncelog", "delta", "iceberg"} and name in _FORMATS:
         what = f"what Spark writes to {name} may be written again after a crash: at least once, not exactly once"
         yield Mistake("sink.format", what, "have its readers go by position or id", severity="warning")
+
+
+def _sink_table(sink: Sink) -> Iterator[Mistake]:
+    """Look at what names a table of Delta's, or of Iceberg's."""
+    name = sink.format.lower()
+    if name == "delta" and spec.local_path(sink.path or "s3://") is None:
+        yield Mistake("sink.path", "a Delta table is written to a folder of a disk", 'write path = "table"')
+    for option, example in (("table", "shop.orders"), ("uri", "sqlite:////var/lib/shop/catalog.db")):
+        if name == "iceberg" and not _given(sink.options, option):
+            hint = f'add {option} = "{example}" to options'
+            yield Mistake("sink.options", f"iceberg needs the option {option}", hint)
 
 
 def _sink_path(sink: Sink, given: Spec) -> Iterator[Mistake]:

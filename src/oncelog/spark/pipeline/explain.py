@@ -71,7 +71,9 @@ def _sink(given: Spec) -> str:
             "names"
         )
     if name == "delta":
-        return f"delta in {sink.path}: exactly once; each batch is a transaction that Delta knows again"
+        return f"delta in {sink.path}: exactly once; each batch is one commit, with a transaction that is looked up"
+    if name == "iceberg":
+        return f"iceberg, table {sink.options.get('table')}: exactly once; each batch is one commit, with its number"
     if name == "oncelog":
         return f"the log {sink.options.get('log')}: exactly once, by the records' ids"
     return f"{name}: at least once, as Spark writes it; a crash may repeat the last batch"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -187,6 +187,8 @@ class Pipeline:
             return self._write_folder
         if name == "delta":
             return self._write_delta
+        if name == "iceberg":
+            return self._write_iceberg
         return self._append if name in _BATCH_ONLY else None
 
     def _telling(self, write: Write) -> Write:
@@ -220,18 +222,28 @@ class Pipeline:
         rows.write.format(sink.format).mode("append").options(**frames.options(sink.options)).save(sink.path)
 
     def _write_delta(self, rows: DataFrame, batch: int) -> None:
-        """Write a batch under a transaction that Delta knows, so that done again it is skipped."""
+        """Write a batch as one commit of a Delta table, once, also beside another run that does the same."""
+        from oncelog.spark.sinks.delta import Delta  # noqa: PLC0415 (an extra)
+
         sink = self.spec.sink
         assert sink is not None
-        transaction = self._transaction(rows, batch)
-        writer = rows.write.format("delta").mode("append").options(**frames.options(sink.options), **transaction)
-        writer.partitionBy(*sink.partition_by).save(sink.path)
+        path = spec.local_path(sink.path or "")
+        assert path is not None
+        query = _query(rows)
+        table = Delta(path, sink.partition_by, self._clock)
+        table.own(query, self.spec.name)
+        table.write(query, batch, _as_parquet(rows, sink.partition_by))
 
-    def _transaction(self, rows: DataFrame, batch: int) -> dict[str, str]:
-        """Return what Delta knows a batch again by. A query whose checkpoint is lost is another one: its batches count
-        from 0, and under the old name Delta would skip them, with what is new in them.
-        """
-        return {"txnAppId": f"oncelog/{self.spec.name}/{_query(rows)}", "txnVersion": str(batch)}
+    def _write_iceberg(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch as one commit of an Iceberg table, once, also beside another run that does the same."""
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 (as in session)
+
+        from oncelog.spark.sinks.iceberg import Iceberg  # noqa: PLC0415 (an extra)
+
+        sink = self.spec.sink
+        assert sink is not None
+        table = Iceberg(frames.options(sink.options), self._clock)
+        table.write(_query(rows), batch, to_arrow_schema(rows.schema, timezone="UTC"), _as_parquet(rows, ()))
 
     def _trigger(self, *, follow: bool) -> dict[str, Any]:
         return {"processingTime": f"{self.spec.run.every_s} seconds"} if follow else {"availableNow": True}
@@ -356,6 +368,12 @@ def _creating(db: oncelog.Database, given: Spec) -> Any:
     except NotFound:
         return check.wanted_settings(given)
     return given.log.settings
+
+
+def _as_parquet(rows: DataFrame, partition_by: Sequence[str]) -> Callable[[str], None]:
+    """Return what writes rows as Parquet files that the table libraries read: times are whole microseconds."""
+    rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    return rows.write.partitionBy(*partition_by).parquet
 
 
 def _found_param() -> Any:

@@ -120,7 +120,7 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
 def _arrow(schema: StructType) -> bytes:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 (as in session)
 
-    return bytes(to_arrow_schema(schema).serialize().to_pybytes())
+    return bytes(to_arrow_schema(schema, timezone="UTC").serialize().to_pybytes())
 
 
 def _dialect(given: Spec) -> Dialect:

@@ -45,7 +45,12 @@ def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, 
 
 
 def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast where nothing is lost by it: a number is no text, and a time in nanoseconds must be whole microseconds."""
+    """Cast where nothing is lost by it: a number is no text, a time in nanoseconds must be whole microseconds, and a
+    struct must not have more fields.
+    """
+    if pa.types.is_nested(kind) and not _is_within(found.type, kind):
+        message = "another shape"
+        raise pa.ArrowInvalid(message)
     if pa.types.is_string(kind) != pa.types.is_string(found.type) and not pa.types.is_large_string(found.type):
         message = "another kind of value"
         raise pa.ArrowInvalid(message)
@@ -55,11 +60,21 @@ def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.cast(found, kind, safe=True)
 
 
+def _is_within(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Tell whether a nested type has no field that the other has not."""
+    if pa.types.is_struct(found) and pa.types.is_struct(kind):
+        known = {field.name: field.type for field in kind}
+        return all(field.name in known and _is_within(field.type, known[field.name]) for field in found)
+    if pa.types.is_list(found) and pa.types.is_list(kind):
+        return _is_within(found.value_type, kind.value_type)
+    return bool(pa.types.is_nested(found) == pa.types.is_nested(kind))
+
+
 def _one_by_one(found: pa.Array, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:
     values: list[Any] = []
     for row, value in enumerate(found):
         try:
-            values.append(_cast(pa.array([value.as_py()], found.type), field.type)[0].as_py())
+            values.append(_cast(found.slice(row, 1), field.type)[0].as_py())
         except (pa.ArrowException, ValueError):
             values.append(None)
             extra[row].append((field.name, _text(value)))
@@ -73,7 +88,9 @@ def _keep(extra: list[list[tuple[str, str]]], name: str, column: pa.Array) -> No
 
 
 def _text(value: pa.Scalar) -> str:
-    """Return a value as JSON."""
+    """Return a value as JSON; a time in nanoseconds as its text, for Python has none."""
+    if pa.types.is_timestamp(value.type) and value.type.unit == "ns":
+        return msgspec.json.encode(pc.cast(value, pa.string()).as_py()).decode()
     found = value.as_py()
     try:
         return msgspec.json.encode(found).decode()

@@ -188,7 +188,7 @@ class DiskTable:
         folder = self._beside / staging
         self._settle(folder.parent)
         write(str(folder))
-        files = _cleaned(folder)
+        files = cleaned(folder)
         for file in [folder / name for name in files]:
             _sync(file)
         for found in {folder, *((folder / name).parent for name in files)}:
@@ -269,7 +269,7 @@ class BucketTable:
         with tempfile.TemporaryDirectory(prefix="oncelog-") as folder:
             staged = Path(folder) / "batch"
             write(str(staged))
-            files = _cleaned(staged)
+            files = cleaned(staged)
             for name in files:
                 self._bucket.upload(f"{self._beside}/{staging}/{name}", staged / name)
         return files
@@ -304,7 +304,7 @@ def _is_hidden(name: str) -> bool:
     return bool(re.search(r"(^|/)[._]", name))
 
 
-def _cleaned(folder: Path) -> tuple[str, ...]:
+def cleaned(folder: Path) -> tuple[str, ...]:
     """Remove what Spark's committer left beside the files, and return the files."""
     found = []
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
