@@ -19,6 +19,7 @@ pytest_plugins = ["tests.fixtures"]
 
 # What is counted must not depend on how many tests came before: numba has tests of its own.
 os.environ.setdefault("ONCELOG_FAST", "0")
+os.environ.setdefault("ONCELOG_CACHE", "0")
 
 settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)

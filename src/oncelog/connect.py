@@ -22,6 +22,7 @@ from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, 
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.jobs.copy import Copied, Copy, Progress
 from oncelog.log.log import Lender, Log
+from oncelog.log.memory import front_cache
 from oncelog.log.open_log import open_log
 from oncelog.log.stored.manifests import Manifests, version_key
 from oncelog.log.stored.policies import Policies
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spa
     from oncelog.streams.streams import Streams
 
 kernels.choose(os.environ.get("ONCELOG_FAST"))
+front_cache.choose(os.environ.get("ONCELOG_CACHE"), os.environ)
 
 _BUCKETS = {"s3", "gs", "az"}
 _QUORUM = "quorum:"

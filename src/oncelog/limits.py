@@ -146,5 +146,8 @@ MEMORY_TABLE_IDS_MAX = 4 * MEMORY_RUN_IDS
 MEMORY_RUNS_MAX = 24
 """Appends wait while so many ids, or runs, wait to be put into (larger) runs."""
 
+MEMORY_CACHE_BYTES = 2 * GIB
+"""Filters of runs that are kept on this machine, of all logs in buckets together: 2.6 bytes an id."""
+
 MEMORY_FOLD_RECORDS_MAX = 5_000_000
 """Records of which a writer that opens a log makes up for a missing run by itself; beyond, ``oncelog rebuild`` does."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.log.memory import front_cache
 from oncelog.log.memory.front_cache import FrontCache
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.run_set import RunSet
@@ -90,3 +91,33 @@ def test_a_copy_goes_its_own_way(tmp_path: Path, storage: ObjectStorage) -> None
         ids = Ids.random(seed, 0, 100)
         run = ids.stored(home, "sealed/1")
         assert (RunSet.open(RunObjects(home, cache), [run]).find_many(ids.keys).positions == ids.positions).all()
+
+
+@pytest.mark.parametrize(
+    ("wish", "environment", "expected"),
+    [
+        (None, {"HOME": "{}/me"}, "{}/me/.cache/oncelog"),
+        (None, {"HOME": "{}/me", "XDG_CACHE_HOME": "{}/caches"}, "{}/caches/oncelog"),
+        (None, {}, None),
+        ("0", {"HOME": "{}/me"}, None),
+        ("{}/mine", {"HOME": "{}/me"}, "{}/mine"),
+    ],
+)
+def test_the_environment_says_where_fronts_are_kept(
+    tmp_path: Path,
+    storage: ObjectStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    wish: str | None,
+    environment: dict[str, str],
+    expected: str | None,
+) -> None:
+    """In the user's folder for caches, readable by the user alone, or where the user wants them, or nowhere."""
+    monkeypatch.setattr(front_cache._Choice, "cache", None)
+    known = {name: path.format(tmp_path) for name, path in environment.items()}
+    front_cache.choose(None if wish is None else wish.format(tmp_path), known)
+    home = storage.home("shop")
+    RunSet.open(RunObjects(home), [Ids.random(1, 0, 100).stored(home, "sealed/1")])
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [str(path.parent) for path in kept] == ([] if expected is None else [expected.format(tmp_path)])
+    assert all(path.parent.stat().st_mode & 0o077 == 0 for path in kept)

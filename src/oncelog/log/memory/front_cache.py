@@ -5,16 +5,39 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from oncelog import limits
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format.runs.parts import decode_front
 from oncelog.format.runs.run import RunPart
 
 _SUFFIX = ".front"
+
+
+class _Choice:
+    """Which cache this process uses where nobody names another."""
+
+    cache: FrontCache | None = None
+
+
+def choose(wish: str | None, environment: Mapping[str, str]) -> None:
+    """Say where fronts are kept: in a folder by its path, ``"0"`` nowhere, ``None`` in the user's folder for caches."""
+    folder: Path | None = None
+    if wish is None:
+        base = environment.get("XDG_CACHE_HOME") or (f"{environment['HOME']}/.cache" if environment.get("HOME") else "")
+        folder = Path(base) / "oncelog" if base else None
+    elif wish not in {"", "0"}:
+        folder = Path(wish)
+    _Choice.cache = None if folder is None else FrontCache(folder, limits.MEMORY_CACHE_BYTES)
+
+
+def chosen_cache() -> FrontCache | None:
+    """Return the cache of this process; ``None``: there is none."""
+    return _Choice.cache
 
 
 class FrontCache:
@@ -54,7 +77,7 @@ class FrontCache:
         """Write a file under a name of its own, then give it its name: nobody maps a part of it."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             temporary.write_bytes(data)
             temporary.replace(path)
             self._trim()

@@ -18,7 +18,7 @@ from oncelog.format.runs import pages as page_format
 from oncelog.format.runs.pages import PAGE, PAGE_BYTES, Pages
 from oncelog.format.runs.parts import BLOCK_WORDS, CHUNK_BYTES, Front, decode_front
 from oncelog.format.runs.run import Run, RunPart
-from oncelog.log.memory.front_cache import FrontCache
+from oncelog.log.memory.front_cache import FrontCache, chosen_cache
 from oncelog.storage.base import LogHome
 
 READS_MAX = 32
@@ -37,13 +37,14 @@ class RunObjects:
     """Opens and reads the objects of a log's runs. Safe to share between threads.
 
     On this machine (``home.exclusive``: memory, a local disk) an object is mapped whole, and read by touching it. From
-    elsewhere (a bucket) fronts are fetched, and kept in ``cache`` if there is one; pages are fetched in ranges.
+    elsewhere (a bucket) fronts are fetched, and kept in ``cache``, or in the one of this process; pages are fetched in
+    ranges.
     """
 
     def __init__(self, home: LogHome, cache: FrontCache | None = None) -> None:
         self.home = home
         self.is_here = home.exclusive
-        self._cache = cache
+        self._cache = chosen_cache() if cache is None else cache
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
