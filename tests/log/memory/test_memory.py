@@ -296,6 +296,7 @@ def test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone(monkeypatc
     log = shop.log()
     with log.writer() as writer:
         monkeypatch.setattr(writer._keeper._memory, "ask", lambda: None)  # it would be made again at once
+        writer._keeper._housekeeper.stop()
         before = writer.last_position
         with pytest.raises(CorruptionError):
             writer.append(record(run.first_position).value, id=f"o-{run.first_position}")
