@@ -23,6 +23,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         """Connect when something is called."""
+        self.address = address
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.insecure_channel(address, options=options)
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import oncelog
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
@@ -119,6 +120,19 @@ def test_tables_are_appended_and_answered_in_columns(wire: Wire, log: str) -> No
         frames.column_acks(second.body)
     new, conflict = refused.value.results
     assert (new.position, conflict.position) == (rows, 7)
+
+
+def test_an_id_is_found_where_it_was_stored(wire: Wire, log: str) -> None:
+    """The place of an id comes from what the log remembers; an id that was never stored is not an error."""
+    _append(wire, log, record(b"a", id="a"), record(b"b", id="b"))
+    ack = wire.call("Log.Find", log=log, id="b").ack
+    assert (ack.position, ack.segment, ack.entry) == (1, 0, 1)
+    with oncelog.connect(f"oncelog://{wire.address}") as db:
+        found = db.log(log).find("b")
+        assert found is not None
+        assert found.position == 1
+        assert db.log(log).find("none") is None
+    assert not wire.call("Log.Find", log=log, id="none").HasField("ack")
 
 
 def test_staged_rows_are_ingested_once(wire: Wire, log: str) -> None:
