@@ -104,6 +104,13 @@ def run(arguments: Sequence[str]) -> int:
             output.reconfigure(errors="backslashreplace")
     try:
         code = app(list(arguments), prog_name="oncelog", standalone_mode=False)
+    except BrokenPipeError:
+        silence_stdout()
+        return ExitCode.OK
+    except SystemExit as error:  # so Rich ends when the reader of what it prints has gone (``--help | head -1``)
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return ExitCode.OK
     except EXPECTED as error:
         return fail(error, as_json=as_json)
     return code if isinstance(code, int) else ExitCode.OK

@@ -55,7 +55,8 @@ def queue(url: str, call: Call) -> Iterator[Queue]:
 
 def test_every_command_is_there() -> None:
     """What operators were promised."""
-    promised = {"create", "send", "consume", "stats", "peek", "pause", "delete", "dlq list", "dlq show", "dlq redrive"}
+    promised = {"create", "send", "consume", "stats", "peek", "pause", "resume", "groups", "remove-group", "trim"}
+    promised |= {"delete", "dlq list", "dlq show", "dlq redrive"}
     assert {" ".join(words[1:]) for words in COMMANDS} == promised
 
 
@@ -127,7 +128,7 @@ def test_stats_and_pause(call: Call, queue: Queue) -> None:
     assert b"paused" in call("queue", "stats").out
     paused = call("queue", "consume", "emails", "-g", "mailer")
     assert (paused.out, b"paused" in paused.err) == (b"", True)
-    assert call("queue", "pause", "emails", "--resume").code == 0
+    assert call("queue", "resume", "emails").code == 0
     assert call("queue", "consume", "emails", "-g", "mailer").out == b"a\n"
 
 
@@ -184,3 +185,35 @@ def test_what_is_not_there_is_told(call: Call) -> None:
     assert call("queue", "dlq", "show", "emails", "7").code == 2
     assert call("queue", "send", "emails", "a", "b", "--id", "x").code == 2
     assert call("queue", "create", "emails", "--partitions", "3").code == 2
+
+
+def test_a_misspelt_group_is_found_and_removed(call: Call, queue: Queue) -> None:
+    """It kept every message for ever: nothing could be trimmed, and nobody saw why."""
+    queue.send_many([Message(b"x") for _ in range(3)])
+    call("queue", "consume", "emails", "-g", "mailer")
+    call("queue", "consume", "emails", "-g", "mialer", "--limit", "1")
+    lags = {line["group"]: line["lag"] for line in call("queue", "groups", "emails", "--json").lines}
+    assert lags == {"mailer": 0, "mialer": 2}
+    assert b"mialer" in call("queue", "groups", "emails").out
+    assert call("queue", "remove-group", "emails", "mialer").code == 2  # nobody to be asked
+    assert call("queue", "remove-group", "emails", "mialer", "--yes").code == 0
+    assert queue.groups() == ["mailer"]
+    assert call("queue", "remove-group", "emails", "mialer", "--yes").code == 2
+    assert call("queue", "trim", "emails", "--json").json["first_positions"] == queue.trim()
+
+
+def test_a_conflict_names_the_id_that_was_given(call: Call, queue: Queue) -> None:
+    """Not the one that the log has made of tenant, key and id."""
+    call("queue", "send", "emails", "a", "--id", "user-7", "--key", "customer-7")
+    done = call("queue", "send", "emails", "b", "--id", "user-7", "--key", "customer-7")
+    assert done.code != 0
+    assert b"id 'user-7'" in done.err
+    assert b"0:10:" not in done.err
+
+
+def test_looking_at_dead_letters_makes_no_group(call: Call, queue: Queue) -> None:
+    """Looking creates nothing."""
+    assert call("queue", "dlq", "list", "emails").code == 0
+    assert queue.groups() == []
+    with oncelog.connect(queue._topic.logs[0]._home._folders._root.as_uri()) as db:  # type: ignore[attr-defined]
+        assert db.queues() == ["emails"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from oncelog import Database, LogSettings, Record
+from oncelog.cli.terminal.outcome import fail
 from tests.cli.conftest import Call
-from tests.cli.shell import environment, shell
+from tests.cli.shell import COMMAND, environment, shell
 
 
 def damage(folder: Path) -> None:
@@ -192,3 +195,24 @@ def test_a_bug_shows_where(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Database, "logs", broken)
     with pytest.raises(ZeroDivisionError):
         call("log", "list")
+
+
+def test_ctrl_c_at_a_prompt_is_an_interrupt() -> None:
+    """Scripts tell it from a "no": 130, not 1."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise typer.Abort from None  # as a prompt does
+    except typer.Abort as abort:
+        assert fail(abort, as_json=False) == 130
+    assert fail(typer.Abort(), as_json=False) == 1
+
+
+def test_help_whose_reader_has_gone_is_done() -> None:
+    """``oncelog --help | head -1`` is no failure."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -154,7 +154,7 @@ def consume(
                 _write_all(consumer, found, json=json)
             left -= len(found)
         if not json and queue.stats().paused:
-            note(f"{name} is paused: it delivers nothing until oncelog queue pause {name} --resume")
+            note(f"{name} is paused: it delivers nothing until oncelog queue resume {name}")
 
 
 def _write_all(consumer: Consumer, found: list[Delivery], *, json: bool) -> None:
@@ -270,26 +270,87 @@ def peek(
     )
 
 
-@queue_command(app, "queue", "pause emails", "pause emails --group mailer", "pause emails --resume")
+OneGroup = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group only.", show_default="all")
+]
+
+
+@queue_command(app, "queue", "pause emails", "pause emails --group mailer")
 def pause(
     name: QueueName,
     url: Url,
     *,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group only.", show_default="all")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", metavar="", help="Deliver again.")] = False,
+    group: OneGroup = None,
     state: State = None,
     json: Json = False,
 ) -> None:
     """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
     with opened_queue(url, name, state) as queue:
-        (queue.resume if resume else queue.pause)(group)
+        queue.pause(group)
+    _say_paused(name, group, paused=True, json=json)
+
+
+@queue_command(app, "queue", "resume emails", "resume emails --group mailer")
+def resume(name: QueueName, url: Url, *, group: OneGroup = None, state: State = None, json: Json = False) -> None:
+    """Deliver again what was paused."""
+    with opened_queue(url, name, state) as queue:
+        queue.resume(group)
+    _say_paused(name, group, paused=False, json=json)
+
+
+def _say_paused(name: str, group: str | None, *, paused: bool, json: bool) -> None:
     if json:
-        print_json({"queue": name, "group": group, "paused": not resume})
+        print_json({"queue": name, "group": group, "paused": paused})
     else:
         what = f", group {group}," if group else ""
-        say((name, "cyan"), what, " delivers again" if resume else " is paused")
+        say((name, "cyan"), what, " is paused" if paused else " delivers again")
+
+
+@queue_command(app, "queue", "groups emails", "groups emails --json")
+def groups(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
+    """Show the groups of a queue, and how many messages each keeps in it: what no group needs any more is trimmed."""
+    with opened_queue(url, name, state) as queue:
+        found = queue.stats().groups
+    if json:
+        for group, known in found.items():
+            print_json({"queue": name, "group": group, "lag": known.lag, "paused": known.paused})
+        return
+    rows = [(Text(group, "cyan"), f"{known.lag:,}", _paused(known.paused)) for group, known in found.items()]
+    print_table([("group", "left"), ("lag", "right"), ("", "left")], rows)
+
+
+@queue_command(app, "queue", "remove-group emails mialer", "remove-group emails old --yes --force", name="remove-group")
+def remove_group(
+    name: QueueName,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, as groups shows it.", show_default=False)],
+    url: Url,
+    *,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Forget a group, and what it has not settled: a misspelt one keeps every message for ever."""
+    with opened_queue(url, name, state) as queue:
+        lag = queue.lag(group)
+        if not yes:
+            asking.confirm(f"{show_count(lag, 'message')} will not be delivered to {group}. Go on?")
+        queue.remove_group(group, force=force)
+    if json:
+        print_json({"queue": name, "group": group, "removed": True, "lag": lag})
+    else:
+        say((name, "cyan"), f" has no group {group} any more")
+
+
+@queue_command(app, "queue", "trim emails", "trim emails --json")
+def trim(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
+    """Remove what every group has settled, as far as the memory of ids does not need it. Consumers do so at times."""
+    with opened_queue(url, name, state) as queue:
+        firsts = queue.trim()
+    if json:
+        print_json({"queue": name, "first_positions": firsts})
+    else:
+        say((name, "cyan"), f" begins at {', '.join(f'{first:,}' for first in firsts)}")
 
 
 @queue_command(app, "queue", "delete emails", "delete emails --yes --force")

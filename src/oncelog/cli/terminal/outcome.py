@@ -66,6 +66,8 @@ _EXTRAS = {
 def fail(error: Exception, *, as_json: bool) -> ExitCode:
     """Say on stderr, in one line, what went wrong; return the exit code that stands for it."""
     code = next(code for kinds, code in _CODES.items() if isinstance(error, kinds))
+    if isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt):
+        code = ExitCode.INTERRUPTED
     message = _message(error)
     if as_json:
         line = {"error": type(error).__name__, "message": message, "exit_code": int(code), **_details(error)}
