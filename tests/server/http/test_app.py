@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,21 @@ def by_verb(subjects: Guarded) -> dict[str, str]:
     return found | {"elsewhere": subjects.token("elsewhere", "look,read,append,consume,admin:other/*")}
 
 
+@pytest.fixture(scope="module")
+def clients(subjects: Guarded, by_verb: dict[str, str]) -> Iterator[dict[str | None, httpx.Client]]:
+    """Yield a client for each token, for one that nobody has, and for none."""
+    with contextlib.ExitStack() as ending:
+        wanted = [*by_verb.values(), "once_" + "x" * 43, None]
+        yield {token: ending.enter_context(subjects.client(token)) for token in wanted}
+
+
+@pytest.fixture(scope="module")
+def channel(subjects: Guarded) -> Iterator[Any]:
+    """Yield a gRPC channel to the server."""
+    with grpc.insecure_channel(subjects.server.grpc) as made:
+        yield made
+
+
 def _call(client: httpx.Client, route: Route) -> httpx.Response:
     """Call a route about ``t/x``."""
     path = route.template.text
@@ -63,22 +79,21 @@ def _granted(verb: str, needed: str) -> bool:
 
 
 @pytest.mark.parametrize("route", JUDGED, ids=lambda route: f"{route.method} {route.template.text}")
-def test_every_route_by_every_verb(subjects: Guarded, by_verb: dict[str, str], route: Route) -> None:
+def test_every_route_by_every_verb(
+    clients: dict[str | None, httpx.Client], by_verb: dict[str, str], route: Route
+) -> None:
     """403 with another verb, 404 with another namespace, 401 without a token; with the verb neither."""
     assert route.verb is not None
     for verb in VERBS:
-        with subjects.client(by_verb[verb]) as client:
-            status = _call(client, route).status_code
+        status = _call(clients[by_verb[verb]], route).status_code
         if _granted(verb, route.verb):
             assert status not in (401, 403), (verb, status)
             assert status != 404 or route.method == "DELETE", (verb, status)
         else:
             assert status == 403, (verb, status)
-    with subjects.client(by_verb["elsewhere"]) as client:
-        assert _call(client, route).status_code == 404
+    assert _call(clients[by_verb["elsewhere"]], route).status_code == 404
     for unknown in (None, "once_" + "x" * 43):
-        with subjects.client(unknown) as client:
-            assert _call(client, route).status_code in (401, 429)
+        assert _call(clients[unknown], route).status_code in (401, 429)
 
 
 def test_a_hidden_name_and_a_missing_one_look_the_same(subjects: Guarded, by_verb: dict[str, str]) -> None:
@@ -128,21 +143,20 @@ def _requests(method: str) -> Iterator[Any]:
     yield messages.CLASSES[described](**{kind.field: "t/x"})
 
 
-def _code(subjects: Guarded, method: str, token: str | None) -> str:
+def _code(channel: Any, method: str, token: str | None) -> str:
     """Call a gRPC method about ``t/x``; return the name of the code of its answer, or of its first one."""
     found = METHODS[method]
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
-    with grpc.insecure_channel(subjects.server.grpc) as channel:
-        shape = f"{'stream' if found.client_streams else 'unary'}_{'stream' if found.server_streams else 'unary'}"
-        call = getattr(channel, shape)(found.path, found.encode_request, found.decode_response)
-        request = _requests(method) if found.client_streams else next(_requests(method))
-        try:
-            answer = call(request, timeout=30, metadata=metadata)
-            if found.server_streams:
-                next(answer, None)
-                answer.cancel()
-        except grpc.RpcError as error:
-            return str(error.code().name)
+    shape = f"{'stream' if found.client_streams else 'unary'}_{'stream' if found.server_streams else 'unary'}"
+    call = getattr(channel, shape)(found.path, found.encode_request, found.decode_response)
+    request = _requests(method) if found.client_streams else next(_requests(method))
+    try:
+        answer = call(request, timeout=30, metadata=metadata)
+        if found.server_streams:
+            next(answer, None)
+            answer.cancel()
+    except grpc.RpcError as error:
+        return str(error.code().name)
     return "OK"
 
 
@@ -151,28 +165,28 @@ RAW = {"Log.WriteArrow", "Log.Stage", "Log.ReadArrow"}
 
 
 @pytest.mark.parametrize("method", sorted(set(verbs.METHODS) - verbs.LISTING - RAW - {"Database.Policy"}))
-def test_every_grpc_method_by_every_verb(subjects: Guarded, by_verb: dict[str, str], method: str) -> None:
+def test_every_grpc_method_by_every_verb(channel: Any, by_verb: dict[str, str], method: str) -> None:
     """PERMISSION_DENIED, NOT_FOUND and UNAUTHENTICATED where HTTP says 403, 404 and 401."""
     needed = verbs.METHODS[method].verb
     for verb in VERBS:
-        code = _code(subjects, method, by_verb[verb])
+        code = _code(channel, method, by_verb[verb])
         if _granted(verb, needed):
             assert code not in ("PERMISSION_DENIED", "UNAUTHENTICATED"), (verb, code)
         else:
             assert code == "PERMISSION_DENIED", (verb, code)
-    assert _code(subjects, method, by_verb["elsewhere"]) == "NOT_FOUND"
-    assert _code(subjects, method, None) in ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+    assert _code(channel, method, by_verb["elsewhere"]) == "NOT_FOUND"
+    assert _code(channel, method, None) in ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
 
 
 # Audit.
 
 
-def test_an_admin_verb_is_in_the_audit_log_before_it_is_done(subjects: Guarded) -> None:
+def test_an_admin_verb_is_in_the_audit_log_before_it_is_done(subjects: Guarded, channel: Any) -> None:
     """Over both faces: who, from where, what, to what; also when it then failed. Nobody can write there."""
     with subjects.client(subjects.operator) as client:
         client.post("/v1/logs", json={"name": "audited", "settings": {"on_conflict": "original"}})
         client.post("/v1/logs/audited/truncate", json={"before": 99})
-        _code(subjects, "Log.Truncate", subjects.operator)
+        _code(channel, "Log.Truncate", subjects.operator)
         lines = client.get("/v1/logs/_audit/records?limit=1000", headers={"accept": "application/x-ndjson"}).text
         acts = [json.loads(json.loads(line)["value"]) for line in lines.splitlines()]
         made = next(act for act in acts if act["name"] == "audited" and act["act"] == "logs_create")
