@@ -60,3 +60,13 @@ def test_an_admin_verb_that_cannot_be_audited_is_not_done(serve: Callable[..., S
             while (deleted := client.delete("/v1/logs/orders")).status_code == 503:
                 assert "_audit" in deleted.text
             assert deleted.status_code == 204
+
+
+def test_servers_with_names_have_audit_logs_of_their_own(serve: Callable[..., Serving]) -> None:
+    """A log has one writer: two servers of one bucket cannot share an audit log."""
+    server = serve("memory://", "--name", "east-1")
+    with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+        client.post("/v1/logs", json={"name": "orders"})
+        assert client.get("/v1/logs").json()["names"] == ["_audit/east-1", "orders"]
+        assert client.get("/v1/logs/_audit%2Feast-1/records").json()["entries"][0]["type"] == "logs_create"
+        assert client.post("/v1/logs/_audit%2Feast-1/records", content=b"x").status_code == 403

@@ -23,6 +23,7 @@ from oncelog.server.http.hooks import Hooks
 from oncelog.server.http.problem import Refused
 from oncelog.server.http.routes import Route
 from oncelog.server.security import authorize, sessions, setup
+from oncelog.server.security.audit import LOG as AUDIT_LOG
 from oncelog.server.security.audit import TIMEOUT_S as AUDIT_S
 from oncelog.server.security.audit import Act, Audit
 from oncelog.server.security.authorize import Authorizer, Credentials, Principal
@@ -260,7 +261,8 @@ def _details(data: bytes) -> dict[str, Any]:
 def build(server: Server) -> App:
     """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
     security = setup.load(server.settings, server.clock)
-    audit = Audit(_auditing(server))
+    name = server.settings.name  # servers of one database need a name each, and an audit log each
+    audit = Audit(_auditing(server), AUDIT_LOG if name is None else f"{AUDIT_LOG}/{name}")
     server.gate = Gate(security.authorizer, audit)
     app = App(server, security, audit, ServerMetrics(server))
     app.console = console_app(app)
