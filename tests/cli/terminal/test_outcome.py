@@ -199,13 +199,9 @@ def test_a_bug_shows_where(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ctrl_c_at_a_prompt_is_an_interrupt() -> None:
     """Scripts tell it from a "no": 130, not 1."""
-    try:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            raise typer.Abort from None  # as a prompt does
-    except typer.Abort as abort:
-        assert fail(abort, as_json=False) == 130
+    abort = typer.Abort()
+    abort.__context__ = KeyboardInterrupt()  # as a prompt raises it
+    assert fail(abort, as_json=False) == 130
     assert fail(typer.Abort(), as_json=False) == 1
 
 
