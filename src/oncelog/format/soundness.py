@@ -6,8 +6,6 @@ without looking: an offset outside of its buffer is memory of the process, or th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pyarrow as pa
 
@@ -15,6 +13,8 @@ from oncelog.errors import CorruptionError
 from oncelog.format.arrays import present
 from oncelog.format.schema import HEADERS, START, VALUE
 
+_WITH_OFFSETS = (pa.BinaryArray, pa.StringArray, pa.MapArray)
+_NONE = np.empty(0, np.int32)
 _SMALL_ROWS_MAX = 512
 """Up to so many rows Arrow's full check, which looks at the text too, costs less than ours of offsets alone."""
 
@@ -40,21 +40,19 @@ def check_sound(payload: pa.RecordBatch, mask: int, what: str, *, full: bool = F
 def _check_offsets(column: pa.Array) -> None:
     """Check that offsets never go back: Arrow has checked the first and the last of them."""
     for part in _parts(column):
-        if isinstance(part, pa.MapArray | pa.BinaryArray | pa.StringArray):
-            offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1, part.offset * 4) if len(part) else ()
-            if not np.all(offsets[:-1] <= offsets[1:]):
+        bitmap, *rest = part.buffers()
+        if isinstance(part, _WITH_OFFSETS):
+            offsets = np.frombuffer(rest[0], np.int32, len(part) + 1, part.offset * 4) if len(part) else _NONE
+            if (offsets[1:] < offsets[:-1]).any():
                 message = "an offset is before the one that it follows"
                 raise pa.ArrowInvalid(message)
-        if part.buffers()[0] is not None and part.null_count != len(part) - int(present(part).sum()):
+        if bitmap is not None and part.null_count != len(part) - int(present(part).sum()):
             message = "the count of nulls is wrong"
             raise pa.ArrowInvalid(message)
 
 
-def _parts(column: pa.Array) -> Iterator[pa.Array]:
-    yield column
-    if isinstance(column, pa.MapArray):
-        yield column.keys
-        yield column.items
+def _parts(column: pa.Array) -> tuple[pa.Array, ...]:
+    return (column, column.keys, column.items) if isinstance(column, pa.MapArray) else (column,)
 
 
 def _check_nulls(payload: pa.RecordBatch, mask: int) -> None:

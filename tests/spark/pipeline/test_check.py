@@ -328,3 +328,24 @@ def test_explanation_says_what_is_promised(folder: Path, change: tuple[str, str]
     spec, _ = checking.check(folder / "spec.toml")
     assert spec is not None
     assert words in dict(explain.explain(spec))[step]
+
+
+@pytest.mark.parametrize(
+    ("run", "keys"),
+    [
+        ('packages = ["com.example:format:1.0"]', ["run.packages"]),
+        ('conf = { "spark.plugins" = "com.example.Plugin" }', ['run.conf."spark.plugins"']),
+        ('conf = { "spark.jars" = "a.jar", "spark.ui.enabled" = "false" }', ['run.conf."spark.jars"']),
+        ('conf = { "spark.sql.shuffle.partitions" = 4, "spark.driver.memory" = "1g" }', []),
+    ],
+)
+def test_what_a_spec_brings_to_run_is_told(folder: Path, run: str, keys: list[str]) -> None:
+    """Packages and settings are code that Spark runs as it starts: a check of a spec of somebody else runs none."""
+    path = folder / "spec.toml"
+    path.write_text(GOOD.replace('master = "local[2]"', f'master = "local[2]"\n{run}'))
+    given, found = checking.check(path)
+    assert given is not None
+    assert found == []
+    told = checking.code_of(path, given)
+    assert [(one.key, one.line, one.severity) for one in told] == [(key, 24, "warning") for key in keys]
+    assert all("--trust" in (one.suggestion or "") for one in told)

@@ -336,6 +336,19 @@ def test_spark_finds_the_rest_of_the_mistakes(  # noqa: PLR0917
     assert hint in (found[0].suggestion or "")
 
 
+@pytest.mark.parametrize(
+    "sql", ["CREATE DATABASE planted", "WITH a AS (SELECT 1) INSERT INTO source SELECT * FROM a", "SET spark.x=1;"]
+)
+def test_a_check_runs_no_command(shop: Shop, spark: SparkSession, sql: str) -> None:
+    """Spark runs a command when it is asked what its columns are: a check refuses what is no query."""
+    shop.change(('path = "out"', f'path = "out"\nsql = "{sql}"'))
+    given, _ = check.check(shop.spec)
+    assert given is not None
+    _, found = check_with_spark.check(shop.spec, given, spark)
+    assert [(one.key, one.what) for one in found] == [("sink.sql", "is a command, and not a query")]
+    assert "planted" not in [database.name for database in spark.catalog.listDatabases()]
+
+
 def test_right_spec_has_no_mistakes_for_spark(shop: Shop, spark: SparkSession) -> None:
     """And tells the columns of the records."""
     given, _ = check.check(shop.spec)

@@ -172,20 +172,26 @@ def check(
     spec: SpecFile,
     *,
     quick: Annotated[bool, typer.Option("--quick", metavar="", help="Without starting Spark.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", metavar="", help="Start Spark with run.packages and run.conf, which are code.")
+    ] = False,
     master: Master = None,
     json: Json = False,
 ) -> None:
     """Explain what a pipeline would do, and find its mistakes, each with its line and what was probably meant.
 
     Nothing is read but the source's schema, and nothing is written. Spark is started to look at columns and SQL, unless
-    there are mistakes already. The exit code is 1 if there is an error.
+    there are mistakes already, or the spec brings code (run.packages, run.conf): say --trust if you trust its author.
+    The exit code is 1 if there is an error.
     """
     from oncelog.spark.pipeline import check, check_with_spark, explain  # noqa: PLC0415 (as above)
     from oncelog.spark.session import session  # noqa: PLC0415 (as above)
 
     given, found = check.check(spec)
     schema = None
-    if given is not None and not quick and not any(mistake.severity == "error" for mistake in found):
+    code = check.code_of(spec, given) if given is not None and not quick and not trust else []
+    found += code
+    if given is not None and not quick and not code and not any(mistake.severity == "error" for mistake in found):
         if master is not None:
             given = msgspec.structs.replace(given, run=msgspec.structs.replace(given.run, master=master))
         run = given.run

@@ -50,6 +50,13 @@ _CHANCE = re.compile(
 Check = Callable[[Spec], Iterator[Mistake]]
 
 
+_SIZING = re.compile(
+    r"spark\.(ui\.(enabled|showConsoleProgress)|app\.name|default\.parallelism|(driver|executor)\.(memory|cores)"
+    r"|sql\.(shuffle\.partitions|session\.timeZone|ansi\.enabled|adaptive\.[\w.]+))"
+)
+"""Settings of Spark that load no code and name no place."""
+
+
 def check(path: Path) -> tuple[Spec | None, list[Mistake]]:
     """Return the spec in a file, its paths made absolute, and its mistakes; no spec if its form is wrong."""
     found = mistakes.read(path)
@@ -62,6 +69,20 @@ def check(path: Path) -> tuple[Spec | None, list[Mistake]]:
         for mistake in one(placed)
     ]
     return placed, sorted(wrong, key=lambda mistake: (mistake.line or 0, mistake.key))
+
+
+def code_of(path: Path, given: Spec) -> list[Mistake]:
+    """Return a warning for each part of a spec that is code, which Spark would run as soon as it starts: packages, and
+    settings but for a few that only size things.
+    """
+    places = mistakes.read(path).places
+    keys = ["run.packages"] if given.run.packages else []
+    keys += [f'run.conf."{name}"' for name in given.run.conf if not _SIZING.fullmatch(name)]
+    what = "is code that Spark runs when it starts: Spark was not started, and only the form of the spec was checked"
+    return [
+        Mistake(key, what, "say --trust if you trust who wrote it", lines.line_of(places, lines.parts(key)), "warning")
+        for key in keys
+    ]
 
 
 def _name(given: Spec) -> Iterator[Mistake]:

@@ -50,6 +50,7 @@ class _Checked:
         """Yield mistakes, as far as one can see behind the first of each part."""
         try:
             found = self._try("source.schema" if self._spec.source.schema else "source", self._source)
+            self._check_query("transform.sql", self._spec.transform.sql if self._spec.transform else None)
             rows = self._try("transform.sql", lambda: frames.rows(self._spec, found))
         except _Wrong as wrong:
             yield wrong.mistake
@@ -59,11 +60,29 @@ class _Checked:
         if self._spec.sink is None:
             return
         try:
+            self._check_query("sink.sql", self._spec.sink.sql)
             going = self._try("sink.sql", lambda: frames.going_on(self._spec, self._log(rows)))
         except _Wrong as wrong:
             yield wrong.mistake
             return
         yield from self._going(going)
+
+    def _check_query(self, key: str, sql: str | None) -> None:
+        """Refuse SQL that is no query: Spark would run it (ADD JAR, DROP TABLE, INSERT) when it is to look at it."""
+        if sql is None or self._parses(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"):  # noqa: S608  parsed only
+            return
+        if self._parses(sql):  # else it is a mistake, which Spark tells without running anything
+            raise _Wrong(Mistake(key, "is a command, and not a query", "write a SELECT"))
+
+    def _parses(self, sql: str) -> bool:
+        from pyspark.errors import ParseException  # noqa: PLC0415 (as in session)
+
+        session: Any = self._spark._jsparkSession  # noqa: SLF001  the parser has no other door
+        try:
+            session.sessionState().sqlParser().parsePlan(sql)
+        except ParseException:
+            return False
+        return True
 
     def _source(self) -> DataFrame:
         from oncelog.spark.reading.reader import FoundParam  # noqa: PLC0415 (as in session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +11,7 @@ from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
 from oncelog.spark.pipeline import encoding, source_files, spec
 from oncelog.spark.pipeline.encoding import quoted
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
+from oncelog.spark.pipeline.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -92,13 +92,6 @@ def keep_schema(given: Spec, found: DataFrame) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
         write_whole(folder / SCHEMA_FILE, found.select(*map(quoted, names)).schema.json().encode())
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole, or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(content)
-    beside.replace(path)
 
 
 def rows(given: Spec, found: DataFrame) -> DataFrame:

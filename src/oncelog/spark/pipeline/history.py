@@ -15,9 +15,10 @@ from typing import BinaryIO, Literal, Protocol
 
 import msgspec
 
-from oncelog.spark.pipeline import frames, spec
+from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.storing import Account
+from oncelog.spark.pipeline.whole_file import write_whole
 
 BYTES_MAX = 2 << 20
 """How long the file may become: some ten thousand batches."""
@@ -127,7 +128,7 @@ class History:
             file.flush()
             if file.tell() > BYTES_MAX:
                 left = thinned(list(self))
-                frames.write_whole(self._path, b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+                write_whole(self._path, b"".join(msgspec.json.encode(one) + b"\n" for one in left))
 
     def _end_of_line(self) -> bytes:
         """Return what ends a line that a full disk cut short, so that the next one is not lost with it."""

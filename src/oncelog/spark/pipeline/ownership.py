@@ -11,9 +11,10 @@ import msgspec
 
 import oncelog
 from oncelog.errors import NotFound, OncelogError
-from oncelog.spark.pipeline import encoding, frames, spec
+from oncelog.spark.pipeline import encoding, spec
 from oncelog.spark.pipeline.mistakes import Mistake
 from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.pipeline.whole_file import write_whole
 
 _OWN = "pipeline.json"
 
@@ -114,4 +115,4 @@ def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     owner = Owner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
-    frames.write_whole(checkpoint / _OWN, msgspec.json.encode(owner))
+    write_whole(checkpoint / _OWN, msgspec.json.encode(owner))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
+from oncelog.spark.pipeline.whole_file import write_whole
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fbfbfa; --card: #ffffff; --ink: #1b1f24; --soft: #646c76; --rule: #e4e6e9;
@@ -58,6 +62,12 @@ details summary { cursor: pointer; color: var(--soft); }
 footer { font-size: 13px; margin-top: 28px; }
 """
 
+_POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    f"style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'"
+)
+"""Nothing runs and nothing is fetched, whatever got into the page: its own style alone is used."""
+
 
 class Figure(msgspec.Struct, frozen=True):
     """A figure that matters; ``good`` says whether it is as it should be, if that can be said."""
@@ -97,6 +107,7 @@ def page(title: str, intro: str, figures: Sequence[Figure], sections: Sequence[S
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>"
         f"<header><h1>{html.escape(title)}</h1><p>{html.escape(intro)}</p></header>"
@@ -112,6 +123,4 @@ def _tile(figure: Figure) -> str:
 def write(path: Path, text: str) -> None:
     """Write a report, so that whoever looks sees the one before or this one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)
+    write_whole(path, text.encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +30,9 @@ def made() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oncelog"
     installed = f"{package} {os.stat(package).st_mtime_ns}"  # noqa: PTH116 (one line)
     home = cache / f"spark-{hashlib.sha256(installed.encode()).hexdigest()[:16]}"
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_own(cache)
     if not home.exists():
-        cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             _link(package, py4j, Path(folder) / "home")
             try:
@@ -38,7 +40,16 @@ def made() -> Path:
             except OSError:  # somebody else made it meanwhile
                 if not home.exists():
                     raise
+    _check_own(home)
     return home
+
+
+def _check_own(folder: Path) -> None:
+    """Raise ``OSError`` for a folder that others can write: the code that Spark runs is found there."""
+    found = folder.lstat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
+        message = f"{folder} belongs to somebody else, or others may write there"
+        raise PermissionError(message)
 
 
 def _package(name: str) -> Path:

@@ -1,0 +1,24 @@
+"""Files that are there as a whole, or as they were before."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from oncelog.clock import SYSTEM
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a name that nobody can know before, then give it its own.
+
+    Under a name that can be guessed, somebody could have put a link to a file of this user.
+    """
+    beside = path.with_name(f".{path.name}.{SYSTEM.token(8).hex()}.new")
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
