@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import grpc
 import msgspec
@@ -22,6 +22,7 @@ from oncelog.format import intake
 from oncelog.format.manifest import Mark
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
+from oncelog.log.append import decisions
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
@@ -56,6 +57,13 @@ class Made(msgspec.Struct, frozen=True):
     name: str
     log_id: str
     settings: LogSettings
+
+
+class Payloads(NamedTuple):
+    """Rows that were checked, to be stored on the server; ``columns`` are all that the file may have."""
+
+    payloads: Sequence[pa.RecordBatch]
+    columns: list[str] | None
 
 
 class RemoteLog(Log):
@@ -323,6 +331,15 @@ class RemoteLog(Log):
         """Store tables on the server as a file that ``Writer.ingest`` can make a part of the log."""
         return self.stage_columns(list(tables), None)
 
+    def prepare(self, tables: Iterable[pa.Table | pa.RecordBatch], columns: Iterable[str] | None = None) -> Any:
+        """Check tables for ``store``: a bad row is refused here, before anything is sent."""
+        payloads = [decisions.intake_of(table, self.settings_seen, self.log_id) for table in tables]
+        return Payloads(payloads, None if columns is None else list(columns))
+
+    def store(self, prepared: Any) -> Staged:
+        """Store what was prepared, on the server."""
+        return self.stage_columns(prepared.payloads, prepared.columns)
+
     def stage_columns(self, tables: Sequence[pa.Table | pa.RecordBatch], columns: Sequence[str] | None) -> Staged:
         """Store tables; ``columns`` are all that they may have, if the file is to have no others.
 
@@ -406,7 +423,7 @@ def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBa
 
 READER_ABSENT = ("rows",)
 TAIL_ABSENT = ("poll_rows",)
-LOG_ABSENT = ("base", "desk", "follow_policy", "home", "is_lent", "lent", "prepare", "reader", "scan", "store")
+LOG_ABSENT = ("base", "desk", "follow_policy", "home", "is_lent", "lent", "reader", "scan")
 """What rooms of one process call of each other on a log: not a part of the public surface."""
 
 absent(RemoteLog, LOG_ABSENT)
