@@ -60,5 +60,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         for outcome in run(Path(name))[:2]:
             print(
-                f"{outcome.pipeline}: {outcome.rows} rows, {outcome.stored} stored, {outcome.duplicates} there before"
+                f"{outcome.pipeline}: {outcome.rows} rows, {outcome.stored} stored, {outcome.duplicates} duplicates"
             )

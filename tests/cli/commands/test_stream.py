@@ -75,7 +75,7 @@ def test_what_is_written_can_be_read_back(call: Call, tmp_path: Path) -> None:
     assert call("stream", "read", "orders", "o").out == b"o@0\tT\ta\tb\n"
     (event,) = call("stream", "read", "orders", "o", "--json").lines
     assert event["headers"] == {"h": "x", "b": {"base64": "/w=="}}
-    assert "which was there before, up to version 0" in call("stream", "append", "orders", "o", str(given)).seen
+    assert "a duplicate, up to version 0" in call("stream", "append", "orders", "o", str(given)).seen
 
 
 def test_an_event_of_another_stream_is_not_taken_for_one_of_this(call: Call, tmp_path: Path) -> None:

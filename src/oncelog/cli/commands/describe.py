@@ -182,7 +182,7 @@ def tell_summary(summary: Summary | None, *, as_json: bool) -> None:
     parts: list[str | tuple[str, str] | Text] = [plural(summary.attempts, "record"), " read"]
     parts += [", ", (f"{summary.stored:,} stored", "green" if summary.stored else "")]
     for count, what, style in (
-        (summary.duplicates, "there before", ""),
+        (summary.duplicates, "duplicate" if summary.duplicates == 1 else "duplicates", ""),
         (summary.conflicts, "in conflict", "yellow"),
         (summary.refused, "refused", "yellow"),
         (summary.forgotten, "forgotten again by the window: run it twice and they are stored twice", "yellow"),

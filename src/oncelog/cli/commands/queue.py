@@ -120,7 +120,7 @@ def send(
     if json:
         print_json({"queue": name, "sent": stored, "duplicates": duplicates})
     else:
-        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{', there before' if duplicates else ''}")
+        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{f', {duplicates:,} duplicates' if duplicates else ''}")
 
 
 @queue_command(

@@ -121,7 +121,7 @@ def _told(acks: Sequence[EventAck]) -> str:
         return f", now at version {last}"
     other = sum(ack.conflict for ack in acks)
     stands = f" with other content, which stands ({other:,} of them)" if other else ""
-    return f", which {'was' if len(acks) == 1 else 'were'} there before{stands}, up to version {last}"
+    return f", {'a duplicate' if len(acks) == 1 else 'duplicates'}{stands}, up to version {last}"
 
 
 @_command("read orders order-42", "read orders order-42 --from 10 --limit 5 --json", "read orders --backward --limit 1")
