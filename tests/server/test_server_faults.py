@@ -269,7 +269,7 @@ def test_clients_that_send_and_never_read_take_bounded_memory(serve: Callable[..
     value = bytes(64 << 10)
     with Wire(server.grpc) as wire:
         streams = []
-        for _ in range(40):
+        for _ in range(25):
             stream = WriteSession(wire, "flood")
             streams.append(stream)
             for tag in range(1, 641):
