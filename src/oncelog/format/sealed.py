@@ -289,6 +289,21 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
         yield pa.Table.from_batches(gathered, schema)
 
 
+def raw_bytes(tail: pa.Buffer, what: str) -> int | None:
+    """Return how many bytes a sealed file comes to when it is not compressed, by its last bytes; ``None`` if they do
+    not hold all of its footer.
+    """
+    try:
+        found = pq.read_metadata(pa.BufferReader(tail))
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    total = sum(int(found.row_group(number).total_byte_size) for number in range(found.num_row_groups))
+    if total < 0:
+        message = f"{what}: its footer says that it has {total} bytes"
+        raise CorruptionError(message)
+    return total
+
+
 class SealedFile:
     """A sealed file's bytes, opened for reading. Whoever opens it has checked that they are the bytes that were
     written.

@@ -864,3 +864,23 @@ def test_files_in_memory_are_listed_by_key(quick: Shop) -> None:
     log.seal()
     assert isinstance(quick.home, MemoryHome)
     assert [file.path for file in log.files()] == quick.home.list(sealing.PREFIX)
+
+
+def test_records_that_compress_well_do_not_all_end_in_one_file(tmp_path: Path) -> None:
+    """Files were put together by their compressed size alone: gigabytes became one small file, which was merged again
+    and again, with all of it in memory. What is full by its raw bytes is left alone, also by the next process.
+    """
+    settings = LogSettings(segment_bytes=64 * KIB, seal="off", block_records=10)
+    with Database(LocalStorage(tmp_path)) as db:
+        log = db.log("orders", settings, create=True)
+        with log.writer() as writer:
+            for _ in range(40):
+                writer.append_many([Record(b"x" * 3_200) for _ in range(20)])
+        while log.seal().files:  # what is small is put together, until nothing is
+            pass
+        files = log.files()
+        assert len(files) > 5
+        assert max(pq.read_metadata(file.path).row_group(0).total_byte_size for file in files) <= 64 * KIB * 5
+        sealing._raw_sizes.clear()  # as another process
+        assert log.seal().files == 0
+        assert log.files() == files

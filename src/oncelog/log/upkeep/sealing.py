@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +26,20 @@ from oncelog.storage.base import LogHome
 PREFIX = "sealed/"
 STAGED_S = 86_400
 """How long a file may exist before the manifest points to it."""
+
+
+_RAW_FACTOR = 4
+"""So many times its size a file may come to when it is not compressed."""
+
+_FILE_RECORDS_MAX = 4_000_000
+"""So many records a file has at most, unless one segment has more."""
+
+_FOOTER_BYTES = 64 * 1024
+"""The end of a file that holds its footer, nearly always."""
+
+_RAW_SIZES_MAX = 10_000
+_raw_sizes: dict[str, int] = {}
+"""What files come to when they are not compressed, by their keys, which are never used again."""
 
 
 class Sealing(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +63,7 @@ def seal(
     """
     while True:
         try:
-            for group in _groups(manifests, known.manifest, file_bytes):
+            for group in _groups(home, manifests, known.manifest, file_bytes):
                 done = _seal_group(home, manifests, clock, group) if size(group) >= bytes_min else None
                 if done is not None:
                     yield done
@@ -61,19 +76,59 @@ def seal(
     collect(home, manifests)
 
 
-def _groups(manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
+class _Weight(NamedTuple):
+    """What segments come to: bytes as they are stored, bytes that are not compressed, and records."""
+
+    stored_bytes: int = 0
+    raw_bytes: int = 0
+    records: int = 0
+
+    def fits(self, file_bytes: int) -> bool:
+        """Tell whether so much may be one file: records that compress well must not make one that is merged again and
+        again, with all of it in memory.
+        """
+        return (
+            self.stored_bytes <= file_bytes
+            and self.raw_bytes <= file_bytes * _RAW_FACTOR
+            and self.records <= _FILE_RECORDS_MAX
+        )
+
+    def plus(self, other: _Weight) -> _Weight:
+        """Return what both come to together."""
+        return _Weight(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+def _weight(home: LogHome, unit: Sequence[Segment], file_bytes: int) -> _Weight:
+    stored, records = size(unit), sum(segment.entries for segment in unit)
+    file = unit[0].file
+    if file is None or not _Weight(2 * stored, 0, 2 * records).fits(file_bytes):
+        return _Weight(stored, stored, records)  # not compressed, or large enough as it is
+    raw = _raw_sizes.get(file.key)
+    if raw is None:
+        tail = home.read(file.key, max(0, file.size_bytes - _FOOTER_BYTES), _FOOTER_BYTES)
+        raw = sealed.raw_bytes(tail, file.key)
+        if len(_raw_sizes) >= _RAW_SIZES_MAX:
+            _raw_sizes.clear()
+        _raw_sizes[file.key] = raw = stored if raw is None else raw
+    return _Weight(stored, raw, records)
+
+
+def _groups(home: LogHome, manifests: Manifests, manifest: Manifest, file_bytes: int) -> Iterator[list[Segment]]:
     """Yield runs of neighbours that are worth a file: unsealed ones, and sealed ones whose files are small."""
     group: list[Segment] = []
+    total = _Weight()
     for unit in units(manifests.closed_from(manifest, manifest.first_position)):
-        size_bytes = size(unit)
-        if size_bytes >= file_bytes // 2 and unit[0].file is not None:
+        weight = _weight(home, unit, file_bytes)
+        is_large = not weight.plus(weight).fits(file_bytes + 1)
+        if is_large and unit[0].file is not None:
             yield from _worthwhile(group)
-            group = []
+            group, total = [], _Weight()
             continue
-        if group and size(group) + size_bytes > file_bytes:
+        if group and not total.plus(weight).fits(file_bytes):
             yield from _worthwhile(group)
-            group = []
+            group, total = [], _Weight()
         group += unit
+        total = total.plus(weight)
     yield from _worthwhile(group)
 
 
