@@ -496,3 +496,62 @@ def _table(numbers: Iterable[int]) -> object:
 
     chosen = [record(number) for number in numbers]
     return pa.table({"id": [one.id for one in chosen], "value": pa.array([one.value for one in chosen], pa.binary())})
+
+
+def test_a_sweep_leaves_runs_alone(shop: Shop) -> None:
+    """Files that nothing refers to go after a day; runs are referred to, and what a killed build left is not."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = many(writer, range(60))
+        remember(writer)
+    left = "sealed/00000000000000000001-0011223344556677.0.ids"
+    shop.home.create(left, [b"of a build that was killed"])
+    shop.clock.jump(3 * 86_400)
+    assert log.sweep() == [left]
+    with shop.log().writer() as writer:
+        assert many(writer, range(60)) == retried(acks)
+    check(log, 60)
+
+
+def test_a_copy_remembers_what_its_log_remembers(shop: Shop) -> None:
+    """Runs go with the log: the copy's first writer knows every id, and reads no record for it."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = many(writer, range(100))
+        remember(writer)
+    other = in_memory()
+    with shop.process() as here, other.process() as there:
+        here.copy("orders", there)
+        copied = there.log("orders")
+        assert runs(copied) == runs(log)
+        with copied.writer() as writer:
+            assert writer._seen.window is not None
+            assert writer._seen.window.count < 20, "only the tail was read"
+            found = many(writer, range(100))
+        assert [(ack.position, ack.segment, ack.entry) for ack in found] == [
+            (ack.position, ack.segment, ack.entry) for ack in acks
+        ]
+        assert all(ack.duplicate for ack in found)
+        check(copied, 100)
+        here.copy("orders", in_memory().process())  # into another place, as often as one likes
+
+
+def test_what_was_written_under_a_bounded_window_is_known_after_the_switch_and_back(shop: Shop) -> None:
+    """Runs stay while the memory is bounded; what came meanwhile is known, too, when it is without bounds again."""
+    bounded = msgspec.structs.replace(SETTINGS, window=Window(max_keys=4))
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(40))
+        remember(writer)
+    log.configure(bounded)
+    with log.writer() as writer:
+        assert not append(writer, [0])[0].duplicate, "a bounded window forgets"
+        many(writer, range(40, 60))
+    log.configure(SETTINGS)
+    with log.writer() as writer:
+        found = many(writer, range(60))
+        assert all(ack.duplicate for ack in found)
+        assert found[0].position == 40, "the newest record of an id counts"
+        remember(writer)
+        assert many(writer, range(60)) == found
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
