@@ -294,3 +294,14 @@ def test_a_filter_of_a_kind_to_come_is_not_guessed_at(monkeypatch: pytest.Monkey
     with pytest.raises(Unsupported, match="upgrade"):
         opened(home, [run])
     assert [error for _, error in readable(RunObjects(home), [run])[1]]
+
+
+def test_a_whole_part_of_another_run_is_not_taken_for_this_one(home: LogHome) -> None:
+    """A copy that was put back in the wrong place: every byte of it is right, and it has other ids."""
+    ids, others = Ids.random(1, 0, 100), Ids.random(2, 0, 100)
+    run, other = ids.stored(home, "sealed/1"), others.stored(home, "sealed/2")
+    assert run.parts[0].size_bytes == other.parts[0].size_bytes
+    home.delete(run.part_key(0))
+    home.create(run.part_key(0), [home.read(other.part_key(0))])
+    with pytest.raises(CorruptionError, match="not the one that the manifest names"):
+        opened(home, [run])
