@@ -120,7 +120,8 @@ def send(
     if json:
         print_json({"queue": name, "sent": stored, "duplicates": duplicates})
     else:
-        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{f', {duplicates:,} duplicates' if duplicates else ''}")
+        known = f", {duplicates:,} duplicates" if duplicates else ""
+        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{known}")
 
 
 @queue_command(
