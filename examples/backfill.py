@@ -59,6 +59,4 @@ def _run(folder: Path, name: str, format: str, spark: SparkSession | None) -> Ou
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         for outcome in run(Path(name))[:2]:
-            print(
-                f"{outcome.pipeline}: {outcome.rows} rows, {outcome.stored} stored, {outcome.duplicates} duplicates"
-            )
+            print(f"{outcome.pipeline}: {outcome.rows} rows, {outcome.stored} stored, {outcome.duplicates} duplicates")
