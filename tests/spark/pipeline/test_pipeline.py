@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,24 @@ def test_source_that_breaks_is_told_in_one_line(shop: Shop, spark: SparkSession)
     shop.change(("SELECT order_id, amount", "SELECT raise_error('broken') AS order_id, amount"))
     with pytest.raises(OncelogError, match="broken"):
         shop.run(spark)
+
+
+def test_a_password_is_kept_nowhere(shop: Shop, spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Options of a source and of a sink have passwords: no file of a run, and no line that it logs, has one of them."""
+    caplog.set_level(logging.DEBUG, "oncelog")
+    secret = "hunter2-marked"
+    options = f'password = "{secret}", "fs.s3a.secret.key" = "{secret}"'
+    shop.change(
+        ("maxFilesPerTrigger = 1", f"maxFilesPerTrigger = 1, {options}"),
+        ('path = "out"', f'path = "out"\noptions = {{ {options} }}'),
+    )
+    shop.send(*orders(0, 3))
+    shop.run(spark)
+    assert shop.ids() == ["o0", "o1", "o2"]
+    files = [path for path in shop.spec.parent.rglob("*") if path.is_file() and path != shop.spec]
+    assert any(".oncelog" in path.parts for path in files)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert secret not in caplog.text
 
 
 def test_batches_done_but_not_noted_are_done_again_without_effect(shop: Shop, spark: SparkSession) -> None:
