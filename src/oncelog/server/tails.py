@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.errors import NotFound
 from oncelog.limits import MIB
+from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail
-from oncelog.log.read.scan import Start
+from oncelog.log.read.scan import Scan, Start
 from oncelog.log.stored.rows import Rows
 from oncelog.types import Entry
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = MIB
 """A piece has about so many bytes at most, unless a single record is larger."""
+
+STEP_BYTES = MIB // 4
+"""So much a follower that catches up reads at once, or one block."""
 
 HUB_BYTES = 8 * MIB
 HUB_PIECES = 4096
@@ -316,17 +320,15 @@ class Tails:
         self, hub: _Hub, name: str, position: int, encode: Encode[_T]
     ) -> AsyncIterator[tuple[Piece, _T]]:
         """Yield what lies before the pieces that a hub has."""
-        tail = await self._server.read(lambda: self._server.open_log(name).tail(position))
-        try:
-            while position < hub.since and not self._server.draining.is_set():
-                found = await self._server.read(lambda: _step(tail, encode))
-                if not found:
-                    return
-                for piece, made in found:
-                    yield piece, made
-                    position = piece.next
-        finally:
-            self._server.readers.post(tail.close)
+        scan = await self._server.read(lambda: _scan(self._server.open_log(name), position))
+        while position < hub.since and not self._server.draining.is_set():
+            found = await self._server.read(lambda: _step(scan, encode))
+            if not found:
+                return
+            while found:
+                piece, made = found.pop(0)
+                yield piece, made
+                position = piece.next
 
     async def _alone(
         self, name: str, start: Start, encode: Encode[_T], lease_s: float, beat_s: float
@@ -339,7 +341,7 @@ class Tails:
                 quiet_s = 0.0
                 while not self._server.draining.is_set():
                     woken.clear()
-                    found = await self._server.read(lambda: _step(tail, encode))
+                    found = await self._server.read(lambda: _polled(tail, encode))
                     for one in found:
                         yield one
                     if not found:
@@ -375,7 +377,19 @@ class Tails:
             del self._hubs[name]
 
 
-def _step(tail: Tail, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
+def _scan(log: Log, position: int) -> Scan:
+    """Return a place in a log that moves forward by small steps: a follower that stands still holds one of them."""
+    scan = log.scan()
+    scan.read_bytes = STEP_BYTES
+    scan.begin(position)
+    return scan
+
+
+def _step(scan: Scan, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
+    return [(piece, encode.function(piece)) for piece in pieces(scan.next_rows(), scan.end())]
+
+
+def _polled(tail: Tail, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
     return [(piece, encode.function(piece)) for piece in pieces(tail.poll_rows(0), tail.end())]
 
 

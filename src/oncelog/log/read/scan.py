@@ -48,6 +48,7 @@ class Scan:
         self._number = -1
         self._cursor = 0
         self._not_before_us: int | None = None
+        self.read_bytes = READ_BYTES  # of blocks, at once; one block at least
 
     @property
     def place(self) -> tuple[int, int]:
@@ -200,7 +201,7 @@ class Scan:
             if self._sealed is not None:
                 return self._read_sealed(self._sealed)
             end = self._segment.end if self._segment is not None else None
-            buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, READ_BYTES)
+            buffers, self._cursor = self._home.blocks(self._number, self._cursor, end, self.read_bytes)
         except NotFound:
             self._look_again()
             return self._read()

@@ -7,7 +7,7 @@ what it has not read stays in the log.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 15.0
 """Proxies close a connection on which nothing comes: a comment comes so often."""
+
+PART_BYTES = 128 * 1024
 
 HEADERS = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 HEARTBEAT = b": heartbeat\n\n"
@@ -61,6 +63,15 @@ def spell_error(error: OncelogError) -> bytes:
     return spell("error", msgspec.json.encode(problem.of(error)))
 
 
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Cut what is large: what a connection was given, and its client has not read, it holds a copy of."""
+    if len(data) <= PART_BYTES:
+        yield data
+        return
+    for start in range(0, len(data), PART_BYTES):
+        yield data[start : start + PART_BYTES]
+
+
 async def follow(server: Server, name: str, position: int, is_valid: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the events of a log from a position on, for ever; at its end an event that says why.
 
@@ -72,7 +83,8 @@ async def follow(server: Server, name: str, position: int, is_valid: Callable[[]
             async for piece, made in followed:
                 if piece is not None:
                     position = piece.next
-                    yield made  # type: ignore[misc]  # bytes where there is a piece
+                    for part in _parts(made):  # type: ignore[arg-type]  # bytes where there is a piece
+                        yield part
                 elif is_valid():
                     yield HEARTBEAT
                 else:

@@ -75,6 +75,15 @@ def test_behind_a_truncation_a_browser_is_told_and_then_stopped(http: httpx.Clie
         assert next(_events(response.iter_lines()))["id"] == str(first)
 
 
+def test_a_large_record_arrives_whole(http: httpx.Client, log: str) -> None:
+    """It is sent in parts: a client that does not read must not have it all in the server's memory."""
+    values = [letter * 1_000_000 for letter in "abc"]
+    _append(http, log, *values)
+    with http.stream("GET", f"/v1/logs/{log}/tail", params={"start": 0}) as response:
+        events = _events(response.iter_lines())
+        assert [next(events)["data"]["value"] for _ in values] == values
+
+
 def test_many_tails_get_what_one_append_writes(http: httpx.Client, log: str) -> None:
     """One hub reads for all of them."""
     ready = threading.Barrier(21)
