@@ -555,3 +555,25 @@ def test_what_was_written_under_a_bounded_window_is_known_after_the_switch_and_b
         remember(writer)
         assert many(writer, range(60)) == found
     assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_a_purge_makes_no_id_unknown(shop: Shop) -> None:
+    """Rows that were purged keep identity and position: retries meet them, from the runs and from the log."""
+    log = shop.log(msgspec.structs.replace(SETTINGS, window=Window(max_keys=4)))
+    with log.writer() as writer:
+        many(writer, range(40))
+        many(writer, range(60))
+    log.configure(SETTINGS)
+    with log.writer() as writer:
+        acks = many(writer, range(60))
+        remember(writer)
+    log.seal()
+    assert log.purge(remove=True).purged == 40
+    for lost in (False, True):
+        for run in log._manifest().memory if lost else ():
+            shop.home.delete(run.part_key(0))
+        with shop.log().writer() as writer:
+            assert [ack.position for ack in many(writer, range(60))] == [ack.position for ack in acks]
+            remember(writer)
+            assert [ack.position for ack in many(writer, range(60))] == [ack.position for ack in acks]
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
