@@ -58,6 +58,8 @@ class _Stream:
         self.stopped = False
         """Nothing more is sent on it; what was sent is answered, and then it ends."""
         self.ended = False
+        self.complete = False
+        """The server ended it in order: it has answered every frame that it received."""
         self.why: Exception | None = None
         self.parts: list[bytes] = []
         self.again: list[Frame] = []
@@ -286,6 +288,7 @@ class Session:
             return error
         except Exception as error:  # noqa: BLE001 (bytes that are no answer)
             return Broken(repr(error))
+        stream.complete = True
         return stream.why or Broken("the server ended the stream")
 
     def _broke(self, stream: _Stream, error: Exception) -> None:
@@ -295,6 +298,9 @@ class Session:
             if self._ended is not None:
                 return
             self._failure = error
+            if stream.complete:
+                for frame in self._sent.values():  # never received: a server that drains reads no more
+                    frame.tag, frame.unwritten = 0, True
             self._waiting = deque(self._unanswered())
             self._sent, self._stream = {}, None
             self._attempts = 0 if stream.progressed else self._attempts + 1
