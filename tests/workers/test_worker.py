@@ -567,3 +567,20 @@ def test_a_handler_that_wants_to_exit_has_failed(
     assert calls == [None, f"the handler ended in {error()!r}"]
     if inbox is not None:
         inbox.close()
+
+
+def test_a_failure_is_logged_with_its_traceback(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """What a handler raised is in the log of the process, with the line that raised it: the reason alone is no help."""
+    told = Until()
+
+    def break_down(delivery: Delivery) -> None:
+        message = f"no address in {delivery.value!r}"
+        raise ValueError(message)
+
+    queue.send(b"welcome", id="1")
+    with caplog.at_level("WARNING", "oncelog.worker"), oncelog.worker(queue, "mailer", break_down, report=told):
+        told.wait("failed")
+    found = next(record for record in caplog.records if record.name == "oncelog.worker")
+    assert "emails" in found.getMessage()
+    assert "in break_down" in caplog.text
+    assert "no address in b'welcome'" in caplog.text

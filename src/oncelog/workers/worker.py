@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections import Counter
@@ -21,6 +22,9 @@ from oncelog.queue.deliver.consumer import Consumer, Delivery
 from oncelog.queue.queue import Queue
 from oncelog.workers import retention
 from oncelog.workers.handlers import described, is_async, takes_effect
+
+_logger = logging.getLogger("oncelog.worker")
+_logger.addHandler(logging.NullHandler())  # a program that sets up no logging sees none
 
 CONCURRENCY_MAX = 1_000
 _RECEIVE_S = 1.0
@@ -200,7 +204,8 @@ class Worker:
     def _handle(self, delivery: Delivery) -> None:
         try:
             self._settle(delivery)
-        except Exception as error:  # noqa: BLE001  it is delivered again: nothing is lost
+        except Exception as error:
+            _logger.exception("%s could not be settled", described(delivery))
             self._tell("failed", f"{described(delivery)}: {error!r}")
         finally:
             with self._changed:
@@ -308,6 +313,7 @@ class Worker:
             return
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
+        _logger.warning("%s failed", described(delivery), exc_info=error)
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
         if isinstance(error, _Ended):
             reason = str(error)
