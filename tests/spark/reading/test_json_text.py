@@ -53,6 +53,12 @@ def test_quick_look_accepts_no_more_than_the_close_one(line: str, behind: str) -
     assert found.rescued == {}
 
 
+@pytest.mark.parametrize("space", [" ", "\t", "  ", "\r"])
+def test_key_twice_is_seen_beside_a_key_with_a_space_behind_it(space: str) -> None:
+    """Such a key is not counted: without a closer look the count would be even."""
+    assert not Parser(SHAPE)._is_clean(f'{{"id":"a","id":"b","n"{space}:1}}'.encode())
+
+
 @pytest.mark.parametrize("line", PLAIN)
 def test_quick_look_accepts_plain_lines(line: str) -> None:
     """Were nothing accepted, every line would be looked at closely, and reading would be five times slower."""

@@ -169,15 +169,17 @@ class _File:
         if not rows:
             return
         self._rows += len(rows)
-        self._rescued += sum(1 for row in rows if row.rescued)
         if self._wanted.kind == "json":
             columns = [pa.array([row.text for row in rows], pa.string())]
         else:
             columns = [pa.array(cells, pa.string()) for cells in zip(*(row.cells for row in rows), strict=True)]
+        rescued = [row for row in rows if row.rescued]
+        self._rescued += len(rescued)
+        extra = [_object(row.rescued.items()) for row in rows] if rescued else None
         place = [
-            pa.array([self._path] * len(rows), pa.string()),
+            pa.repeat(self._path, len(rows)),
             pa.array([row.line for row in rows], pa.int64()),
-            pa.array([_object(row.rescued.items()) for row in rows], pa.string()),
+            pa.nulls(len(rows), pa.string()) if extra is None else pa.array(extra, pa.string()),
         ]
         yield pa.RecordBatch.from_arrays([*columns, *place], schema=output(self._wanted))
 
