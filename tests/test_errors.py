@@ -17,6 +17,8 @@ import pytest
 import oncelog
 from oncelog import errors
 from oncelog.inbox.decisions import Undecided
+from oncelog.queue.state.database import StateBusy
+from oncelog.server.http.problem import Refused
 from oncelog.streams.expecting import Earlier
 from oncelog.types import Ack
 
@@ -56,6 +58,8 @@ SAMPLES: list[errors.OncelogError] = [
     errors.CorruptionError("m"),
     Undecided("m", retry_after_s=3, outcome="unknown"),
     Earlier("stream", 3, 4, 5),
+    StateBusy("m", retry_after_s=2),
+    Refused(413, "m", headers={"connection": "close"}),
 ]
 
 

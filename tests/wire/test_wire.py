@@ -29,6 +29,7 @@ from oncelog.errors import (
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.send.sender import Sent
+from oncelog.queue.state.database import StateBusy
 from oncelog.streams.events import EventAck, StreamEvent, StreamInfo
 from oncelog.types import Ack, ColumnAcks, Entry, Record
 from oncelog.wire import failures, frames, messages, methods, values
@@ -99,6 +100,13 @@ def test_a_refused_column_row_and_rule_arrive() -> None:
     found = failures.from_trailer(failures.trailer(error))
     assert isinstance(found, InvalidArgument)
     assert (found.column, found.row, found.rule) == ("id", 3, "size")
+
+
+def test_an_error_of_a_rooms_own_travels_as_what_it_is_a_kind_of() -> None:
+    """A client that does not know the class must still know that it may try again."""
+    found = failures.from_trailer(failures.trailer(StateBusy("held", retry_after_s=2)))
+    assert isinstance(found, Unavailable)
+    assert (found.retry_after_s, found.outcome) == (2, "not written")
 
 
 def test_an_error_of_a_newer_version_is_still_an_error() -> None:

@@ -40,7 +40,7 @@ TRAILER_BYTES_MAX = 6 * 1024
 
 def to_message(error: OncelogError) -> Any:
     """Return an error as a message with all its fields."""
-    made = messages.Error(kind=type(error).__name__, message=str(error))
+    made = messages.Error(kind=_kind(error), message=str(error))
     for name in ("outcome", "position", "first", "actual", "column", "row", "rule", "retry_after_s", "pid", "error"):
         value = getattr(error, name, None)
         if value is not None:
@@ -56,6 +56,11 @@ def to_message(error: OncelogError) -> Any:
     if isinstance(error, AppendErrors):
         made.results.extend(result(one) for one in error.results)
     return made
+
+
+def _kind(error: OncelogError) -> str:
+    """Return the class that a client knows: one of a room's own travels as what it is a kind of."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
 
 
 def from_message(found: Any) -> OncelogError:
