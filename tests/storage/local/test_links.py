@@ -16,6 +16,8 @@ from oncelog.storage.local.disk import RealDisk
 from oncelog.storage.local.home import LocalStorage
 
 OTHER_USER = 65_534
+LEFT = "999999999-1-0123456789abcdef"
+"""What Oncelog calls a temporary file of a process that is no more: it is cleaned away where it is Oncelog's own."""
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def treasure(tmp_path: Path) -> Path:
     """Return a folder of the user's own, with a file in it, beside the database."""
     folder = tmp_path / "treasure"
     folder.mkdir()
-    (folder / "1-1-0123456789abcdef").write_text("precious")
+    (folder / LEFT).write_text("precious")
     return folder
 
 
@@ -56,14 +58,14 @@ def test_a_folder_that_is_a_link_is_refused(name: str, tmp_path: Path, treasure:
             writer.append(b"paid", id="order-2", timeout_s=1)
         log.seal()
         log.verify()
-    assert {path.name: path.read_text() for path in treasure.iterdir()} == {"1-1-0123456789abcdef": "precious"}
+    assert {path.name: path.read_text() for path in treasure.iterdir()} == {LEFT: "precious"}
 
 
 @pytest.mark.usefixtures("_ways")
 @pytest.mark.parametrize("name", ["lock", "published"])
 def test_a_file_that_is_a_link_is_not_written_through(name: str, tmp_path: Path, treasure: Path) -> None:
     """The lock and the published end are written in place: through a link that was somebody's file."""
-    shop, target = tmp_path / "shop", treasure / "1-1-0123456789abcdef"
+    shop, target = tmp_path / "shop", treasure / LEFT
     fill(shop)
     planted = shop / "logs" / "orders" / name
     planted.unlink()
@@ -86,7 +88,7 @@ def test_deleting_a_log_removes_nothing_but_the_log(tmp_path: Path, treasure: Pa
         db.delete("orders")
         assert db.logs() == []
     assert (shop / "removed" / "photos" / "one.jpg").read_text() == "precious"
-    assert (treasure / "1-1-0123456789abcdef").read_text() == "precious"
+    assert (treasure / LEFT).read_text() == "precious"
     assert sorted(path.name for path in (shop / "removed").iterdir()) == ["a-0123456789abcdef", "photos"]
 
 
@@ -108,7 +110,7 @@ def test_files_that_are_not_ours_stay_among_temporary_ones(tmp_path: Path) -> No
     fill(shop)
     temporary = shop / "logs" / "orders" / "temporary"
     (temporary / "mine.txt").write_text("precious")
-    (temporary / "999999999-1-0123456789abcdef").write_text("left by a process that died")
+    (temporary / LEFT).write_text("left by a process that died")
     fill(shop)
     assert [path.name for path in temporary.iterdir()] == ["mine.txt"]
 
