@@ -24,7 +24,10 @@ lint: .venv/installed ## ruff, mypy --strict and the layers
 bench: .venv/installed ## the benchmarks
 	@if [ -d benchmarks ]; then .venv/bin/python -m benchmarks; else echo "There are no benchmarks yet."; fi
 
-soak: .venv/installed ## every test, soak tests too, with larger counts (hours)
+mutants: .venv/installed ## take out one guard after the other: the test of each must fail
+	.venv/bin/python -m tests.guards
+
+soak: .venv/installed mutants ## every test, soak tests too, with larger counts (hours)
 	scripts/debian java postgres postgresql.jar redis-server chromium
 	ONCELOG_SOAK=1 ONCELOG_TEST_LIMIT_S=14400 $(PYTEST) -m "" -o faulthandler_timeout=30000
 

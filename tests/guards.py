@@ -1,0 +1,173 @@
+"""Guards that keep a promise, and the test that finds each one missing: ``make mutants`` takes them out one at a time.
+
+A guard whose test still passes without it is not guarded by anything. The sources are copied, and the copy is changed:
+the tree itself is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Guard(NamedTuple):
+    """A promise, where it is kept, the text that keeps it, what is put in its place, and the test that must fail."""
+
+    promise: str
+    module: str
+    text: str
+    instead: str
+    test: str
+
+
+GUARDS = [
+    Guard(
+        "acknowledged means durable: a block is synced before it is answered for",
+        "storage/local/segment_writer.py",
+        "        self._disk.sync(descriptor)\n        if self._disk.identity",
+        "        if self._disk.identity",
+        "tests/storage/local/test_home_crash.py::test_visible_means_durable",
+    ),
+    Guard(
+        "nothing is acknowledged into a file that nobody can find",
+        "storage/local/segment_writer.py",
+        "if self._disk.identity(self._path) != self._identity:",
+        "if False:",
+        "tests/storage/local/test_segment_writer.py::test_a_write_into_nowhere_is_not_acknowledged[removed]",
+    ),
+    Guard(
+        "a file that shrinks is an error",
+        "storage/local/segment_reader.py",
+        "if data.size < end - begin:",
+        "if False:",
+        "tests/storage/local/test_segment_reader.py::test_a_segment_that_shrinks_is_an_error",
+    ),
+    Guard(
+        "the same id with other content is a conflict",
+        "log/append/decider.py",
+        "conflict = fingerprint != stored_fingerprint",
+        "conflict = False",
+        "tests/log/test_log_contract.py::TestMemory::test_a_conflict_is_in_the_future",
+    ),
+    Guard(
+        "close ends wherever it is called",
+        "handle.py",
+        "    return frame is not None\n",
+        "    return False\n",
+        "tests/crash/test_close_anywhere.py::test_a_callback_may_close[3]",
+    ),
+    Guard(
+        "who closes finds every future answered",
+        "log/writer.py",
+        "self._committer.wait_until_told(deadline_us)",
+        "pass",
+        "tests/log/append/test_append_pipelined.py::test_who_closes_finds_every_future_answered",
+    ),
+    Guard(
+        "a no is said only by the holder of the log",
+        "streams/streams.py",
+        "            writer.check_held()\n        except WriterFenced:\n            self._leave(writer)",
+        "            pass\n        except WriterFenced:\n            self._leave(writer)",
+        "tests/streams/test_streams_criteria.py::test_the_old_holder_does_not_refuse_a_version",
+    ),
+    Guard(
+        "how far a producer is, is said only by the holder of the log",
+        "log/append/open_segment.py",
+        "if newest is None or newest.manifest.epoch != self.epoch:",
+        "if False:",
+        "tests/log/test_producer.py::test_the_old_holder_does_not_say_how_far_a_producer_is",
+    ),
+    Guard(
+        "what the gate calls COMMITTED is not sent again",
+        "queue/send/sender.py",
+        "        if not committed:\n            return {}",
+        "        if True:\n            return {}",
+        "tests/queue/send/test_sender.py::"
+        "test_what_is_committed_is_not_sent_again_when_the_log_has_forgotten_it[sqlite]",
+    ),
+    Guard(
+        "a stopped neighbour stalls nobody",
+        "queue/deliver/consumer.py",
+        "with contextlib.suppress(StateBusy):",
+        "with contextlib.nullcontext():",
+        "tests/queue/test_queue_frozen.py::test_on_sqlite_who_waits_gets_nothing_in_its_own_time",
+    ),
+    Guard(
+        "settings that cannot be read lock nobody out",
+        "queue/state/statements.py",
+        "        return QueueSettings(), str(error)",
+        "        raise",
+        "tests/queue/state/test_statements.py::test_a_queue_whose_settings_cannot_be_read_can_be_deleted[sqlite]",
+    ),
+    Guard(
+        "an inbox key is taken over only as it was seen",
+        "inbox/stores/sql.py",
+        "WHERE id = :id AND status = :was_status AND nonce = :was_nonce AND token = :was_token RETURNING token",
+        "WHERE id = :id AND :was_status = :was_status AND :was_nonce = :was_nonce AND :was_token = :was_token "
+        "RETURNING token",
+        "tests/inbox/test_inbox_races.py::test_of_two_who_saw_a_lease_run_out_one_takes_the_key",
+    ),
+    Guard(
+        "an inbox key is committed only by the one who has it",
+        "inbox/stores/sql.py",
+        "WHERE id = :id AND status = :was_status AND nonce = :was_nonce RETURNING 1",
+        "WHERE id = :id AND status = :was_status AND :was_nonce = :was_nonce RETURNING 1",
+        "tests/inbox/test_inbox_races.py::test_one_whose_key_was_taken_over_cannot_commit_it",
+    ),
+    Guard(
+        "subclasses are stored as what they are",
+        "format/intake.py",
+        "    return msgspec.structs.replace(record, **changes) if changes else record",
+        "    return record",
+        "tests/bad_input/test_records.py::test_subclasses_are_stored_as_what_they_are",
+    ),
+    Guard(
+        "a sealed file is bounded by its raw bytes",
+        "log/upkeep/sealing.py",
+        "            and self.raw_bytes <= file_bytes * _RAW_FACTOR\n",
+        "",
+        "tests/log/upkeep/test_sealing.py::test_records_that_compress_well_do_not_all_end_in_one_file",
+    ),
+]
+
+
+def is_found(guard: Guard) -> bool:
+    """Take a guard out of a copy of the sources; tell whether its test fails then."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        module = source / "oncelog" / guard.module
+        text = module.read_text()
+        assert text.count(guard.text) >= 1, f"{guard.module} has no such guard any more: {guard.text!r}"
+        module.write_text(text.replace(guard.text, guard.instead, 1))
+        path = f"{source}{os.pathsep}{ROOT}"
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", guard.test]
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+        )
+    assert done.returncode in (0, 1), done.stdout[-2000:] + done.stderr[-2000:]
+    return done.returncode == 1
+
+
+def main() -> int:
+    """Take out every guard, or those whose promise holds the words given; print the score."""
+    chosen = [guard for guard in GUARDS if all(word in guard.promise for word in sys.argv[1:])]
+    missed = []
+    for guard in chosen:
+        found = is_found(guard)
+        missed += [] if found else [guard]
+        sys.stdout.write(f"{'found ' if found else 'MISSED'}  {guard.promise}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} guards are found missing by their test\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
