@@ -16,6 +16,7 @@ from oncelog.log.takeover import handover, recovery
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
+from tests.log.watched import until
 
 LONG_S = 60.0
 
@@ -188,3 +189,18 @@ def test_a_holder_that_recovers_for_long_answers(memory_bucket: Bucket, monkeypa
         go_on.set()
         with opening.result(LONG_S) as holder:
             assert holder.append(b"v").position == 0
+
+
+def test_who_gives_up_leaves_the_log_to_its_holder(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking steals nothing: the holder let the log go although nobody took it."""
+    monkeypatch.setattr(handover, "TENURE_S", 1.0)
+    log = orders(memory_bucket)
+    with log.writer() as holder:
+        with pytest.raises(LogBusy):
+            orders(memory_bucket).writer(wait_s=0)
+        epoch = log.info().epoch
+        assert not log.home.exists(handover.request_key(epoch))
+        until(lambda: not log.home.exists(handover.answer_key(epoch)))  # its tenure is over, and nobody waits
+        assert holder.append(b"v").position == 0
+        with orders(memory_bucket).writer(wait_s=LONG_S) as new:  # who does wait gets it
+            assert new.append(b"w").position == 1

@@ -60,6 +60,8 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
         if known.manifest.open_segment is None:
             return
         epoch, now_us = known.manifest.epoch, clock.elapsed_us()
+        if epoch == asked_epoch and answered:
+            home.create(request_key(epoch), [b"asked"])  # again, if another who asked has given up
         if epoch != asked_epoch:
             home.create(request_key(epoch), [b"asked"])
             asked_epoch, patience_until_us, answered = epoch, now_us + int(ANSWER_S * 1e6), False
@@ -68,6 +70,8 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
         if now_us >= patience_until_us:
             return
         if answered and now_us - started_us >= wait_s * 1e6:
+            with contextlib.suppress(OncelogError):
+                home.delete(request_key(epoch))  # nobody waits for it any more: the holder keeps the log
             message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
             raise LogBusy(message)
         with idle:
@@ -141,7 +145,14 @@ class Watch:
             return True
         left_s = left_s if self._let_go is not None else TENURE_S  # it cannot let go before it has recovered
         self._home.create(answer_key(self._epoch), [b"%d" % (left_s * 1000)])
-        return self._let_go is not None and not self._wait(left_s)
+        return self._let_go is not None and not self._wait(left_s) and self._is_still_wanted()
+
+    def _is_still_wanted(self) -> bool:
+        """Tell whether somebody still waits for the log; who only looked has taken its request back."""
+        if self._home.exists(request_key(self._epoch)):
+            return True
+        self._home.delete(answer_key(self._epoch))  # it tells of a moment that is over
+        return False
 
     def _wait(self, timeout_s: float) -> bool:
         """Wait; tell whether it is over."""
