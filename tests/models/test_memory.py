@@ -118,9 +118,9 @@ class InBucket(MemoryMachine):
 @pytest.mark.parametrize("machine", [OnDisk, InMemory, InBucket])
 def test_no_id_is_stored_twice(machine: type[MemoryMachine]) -> None:
     """A retry is the original's duplicate for ever: from table, run and merged run, after crashes and lost runs."""
-    run_state_machine_as_test(
-        machine, settings=settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
-    )
+    examples = settings().max_examples // 2  # three machines, each with a life of forty steps
+    looking = settings(max_examples=examples, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=looking)
 
 
 def _looking() -> settings:
