@@ -399,6 +399,7 @@ class Writer(Submitting):
             return futures.all_acks(answers)
         return cast("list[Ack]", answers)
 
+    @arguments.checked
     def find(self, id: str, stream: str | None = None) -> Location | None:
         """Return where the durable record with an id is, ``None`` if the log does not remember it."""
         self._check_usable()
