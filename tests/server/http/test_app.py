@@ -20,6 +20,7 @@ from tests.server.http.conftest import Guarded
 
 JUDGED = [route for route in ROUTES if route.verb is not None and route.kind != "server"]
 _BODIES: dict[str, dict[str, Any]] = {
+    "find": {"id": "x", "stream": "s"},
     "truncate": {"before": 0}, "ack": {"leases": []}, "nack": {"leases": [], "reason": "r"},
     "extend": {"leases": [], "seconds": 1}, "discard": {"positions": []}, "redrive": {"positions": []},
 }  # fmt: skip

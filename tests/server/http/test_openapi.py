@@ -118,6 +118,7 @@ def test_a_generic_client_does_everything_by_the_document_alone(http: httpx.Clie
     for name in ("logs_files", "logs_producers", "logs_seal", "logs_verify"):
         client.call(name, **log)
     client.call("logs_truncate", {"before": 0}, **log)
+    assert client.call("logs_find", {"id": "a"}, **log)["ack"]["position"] == 0
     stream = {"log": "openapi-s", "stream": "s/1"}
     client.call("streams_append", b"e", "text/plain", **stream, **{"If-None-Match": "*"})
     client.call("streams_append", b"f", "text/plain", **stream, **{"If-Match": '"7"'})

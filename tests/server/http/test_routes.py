@@ -12,7 +12,7 @@ TWINS = {
     "tails_tail": "Log.Read", "logs_list_logs": "Database.Logs", "logs_create": "Database.Create",
     "logs_info": "Log.Info", "logs_delete": "Database.Delete", "logs_settings": "Log.Info",
     "logs_configure": "Log.Configure", "logs_files": "Log.Files", "logs_producers": "Log.Producers",
-    "logs_truncate": "Log.Truncate", "logs_seal": "Log.Job", "logs_verify": "Log.Verify",
+    "logs_truncate": "Log.Truncate", "logs_find": "Log.Find", "logs_seal": "Log.Job", "logs_verify": "Log.Verify",
     "streams_list_streams": "Streams.List", "streams_read": "Streams.Read", "streams_append": "Streams.Append",
     "tails_subscribe": "Streams.Subscribe", "queues_list_queues": "Database.Queues",
     "queues_create": "Database.Create", "queues_delete": "Database.Delete", "queues_settings": "Queue.Info",

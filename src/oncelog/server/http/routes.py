@@ -119,6 +119,10 @@ ROUTES: tuple[Route, ...] = (
         "GET", "/v1/logs/{log}/producers", logs.producers, "look", "log", gives={JSON: dict[str, forms.ProducerForm]}
     ),
     _route(
+        "POST", "/v1/logs/{log}/find", logs.find, "read", "log", takes={JSON: forms.FindForm},
+        gives={JSON: forms.FoundForm},
+    ),
+    _route(
         "POST", "/v1/logs/{log}/truncate", logs.truncate, "admin", "log", takes={JSON: forms.TruncateForm},
         gives={JSON: Truncation},
     ),

@@ -114,3 +114,16 @@ def test_what_is_there_to_see(http: httpx.Client, log: str) -> None:
     assert http.get(f"/v1/logs/{log}/producers").json()["p"]["last_sequence"] == 7
     for path in ("", "/files", "/producers", "/settings", "/records", "/records/0", "/tail"):
         assert http.get(f"/v1/logs/none{path}").status_code == 404, path
+
+
+def test_an_id_is_found_with_every_recent_attempt(http: httpx.Client, log: str) -> None:
+    """Was it stored, where, and how often was it tried: one call answers; an id that is not stored has no ack."""
+    path = f"/v1/logs/{log}"
+    for content in (b"paid", b"paid", b"other"):
+        http.post(f"{path}/records", content=content, headers={"Idempotency-Key": "order-42"})
+    found = http.post(f"{path}/find", json={"id": "order-42"}).json()
+    assert found["ack"]["position"] == 0
+    assert [one["outcome"] for one in found["answers"]] == ["IdConflict", "duplicate", "stored"]
+    assert http.post(f"{path}/find", json={"id": "order-43"}).json()["ack"] is None
+    assert http.post(f"{path}/find", json={"id": ""}).status_code == 400
+    assert http.post("/v1/logs/no-such-log/find", json={"id": "x"}).status_code == 404

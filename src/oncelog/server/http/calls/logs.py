@@ -18,8 +18,10 @@ from oncelog.server.http.problem import Refused
 from oncelog.server.jobs import Tell
 from oncelog.server.security import authorize, scopes
 from oncelog.settings import LogSettings
+from oncelog.types import Ack, moment
 
 NAMES_MAX = 1_000
+ANSWERS_MAX = 100
 
 
 def opened(call: Call) -> Log:
@@ -148,6 +150,23 @@ async def producers(call: Call) -> Response:
             for name, mark in found.items()
         }
     )
+
+
+async def find(call: Call) -> Response:
+    """Tell where an id is stored, and how recent attempts with it were answered."""
+    form = await call.json(forms.FindForm)
+    found = await call.server.read(lambda: opened(call).find(form.id, stream=form.stream))
+    ack = None
+    if found is not None:
+        ack = forms.ack(Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True))
+    seat = call.server.seats.get(call.names["log"])
+    latest = seat.ring.latest(ANSWERS_MAX, id=form.id) if seat is not None else []
+    answers = [
+        forms.AnsweredForm(timestamp=moment(one.time_us), peer=one.peer, outcome=one.outcome, position=one.position)
+        for one in latest
+    ]
+    since = moment(seat.opened_us) if seat is not None and seat.opened_us is not None else None
+    return answer(forms.FoundForm(ack=ack, answers=answers, since=since), headers={"cache-control": "no-store"})
 
 
 async def truncate(call: Call) -> Response:
