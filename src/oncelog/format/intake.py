@@ -36,10 +36,24 @@ def _refuse(column: str, row: int | None, rule: str) -> NoReturn:
     raise refused(column, row, rule)
 
 
+def _has_no_more(record: Record) -> bool:
+    """Tell whether a record has no more than a value and an id."""
+    return (
+        record.headers is None
+        and record.sequence is None
+        and record.stream is None
+        and record.type is None
+        and record.producer is None
+        and record.tenant is None
+    )
+
+
 def exact(record: Record) -> Record:
     """Return a record whose texts and numbers are of Python's own types: a subclass may encode as something else, and
     what one part of the writer has checked another would store differently.
     """
+    if type(record.value) is bytes and (record.id is None or type(record.id) is str) and _has_no_more(record):
+        return record  # the plain record of most appends: a loop over its fields costs more than storing it
     changes: dict[str, Any] = {}
     for name in ("id", "stream", "type", "producer", "tenant"):
         text = getattr(record, name)

@@ -21,6 +21,9 @@ from oncelog.errors import InvalidArgument, NotFound, OncelogError, Outcome, Una
 from oncelog.storage.base import Chunk
 from oncelog.storage.local import links
 
+_FORMAT = 0o170000
+"""The bits of a mode that tell a file from a folder or a link."""
+
 Identity = tuple[int, int]
 """Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
 
@@ -212,7 +215,7 @@ class RealDisk:
             found = os.lstat(path)  # called for every read: Path.lstat does the same, slower
         except FileNotFoundError:
             return None
-        return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+        return (found.st_dev, found.st_ino) if found.st_mode & _FORMAT == stat.S_IFREG else None
 
     def identity_of(self, descriptor: int) -> Identity:
         """Return device and inode of what a descriptor stands for."""
