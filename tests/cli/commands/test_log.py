@@ -155,3 +155,13 @@ def test_delete_deletes(db: Database, url: str) -> None:
     seen = shell("log", "delete", "orders", "--yes", "--json", url=url)
     assert (seen.code, seen.json) == (0, {"log": "orders", "deleted": True, "records": 3})
     assert db.logs() == ["clicks"]
+
+
+def test_append_makes_the_log_if_asked_to(tmp_path: Path) -> None:
+    """A loader needs one command; without ``--create`` a misspelt name stays an error."""
+    (tmp_path / "day.jsonl").write_text('{"id": "o-1"}\n')
+    given = ("log", "append", "orders", "--id-field", "id", str(tmp_path / "day.jsonl"))
+    url = (tmp_path / "shop").as_uri()
+    assert shell(*given, url=url).code == 2
+    assert shell(*given, "--create", "--json", url=url).json["stored"] == 1
+    assert shell(*given, "--create", "--json", url=url).json["duplicates"] == 1

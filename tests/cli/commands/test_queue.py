@@ -217,3 +217,13 @@ def test_looking_at_dead_letters_makes_no_group(call: Call, queue: Queue) -> Non
     assert queue.groups() == []
     with oncelog.connect(queue._topic.logs[0]._home._folders._root.as_uri()) as db:  # type: ignore[attr-defined]
         assert db.queues() == ["emails"]
+
+
+def test_a_queue_is_made_by_the_first_send_if_asked_to_and_is_listed(tmp_path: Path) -> None:
+    """``--create`` makes it; without it a name that is not there stays an error. The list counts what was sent."""
+    url = tmp_path.as_uri()
+    assert shell("queue", "send", "mails", "hello", url=url).code == 2
+    assert shell("queue", "send", "mails", "hello", "--id", "1", "--create", url=url).code == 0
+    assert shell("queue", "send", "mails", "hello", "--id", "1", "--create", url=url).code == 0
+    (row,) = shell("queue", "list", "--json", url=url).lines
+    assert (row["name"], row["sent"], row["groups"]) == ("mails", 1, 0)

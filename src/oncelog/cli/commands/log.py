@@ -17,6 +17,7 @@ from oncelog.cli.commands.log_settings import DEFAULTS
 from oncelog.cli.terminal import asking, places
 from oncelog.cli.terminal.options import (
     Columns,
+    Create,
     InputFormat,
     Json,
     Limit,
@@ -62,11 +63,11 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
 
 
 @contextmanager
-def opened(url: str, name: str) -> Iterator[Log]:
-    """Open a log that is there; of one that is not, say what makes it in a shell."""
+def opened(url: str, name: str, *, create: bool = False) -> Iterator[Log]:
+    """Open a log that is there, or make it if asked to; of one that is not there, say what makes it in a shell."""
     with oncelog.connect(url) as db:
         try:
-            log = db.log(name)
+            log = db.log(name, create=create)
         except NotFound as error:
             message = f"there is no log {name!r} at {url}: make it with oncelog log create, or see oncelog log list"
             raise NotFound(message) from error
@@ -276,13 +277,14 @@ def append(
     value_field: Annotated[
         str | None, typer.Option(metavar="PATH", help="Where it has its value, if that is not the whole line.")
     ] = None,
+    create: Create = False,
     wait: Wait = 5.0,
     json: Json = False,
 ) -> None:
     """Append lines, JSON lines, Arrow or Parquet.
 
     Run again, it adds only what is not there: a record with an id is stored once, however often it comes, as long as
-    the log's window remembers the id. Lines have no ids: in a log created with --idempotence content, their content is
+    the record is in the log. Lines have no ids: in a log created with --idempotence content, their content is
     the id.
 
     [bold]lines[/]: each line is a value. [bold]jsonl[/]: each line is an object with value (text) or value_base64, and
@@ -297,7 +299,7 @@ def append(
         files or [], format, sources.Fields(id_field, value_field), describe.refusals(as_json=json)
     )
     try:
-        with opened(url, name) as log:
+        with opened(url, name, create=create) as log:
             run.run(log, wait)
     finally:
         describe.tell_summary(run.summary(name), as_json=json)

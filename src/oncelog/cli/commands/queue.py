@@ -23,7 +23,7 @@ from oncelog.cli.commands.queue_options import (
     text_of,
 )
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, Limit, Url, Yes, show_help
+from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes, show_help
 from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
 from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
 from oncelog.errors import NotFound
@@ -68,6 +68,31 @@ def create(
             say((name, "cyan"), " is there, with ", plural(queue.partitions, "partition"))
 
 
+@queue_command(app, "queue", "list", "list --json | jq -r .name", name="list")
+def list_queues(url: Url, *, state: State = None, json: Json = False) -> None:
+    """List the queues there are: how many messages were sent, and what waits in all groups."""
+    with oncelog.connect(url) as db:
+        found = [db.queue(name, state=state).stats() for name in db.queues(state=state) if not name.startswith("dlq.")]
+    rows = [
+        {
+            "name": stats.name,
+            "partitions": stats.partitions,
+            "sent": sum(stats.ends),
+            "groups": len(stats.groups),
+            "lag": sum(group.lag for group in stats.groups.values()),
+        }
+        for stats in found
+    ]
+    if json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        columns = [("queue", "left"), *((heading, "right") for heading in list(rows[0])[1:])]
+        print_table(columns, [(str(row["name"]), *(f"{value:,}" for value in list(row.values())[1:])) for row in rows])
+    else:
+        say("no queues at ", (url, "cyan"))
+
+
 @queue_command(
     app,
     "queue",
@@ -93,6 +118,7 @@ def send(
         float | None,
         typer.Option(parser=duration_s, metavar="DURATION", help="After which it is not delivered, but dead."),
     ] = None,
+    create: Create = False,
     state: State = None,
     json: Json = False,
 ) -> None:
@@ -107,7 +133,7 @@ def send(
         raise typer.BadParameter(message)
     lines = (value.encode() for value in values) if values else (line.rstrip(b"\n") for line in sys.stdin.buffer)
     stored = duplicates = 0
-    with opened_queue(url, name, state) as queue:
+    with opened_queue(url, name, state, create=create) as queue:
         batch: list[Message] = []
         for line in lines:
             batch.append(Message(line, id, key, tenant, None, delay, deadline))

@@ -48,10 +48,10 @@ def queue_command(
 
 
 @contextmanager
-def opened_queue(url: str, name: str, state: str | None) -> Iterator[Queue]:
-    """Open a queue of a database, for a while."""
+def opened_queue(url: str, name: str, state: str | None, *, create: bool = False) -> Iterator[Queue]:
+    """Open a queue of a database, for a while; make it first, if asked to."""
     with oncelog.connect(url) as db:
-        yield named_queue(db, name, state)
+        yield db.queue(name, create=True, state=state) if create else named_queue(db, name, state)
 
 
 def named_queue(db: Database, name: str, state: str | None) -> Queue:

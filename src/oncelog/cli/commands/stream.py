@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import InputFormat, Json, Limit, Name, Url, Wait, paragraphs, show_help
+from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, paragraphs, show_help
 from oncelog.cli.terminal.output import harmless, note, plural, print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
@@ -89,7 +89,7 @@ def append(
     format: Annotated[
         InputFormat | None, typer.Option(help="The form of the input.", show_default="by the file's name; else lines")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", metavar="", help="Create the log if it is not there.")] = False,
+    create: Create = False,
     wait: Wait = 5.0,
     json: Json = False,
 ) -> None:

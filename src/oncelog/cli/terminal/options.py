@@ -69,6 +69,8 @@ Wait = Annotated[
     ),
 ]
 
+Create = Annotated[bool, typer.Option("--create", metavar="", help="Create it if it is not there.")]
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
 
 Limit = Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="Stop after so many records.")]
