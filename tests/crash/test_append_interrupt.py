@@ -188,7 +188,7 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
             assert stored.wait(30)
             with lock:
                 taken.set()
-                while sys._current_frames()[waiting].f_code.co_name != "_unlocked":
+                while sys._current_frames()[waiting].f_code.co_name != "unlocked":
                     pass
                 os.kill(os.getpid(), signal.SIGINT)
                 left.wait(0.5)  # for ever, if all is well: it is waited for no longer than a mistake takes to show
