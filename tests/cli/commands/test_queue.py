@@ -56,7 +56,7 @@ def queue(url: str, call: Call) -> Iterator[Queue]:
 def test_every_command_is_there() -> None:
     """What operators were promised."""
     promised = {"create", "send", "consume", "stats", "peek", "pause", "resume", "groups", "remove-group", "trim"}
-    promised |= {"delete", "dlq list", "dlq show", "dlq redrive"}
+    promised |= {"list", "delete", "dlq list", "dlq show", "dlq redrive"}
     assert {" ".join(words[1:]) for words in COMMANDS} == promised
 
 
