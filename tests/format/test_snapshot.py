@@ -113,7 +113,7 @@ def test_whole_head_of_another_meaning_is_damage() -> None:
     """A head whose checksum holds and whose content is not a head's is refused, not guessed at."""
     for content in ({"log_id": "x"}, [1, 2], "text"):
         strange = frame.wrap(snapshot.KIND, snapshot.VERSION, msgspec.msgpack.encode(content))
-        with pytest.raises(CorruptionError, match="cannot be read"):
+        with pytest.raises(CorruptionError, match=r"cannot be read|does not make sense"):
             snapshot.decode(strange + bytes(64))
 
 

@@ -260,6 +260,12 @@ def _append_until_it_ends(operator: httpx.Client, following: Iterator[Any]) -> N
 
 def test_metrics_off_loopback_are_not_for_everybody(subjects: Guarded) -> None:
     """On loopback Prometheus needs no token; names of logs are labels, so elsewhere it does."""
+    with subjects.client(subjects.operator) as operator:
+        assert operator.get("/v1/logs/t%2Fx").status_code == 200
+    method = METHODS["Log.Info"]
+    with grpc.insecure_channel(subjects.server.grpc) as channel:
+        call = channel.unary_unary(method.path, method.encode_request, method.decode_response)
+        call(messages.LogRequest(log="t/x"), timeout=60, metadata=[("authorization", f"Bearer {subjects.operator}")])
     with subjects.client(None) as client:
         found = client.get("/metrics")
     assert found.status_code == 200
