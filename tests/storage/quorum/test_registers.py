@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from obstore.store import MemoryStore
 
@@ -9,7 +11,7 @@ from oncelog.errors import CorruptionError, Unavailable, WriterFenced
 from oncelog.storage.base import Tail
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.memory import MemoryStorage
-from oncelog.storage.quorum import ensemble
+from oncelog.storage.quorum import ensemble, registers
 from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
 from oncelog.storage.quorum.node import fence_of
 from oncelog.testing.blocks import BlockChain
@@ -221,3 +223,18 @@ def test_an_idle_reader_asks_few_nodes(quorum: Cluster, stores: dict[str, Bucket
     before = sum(node.requests.total() for node in stores.values())
     assert home.visible(0) == 6
     assert sum(node.requests.total() for node in stores.values()) - before <= 3
+
+
+def test_nodes_that_never_answer_are_an_unknown_outcome(
+    quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that hangs is told as such: the same bytes are offered again, and nothing else is raised."""
+    monkeypatch.setattr(registers, "_ANSWER_S", 0.01)
+    writer = home_of(quorum(3, 2, store)).start_segment(0, 1)
+    released = threading.Event()
+    for node in nodes.values():
+        monkeypatch.setattr(node, "create", lambda _path, _data: released.wait(60))
+    with pytest.raises(Unavailable) as caught:
+        writer.append(0, BlockChain(0).block(b"a"))
+    released.set()
+    assert caught.value.outcome == "unknown"

@@ -59,7 +59,13 @@ class Registers:
             _ask(node, partial(node.write, self.path(number), data), answers, data.size)
         copies = 0
         while copies < ack:
-            answer = answers.get(timeout=_ANSWER_S)
+            try:
+                answer = answers.get(timeout=_ANSWER_S)
+            except queue.Empty:
+                message = (
+                    f"segment {self.segment}, block {number}: {copies} of {ack} nodes answered in {_ANSWER_S:.0f} s"
+                )
+                raise Unavailable(message, outcome="unknown") from None
             if answer == "block":
                 copies += 1
             elif answer == "fence":
