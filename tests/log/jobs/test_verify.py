@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
+from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window as IdWindow
 from oncelog.format import identities as identities_format
@@ -361,6 +363,34 @@ def test_a_flipped_bit_in_a_block(shop: Shop, part: float) -> None:
     assert places(found) == {"segment 1"}
     assert found.records == 8
     assert told[-1] == (12, 12)
+
+
+def test_all_before_a_damaged_block_is_checked(quick: Shop) -> None:
+    """Blocks are checked many at a time, and still the records before the damage count, and none behind it."""
+    log = filled(quick, 9, 2)
+    assert isinstance(quick.home, MemoryHome)
+    blocks = quick.home._segments[0].blocks
+    data = bytearray(blocks[6].to_pybytes())
+    data[-1] ^= 1
+    blocks[6] = pa.py_buffer(bytes(data))
+    found = log.verify()
+    assert "ends at position 6, 9 was expected" in {finding.what for finding in found.findings}
+    assert (places(found), found.records) == ({"segment 0"}, 6 + 2)
+
+
+def test_many_small_blocks_are_hashed_together(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred appends are looked up in one go: a log of single appends is verified about as fast as it is read."""
+    log = filled(quick, 100)
+    hashed: list[int] = []
+    keys = Hasher.keys
+
+    def counted(self: Hasher, rows: pa.RecordBatch) -> NDArray[np.uint64]:
+        hashed.append(rows.num_rows)
+        return keys(self, rows)
+
+    monkeypatch.setattr(Hasher, "keys", counted)
+    assert log.verify().ok
+    assert hashed == [100]
 
 
 def test_a_flipped_bit_in_the_open_segment(quick: Shop) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.window import WindowState
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
@@ -18,8 +17,7 @@ from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.merging import merged
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.run_set import RunSet
-from oncelog.log.stored import record_identities
-from oncelog.log.stored.rows import Rows
+from oncelog.log.takeover.recovery import Remembered
 
 _SHOWN = 3
 
@@ -30,9 +28,8 @@ class MemoryCheck:
     Whether a record is the last of its batch is told by the next, so the last one is held back until that comes.
     """
 
-    def __init__(self, manifest: Manifest, hasher: Hasher) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         self._runs = manifest.memory
-        self._hasher = hasher
         self._since = manifest.window_since
         self._first_position = manifest.first_position
         self._digests = [Digest() for _ in self._runs]
@@ -42,15 +39,11 @@ class MemoryCheck:
         """Tell whether a run covers a position."""
         return any(run.first_position <= position < run.next_position for run in self._runs)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, given: Remembered) -> None:
         """Add neighbouring records, in order."""
-        if not self._runs or ("id" not in rows.payload.schema.names and rows.purged is None):
-            return
-        who = record_identities.named(self._hasher, [rows])
-        if not len(who.rows):
-            return
-        self._held.append((who.keys, who.fingerprints(), who.rows + rows.first_position, who.starts))
-        self._sum(complete=False)
+        if self._runs and len(given.keys):
+            self._held.append((given.keys, given.fingerprints, given.positions, given.starts))
+            self._sum(complete=False)
 
     def _sum(self, *, complete: bool) -> None:
         if not self._held:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
-from oncelog.format import block, snapshot
+from oncelog.format import snapshot
+from oncelog.format.gather import Gathered, gather
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
 from oncelog.format.schema import mask_of
@@ -22,6 +24,7 @@ from oncelog.log.stored import bases, record_identities, secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES, Files
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
+from oncelog.log.takeover.recovery import FOLD_ROWS, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.storage.base import LogHome
 
@@ -64,6 +67,19 @@ def verify(
     return msgspec.structs.replace(found, findings=(*found.findings, *more))
 
 
+def _gathered(buffers: list[pa.Buffer]) -> Iterator[Gathered]:
+    """Yield blocks, checked in full, gathered; all those before one that is damaged, then its error."""
+    done = 0
+    try:
+        for found in gather(buffers, full=True):
+            done += len(found.counts)
+            yield found
+    except (CorruptionError, Unsupported):
+        for buffer in buffers[done:]:
+            yield from gather([buffer], full=True)
+        raise
+
+
 class _Verifier:
     """One pass over a log, with what it has seen so far.
 
@@ -85,8 +101,10 @@ class _Verifier:
         self._timestamp_us = 0
         self._uptime_us = 0
         self._objects = RunObjects(home)
-        self._memory = MemoryCheck(known.manifest, self._hasher)
-        self._repeats = Repeats(known.manifest, self._hasher, self._memory.covers)
+        self._memory = MemoryCheck(known.manifest)
+        self._repeats = Repeats(known.manifest, self._memory.covers)
+        self._parts: list[Rows] = []
+        self._parts_rows = 0
         self._snapshot: SnapshotCheck | None = None
         self._producers: ProducerCheck | None = None
 
@@ -166,7 +184,7 @@ class _Verifier:
             elif newest is None or taken.watermark > newest.watermark:
                 newest = taken
         if newest is not None and self._known.manifest.settings.idempotence != "off":
-            self._snapshot = SnapshotCheck(newest, self._known.manifest, self._hasher)
+            self._snapshot = SnapshotCheck(newest, self._known.manifest)
         if newest is not None and newest.producers:
             self._producers = ProducerCheck(newest)
 
@@ -204,6 +222,8 @@ class _Verifier:
             self._note("error", where, str(error))
         except OncelogError as error:
             self._note("error", where, str(error))
+        finally:
+            self._look_up(where, adopted=segment.identities is not None)
         if segment.identities is not None and begin <= max(segment.first_position, self._first):
             self._check_identities(segment, segment.identities)
         if self._position != segment.next_position:
@@ -233,17 +253,15 @@ class _Verifier:
             buffers, cursor = self._home.blocks(number, cursor, end, READ_BYTES)
             if not buffers:
                 return
-            for buffer in buffers:
-                found = block.decode(buffer, full=True)
-                header = found.header
-                if header.previous != previous or header.first_entry != entry:
-                    message = f"the block at entry {header.first_entry} does not follow the one before it"
+            for found in _gathered(list(buffers)):
+                if found.previous != previous or found.first_entry != entry:
+                    message = f"the block at entry {found.first_entry} does not follow the one before it"
                     raise CorruptionError(message)
-                if header.segment != number or header.first_position != first_position + entry:
-                    message = f"a block says it is of segment {header.segment}, position {header.first_position}"
+                if found.segment != number or found.first_position != first_position + entry:
+                    message = f"a block says it is of segment {found.segment}, position {found.first_position}"
                     raise CorruptionError(message)
-                previous, entry = header.checksum, entry + header.count
-                yield Rows.of_block(found), previous
+                previous, entry = found.checksum, entry + sum(found.counts)
+                yield Rows.of_blocks(found), previous
 
     def _check_open(self) -> None:
         manifest = self._known.manifest
@@ -260,9 +278,11 @@ class _Verifier:
         except OncelogError as error:
             self._note("error", where, str(error))
             self._position = self._end
+        finally:
+            self._look_up(where, adopted=False)
 
     def _check_rows(self, rows: Rows, where: str, *, adopted: bool) -> None:
-        """Check the places and times of consecutive records, and look their ids up."""
+        """Check the places and times of consecutive records, and look their ids up, many at a time."""
         rows = rows.cut(self._position - rows.first_position)
         if not rows.count:
             return
@@ -271,16 +291,23 @@ class _Verifier:
         self._check_order(rows, where)
         self._records += rows.count
         self._position = rows.next_position
-        self._memory.add(rows)
-        if adopted:
-            return  # their ids are looked up together
-        for part in rows.commits():
-            found = self._repeats.add(part)
-            self._findings += [Finding("error", where, what) for what in found]
-        if self._snapshot is not None:
-            self._snapshot.add(rows)
-        if self._producers is not None:
+        if self._producers is not None and not adopted:
             self._producers.add(rows)
+        self._parts.append(rows)
+        self._parts_rows += rows.count
+        if self._parts_rows >= FOLD_ROWS:
+            self._look_up(where, adopted=adopted)
+
+    def _look_up(self, where: str, *, adopted: bool) -> None:
+        """Hold the ids of the records that were gathered against the rules, the runs and the snapshot."""
+        parts, self._parts, self._parts_rows = self._parts, [], 0
+        for given in remembered_of(self._hasher, parts):
+            self._memory.add(given)
+            if adopted:
+                continue  # their ids are looked up together
+            self._findings += [Finding("error", where, what) for what in self._repeats.add(given)]
+            if self._snapshot is not None:
+                self._snapshot.add(given)
 
     def _check_order(self, rows: Rows, where: str) -> None:
         for name, micros, before in (

@@ -11,17 +11,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
+from oncelog.dedup.repeats import distinct
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import Window, WindowState
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import ProducerMark, Snapshot
-from oncelog.log.stored import bases, record_identities
+from oncelog.log.stored import bases
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.rows import Rows
-from oncelog.log.takeover.recovery import fold, remembered_of
+from oncelog.log.takeover.recovery import Remembered, fold_some
 
 Severity = Literal["error", "warning", "note"]
 
@@ -40,14 +40,14 @@ class Finding(msgspec.Struct, frozen=True):
 class Repeats:
     """Looks for ids that were stored again although the log still knew them."""
 
-    def __init__(self, manifest: Manifest, hasher: Hasher, covered: Callable[[int], bool]) -> None:
+    def __init__(self, manifest: Manifest, covered: Callable[[int], bool]) -> None:
         window = manifest.writer_window
         unbounded = window is not None and window.unbounded
-        self._rule = _NeverAgain(manifest, hasher, covered) if unbounded else _NotTooSoon(manifest, hasher)
+        self._rule = _NeverAgain(manifest, covered) if unbounded else _NotTooSoon(manifest)
 
-    def add(self, rows: Rows) -> list[str]:
-        """Add records that were committed together; return what is wrong with them."""
-        return self._rule.add(rows)
+    def add(self, given: Remembered) -> list[str]:
+        """Add records of one segment; return what is wrong with them."""
+        return self._rule.add(given) if len(given.keys) else []
 
     def adopt(self, segment: Segment, identities: Identities) -> list[str]:
         """Add the ids of an adopted file; return what is wrong with them."""
@@ -66,18 +66,13 @@ class _NeverAgain:
     days had forgotten it. What a run covers is compared by ``MemoryCheck``, without being in memory.
     """
 
-    def __init__(self, manifest: Manifest, hasher: Hasher, covered: Callable[[int], bool]) -> None:
-        self._hasher = hasher
+    def __init__(self, manifest: Manifest, covered: Callable[[int], bool]) -> None:
         self._since = manifest.window_since
         self._covered = covered
         self.table = Table()
 
-    def add(self, rows: Rows) -> list[str]:
-        if not _has_identities(rows) or self._covered(rows.first_position):
-            return []
-        assert isinstance(rows.uptime_us, int)
-        who = record_identities.named(self._hasher, [rows])
-        return self._judge(who.keys, who.rows + rows.first_position)
+    def add(self, given: Remembered) -> list[str]:
+        return [] if self._covered(int(given.positions[0])) else self._judge(given.keys, given.positions)
 
     def adopt(self, segment: Segment, identities: Identities) -> list[str]:
         if self._covered(segment.first_position):
@@ -89,8 +84,9 @@ class _NeverAgain:
         before = self.table.find(keys)
         earlier = np.full(len(keys), -1, np.int64)
         earlier[before >= 0] = self.table.positions(before[before >= 0])
-        within = _previous(keys)
-        earlier[within >= 0] = positions[within[within >= 0]]
+        if not distinct(keys):
+            within = _previous(keys)
+            earlier[within >= 0] = positions[within[within >= 0]]
         zeros = np.zeros(len(keys), np.int64)
         starts = np.ones(len(keys), np.bool_)
         self.table.fold(WindowState(keys, positions, zeros.view(np.uint64), zeros, zeros, starts))
@@ -108,29 +104,55 @@ class _NotTooSoon:
     among those that are counted; for them only time counts.
     """
 
-    def __init__(self, manifest: Manifest, hasher: Hasher) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         kept = manifest.writer_window
         self._judged = kept is not None and not kept.refresh_on_hit
         self._max_keys = kept.keys_max if kept is not None else 1
         self._duration_us = kept.duration_us if kept is not None else 1
-        self._hasher = hasher
         self._since = manifest.window_since
         self._window = Window(self._duration_us, self._max_keys)
         self._adopted = Adopted(self._duration_us)
         self._count = 0
 
-    def add(self, rows: Rows) -> list[str]:
-        if not self._judged or not _has_identities(rows) or rows.first_position < self._since:
+    def add(self, given: Remembered) -> list[str]:
+        if not self._judged or given.positions[0] < self._since:
             return []
-        assert isinstance(rows.uptime_us, int)
-        who = record_identities.named(self._hasher, [rows])
-        keys, positions = who.keys, who.rows + rows.first_position
-        numbers = np.arange(self._count, self._count + len(keys))
-        self._count += len(keys)
-        self._window.evict(rows.uptime_us)
-        batch_numbers = numbers[np.maximum.accumulate(np.where(who.starts, np.arange(len(numbers)), 0))]
+        return self._add(given)
+
+    def _add(self, given: Remembered) -> list[str]:
+        """Add many commits at once if all their ids are new, else fewer: then the window must age as it did."""
+        self._window.evict(int(given.ticks[0]))
+        if not self._has_known(given):
+            numbers, batch_numbers = self._numbers(given)
+            self._window.add(given.keys, numbers, batch_numbers.astype(np.uint64))
+            self._window.commit_each(given.ticks, given.ticks)
+            return []
+        borders = given.borders()
+        if not len(borders):
+            return self._add_commit(given)
+        middle = int(borders[len(borders) // 2])
+        return self._add(given.cut(0, middle)) + self._add(given.cut(middle, len(given.keys)))
+
+    def _has_known(self, given: Remembered) -> bool:
+        """Tell whether an id is in the window, was adopted, or comes twice. What is absent now is so later, too."""
+        self._adopted.evict(int(given.ticks[0]))
+        return (
+            not distinct(given.keys)
+            or bool((self._window.find(given.keys) >= 0).any())
+            or (bool(self._adopted) and bool((self._adopted.find(given.keys).positions >= 0).any()))
+        )
+
+    def _numbers(self, given: Remembered) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return how many ids came before each, and before the batch of each."""
+        numbers = np.arange(self._count, self._count + len(given.keys))
+        self._count += len(numbers)
+        return numbers, numbers[np.maximum.accumulate(np.where(given.starts, np.arange(len(numbers)), 0))]
+
+    def _add_commit(self, given: Remembered) -> list[str]:
+        keys, positions, uptime_us = given.keys, given.positions, int(given.ticks[0])
+        numbers, batch_numbers = self._numbers(given)
         previous = _previous(keys)
-        wrong = self._adopted_before(keys, positions, rows.uptime_us)
+        wrong = self._adopted_before(keys, positions, uptime_us)
         wrong += self._within_commit(previous, numbers - batch_numbers[previous], positions)
         handles = self._window.find(keys)
         known = handles >= 0
@@ -140,7 +162,7 @@ class _NotTooSoon:
         last = np.ones(len(keys), np.bool_)
         last[previous[previous >= 0]] = False
         self._window.add(keys[last], numbers[last], batch_numbers[last].astype(np.uint64))
-        self._window.commit(self._count, rows.uptime_us, rows.uptime_us)
+        self._window.commit(self._count, uptime_us, uptime_us)
         return wrong
 
     def adopt(self, segment: Segment, identities: Identities) -> list[str]:
@@ -191,37 +213,31 @@ class _NotTooSoon:
 class SnapshotCheck:
     """Compares a snapshot with the fold of the log up to its watermark."""
 
-    def __init__(self, taken: Snapshot, manifest: Manifest, hasher: Hasher) -> None:
+    def __init__(self, taken: Snapshot, manifest: Manifest) -> None:
         self._taken = taken
-        self._hasher = hasher
         self._refreshed = manifest.settings.window.refresh_on_hit
         self._window = Table() if taken.tail_from >= 0 else Window(taken.duration_us, taken.max_keys)
         self._matched = np.zeros(len(taken.positions), np.bool_)
         self._order = np.argsort(taken.positions)
         self._sorted = taken.positions[self._order]
 
-    def add(self, rows: Rows) -> None:
+    def add(self, given: Remembered) -> None:
         """Add records; those behind the watermark, and behind what was on its way then, are left out."""
-        rows = rows.cut(0, max(self._taken.watermark, self._taken.pending_until) - rows.first_position)
-        if not rows.count or not _has_identities(rows):
-            return
-        who = record_identities.named(self._hasher, [rows])
-        positions = who.rows + rows.first_position
-        if not len(positions):
-            return
+        end = max(self._taken.watermark, self._taken.pending_until)
+        given = given.between(0, end)
         if isinstance(self._window, Table):
-            for remembered in remembered_of(self._hasher, [rows.cut(self._taken.tail_from - rows.first_position)]):
-                self._window.fold(remembered.state())
+            self._window.fold(given.between(self._taken.tail_from, end).state())
         else:
-            fold(self._window, iter([rows]), self._hasher)
-        if not len(self._sorted):
+            fold_some(self._window, given)
+        positions = given.positions
+        if not len(self._sorted) or not len(positions):
             return
         places = np.searchsorted(self._sorted, positions)
         inside = (places < len(self._sorted)) & (self._sorted[np.minimum(places, len(self._sorted) - 1)] == positions)
         if not inside.any():
             return
         entries = self._order[places[inside]]
-        keys, prints = who.keys[inside], who.fingerprints()[inside]
+        keys, prints = given.keys[inside], given.fingerprints[inside]
         same = (self._taken.identities[entries] == keys).all(axis=1) & (self._taken.fingerprints[entries] == prints)
         self._matched[entries[same]] = True
 
@@ -287,7 +303,3 @@ def _previous(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     previous = np.full(len(keys), -1, np.int64)
     previous[order[1:][same]] = order[:-1][same]
     return previous
-
-
-def _has_identities(rows: Rows) -> bool:
-    return "id" in rows.payload.schema.names or rows.purged is not None

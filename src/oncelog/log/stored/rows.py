@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.format import columns
-from oncelog.format.block import Block
 from oncelog.format.gather import Gathered
 from oncelog.format.sealed import Purged
 from oncelog.types import Entry
@@ -33,19 +32,6 @@ class Rows:
     timestamp_us: Micros
     uptime_us: Micros
     purged: Purged | None = None
-
-    @classmethod
-    def of_block(cls, found: Block) -> Rows:
-        """Return the records of a block."""
-        header = found.header
-        return cls(
-            found.payload,
-            header.segment,
-            header.first_position,
-            header.first_entry,
-            header.timestamp_us,
-            header.uptime_us,
-        )
 
     @classmethod
     def of_blocks(cls, found: Gathered) -> Rows:
@@ -83,16 +69,6 @@ class Rows:
             self.uptime_us if isinstance(self.uptime_us, int) else self.uptime_us[start:end],
             None if self.purged is None else self.purged.cut(start, end),
         )
-
-    def commits(self) -> list[Rows]:
-        """Return the rows cut into what was committed together: those of one up-time."""
-        if isinstance(self.uptime_us, int):
-            return [self]
-        ends = [*(np.flatnonzero(np.diff(self.uptime_us)) + 1).tolist(), self.count]
-        parts = [self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-        return [
-            replace(part, timestamp_us=_first(part.timestamp_us), uptime_us=_first(part.uptime_us)) for part in parts
-        ]
 
     def before(self, moment_us: int) -> int:
         """Return how many rows are older than a moment. Timestamps never go back."""

@@ -244,6 +244,11 @@ class Remembered(NamedTuple):
             self.times[part],
         )
 
+    def between(self, first_position: int, next_position: int) -> Remembered:
+        """Return those from one position to before another."""
+        low, high = np.searchsorted(self.positions, (first_position, next_position)).tolist()
+        return self.cut(low, high)
+
     @classmethod
     def joined(cls, found: Sequence[Remembered]) -> Remembered:
         """Return what is remembered of neighbouring records as one."""
@@ -263,8 +268,12 @@ class Remembered(NamedTuple):
 
     def commits(self) -> Iterator[Remembered]:
         """Yield what was committed together: those of one up-time."""
-        ends = [*(np.flatnonzero(np.diff(self.ticks)) + 1).tolist(), len(self.ticks)]
+        ends = [*self.borders().tolist(), len(self.ticks)]
         return (self.cut(start, end) for start, end in zip([0, *ends], ends, strict=False))
+
+    def borders(self) -> NDArray[np.int64]:
+        """Return where another commit begins than the first."""
+        return np.flatnonzero(np.diff(self.ticks)) + 1
 
 
 def remembered_of(hasher: Hasher, parts: Iterable[Rows]) -> Iterator[Remembered]:
