@@ -156,6 +156,22 @@ def test_identity_is_tenant_topic_group_and_key(kind: AnyPlace) -> None:
     assert len(kind.effects()) == len(scopes)
 
 
+def test_the_latest_keys_are_listed_by_what_became_of_them(kind: AnyPlace) -> None:
+    """An operator sees what changed last, first; a status chooses; a limit holds; what is no status is refused."""
+    with kind.inbox() as inbox:
+        assert inbox.latest() == []
+        for key in ("a", "b", "c"):
+            act(kind, inbox, key)
+        fail(kind, inbox, ValueError("no"), "d")
+        assert [known.key for known in inbox.latest()] == ["d", "c", "b", "a"]
+        assert [known.key for known in inbox.latest("COMMITTED", limit=2)] == ["c", "b"]
+        assert [known.key for known in inbox.latest("FAILED")] == ["d"]
+        assert inbox.latest("PENDING") == []
+        for wrong in ({"status": "committed"}, {"limit": 0}, {"limit": 10_001}):
+            with pytest.raises(InvalidArgument):
+                inbox.latest(**wrong)
+
+
 def test_long_and_odd_keys_are_keys(place: AnyPlace) -> None:
     """No key is cut off or taken for another; what cannot be stored is refused by name."""
     odd = ["x" * 60_000, "x" * 59_999 + "y", "Schlüssel 🗝", "a'b\"c\n%s :x {now} \\", " ", "@0:1"]

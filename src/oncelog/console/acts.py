@@ -6,30 +6,34 @@ import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oncelog.console import render
 from oncelog.console.forms import Form, form_of
 from oncelog.console.pages import Pages
 from oncelog.console.source import Source
 from oncelog.console.viewer import Kind, Viewer
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.settings import LogSettings, Window
+from oncelog.settings import LogSettings, Window, check, differences
 
 _Do = Callable[[Source, str, Form], str]
 
 
 class Act(NamedTuple):
-    """One act: what it needs, what is asked before it, and what does it."""
+    """One act: what it needs, what is asked before it, what does it, what it would change, and where to look after."""
 
     kind: Kind
     question: str
     do: _Do
+    preview: _Do | None = None
+    after: str | None = None
 
 
 def _redrive(source: Source, name: str, form: Form) -> str:
     letters = source.queue(name).dead_letters
-    chosen = _letters(source, name, form)
+    chosen = _letters(source, name, form) if form.get("position") or form.get("error") else None
     return f"{letters.redrive(chosen):,} dead letters of {name} were sent back."
 
 
@@ -41,7 +45,7 @@ def _discard(source: Source, name: str, form: Form) -> str:
 def _letters(source: Source, name: str, form: Form) -> list[int]:
     """Return the positions of the letters that a form chose: one, those with an error, or all."""
     position, error = form.get("position"), form.get("error")
-    found = source.letters(name)
+    found = source.letters(name, None)
     if position:
         return [letter.position for letter in found if str(letter.position) == position]
     return [letter.position for letter in found if not error or letter.last_error == error]
@@ -74,8 +78,63 @@ def _seal(source: Source, name: str, _form: Form) -> str:
 
 
 def _verify(source: Source, name: str, _form: Form) -> str:
-    done = source.log(name).verify()
-    return f"{name} is sound." if done.ok else f"{name}: {len(done.findings)} findings: {done.findings[0]}"
+    source.verify(name)
+    return f"{name} is being verified: every record is read and checked."
+
+
+def _configure(source: Source, name: str, form: Form) -> str:
+    changed = _changed(source, name, form)
+    source.configure(name, changed)
+    return f"{name} has other settings now. Its next writer keeps to them."
+
+
+def _configured(source: Source, name: str, form: Form) -> str:
+    stored = source.log(name).settings
+    return "; ".join(differences(stored, _changed(source, name, form)))
+
+
+def _changed(source: Source, name: str, form: Form) -> LogSettings:
+    """Return the settings as a form changes them; ``InvalidArgument`` for a form that is older than the settings."""
+    stored = source.log(name).settings
+    if form.get("tag") != render.tag(stored):
+        message = f"the settings of {name} have changed since this page was loaded: look at them again"
+        raise InvalidArgument(message)
+    span_s, keys_max = _number(form, "duration_s"), _whole(form, "max_keys")
+    refreshes = stored.window.refresh_on_hit and (span_s is not None or keys_max is not None)
+    given: dict[str, Any] = {
+        "window": Window(duration_s=span_s, max_keys=keys_max, refresh_on_hit=refreshes),
+        "retention_s": _number(form, "retention_s"),
+        "retention_bytes": _whole(form, "retention_bytes"),
+        "segment_bytes": _whole(form, "segment_bytes") or stored.segment_bytes,
+        **{part: form[part] for part in ("idempotence", "on_conflict", "seal") if form.get(part)},
+    }
+    changed = check(msgspec.structs.replace(stored, **given))
+    if changed == stored:
+        message = f"nothing would change in the settings of {name}"
+        raise InvalidArgument(message)
+    return changed
+
+
+def _number(form: Form, part: str) -> float | None:
+    text = form.get(part, "").replace(",", "").strip()
+    return duration_s(text) if text else None
+
+
+def _whole(form: Form, part: str) -> int | None:
+    text = form.get(part, "").replace(",", "").strip()
+    if text and not (text.isascii() and text.isdecimal()):
+        message = f"{part} is {text!r}, must be a whole number"
+        raise InvalidArgument(message)
+    return int(text) if text else None
+
+
+def _resolve(source: Source, name: str, form: Form) -> str:
+    key, to = form.get("key", ""), form.get("to", "")
+    decision: Any = to
+    scope = {part: form.get(part, "") for part in ("tenant", "topic", "group")}
+    source.inbox(name).resolve(key, to=decision, **scope)
+    words = {"committed": "counts as done", "failed": "has failed for good", "again": "may be tried again"}
+    return f"{key} {words[to]}."
 
 
 def duration_s(text: str) -> float:
@@ -111,7 +170,9 @@ ACTS: dict[str, Act] = {
     "resume": Act("queue", "Deliver again?", _resume),
     "truncate": Act("log", "Remove all records before this position? They cannot be brought back.", _truncate),
     "seal": Act("log", "Turn closed segments into Parquet files now?", _seal),
-    "verify": Act("log", "Read everything and check it?", _verify),
+    "verify": Act("log", "Read everything and check it?", _verify, after="/verify"),
+    "configure": Act("log", "Change the settings?", _configure, _configured),
+    "resolve": Act("server", "Decide about this key? Whoever still holds it loses it.", _resolve, after="/inboxes"),
     "create": Act("log", "Create this log?", _create),
     "delete": Act("log", "Delete this log with all its records? It cannot be brought back.", _delete),
 }
@@ -135,11 +196,20 @@ class Acts:
             message = f"there is no {verb!r} of {name!r} for you here"
             raise NotFound(message)
         if form.get("sure") != "yes":
-            kept = [(key, value) for key, value in form.items() if key not in ("csrf", "sure")]
-            return await self._pages.show("ask.html", viewer, title=verb, question=act.question, name=name, kept=kept)
+            return await self._ask(viewer, verb, act, name, form)
         await self._pages.source.note(request, viewer, verb, act.kind, name)
         said = await self._pages.run(lambda: act.do(self._pages.source, name, form))
-        return await self._pages.show("done.html", viewer, title=verb, said=said, kind=act.kind, name=name)
+        there = act.after or ("/logs" if verb == "delete" else f"/{act.kind}")
+        return await self._pages.show("done.html", viewer, title=verb, said=said, there=there, name=name)
+
+    async def _ask(self, viewer: Viewer, verb: str, act: Act, name: str, form: Form) -> Response:
+        """Show what would be done, and a button that does it."""
+        preview = act.preview
+        would = await self._pages.run(lambda: preview(self._pages.source, name, form)) if preview is not None else ""
+        kept = [(key, value) for key, value in form.items() if key not in ("csrf", "sure")]
+        return await self._pages.show(
+            "ask.html", viewer, title=verb, question=act.question, name=name, kept=kept, would=would
+        )
 
     async def server(self, _request: Request, viewer: Viewer) -> Response:
         """Show connections, tokens and the audit of a server."""

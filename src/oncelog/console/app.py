@@ -18,6 +18,7 @@ from oncelog.console.live import Live
 from oncelog.console.pages import ROOT, Pages
 from oncelog.console.source import Source
 from oncelog.console.viewer import Gate
+from oncelog.console.work_pages import WorkPages
 
 _HEADERS = [
     (
@@ -33,7 +34,7 @@ _HEADERS = [
 def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Starlette:
     """Return the application. ``run`` runs what blocks in a thread. It answers below ``/console``."""
     pages = Pages(source, gate, run)
-    live, acts = Live(pages), Acts(pages)
+    live, acts, work = Live(pages), Acts(pages), WorkPages(pages)
     page = pages.page
     routes = [
         Route("/", page(pages.overview)),
@@ -42,14 +43,18 @@ def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitab
         Route("/record", page(pages.record)),
         Route("/find", page(pages.find), methods=["GET", "POST"]),
         Route("/producers", page(pages.producers)),
-        Route("/pipelines", page(pages.pipelines)),
+        Route("/pipelines", page(work.pipelines)),
+        Route("/report", page(work.report)),
+        Route("/report/page", page(work.report_page)),
         Route("/streams", page(pages.streams)),
         Route("/stream", page(pages.stream)),
         Route("/queues", page(pages.queues)),
         Route("/queue", page(pages.queue)),
-        Route("/inboxes", page(pages.inboxes), methods=["GET", "POST"]),
+        Route("/inboxes", page(work.inboxes), methods=["GET", "POST"]),
+        Route("/verify", page(work.verify)),
         Route("/server", page(acts.server)),
         Route("/live/log", page(live.log)),
+        Route("/live/verify", page(live.verify)),
         Route("/act", page(acts.act), methods=["POST"]),
         Route("/login", pages.login, methods=["GET", "POST"]),
         Route("/logout", pages.logout, methods=["POST"]),

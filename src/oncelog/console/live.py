@@ -95,6 +95,18 @@ class Live:
             yield _event(patch)
             await asyncio.sleep(TICK_S)
 
+    async def verify(self, request: Request, viewer: Viewer) -> Response:
+        """Follow the verification of a log."""
+        name = self._pages.allowed(viewer, "log", request.query_params.get("name", ""))
+        return _stream(self._verify(request, name))
+
+    async def _verify(self, request: Request, name: str) -> AsyncIterator[bytes]:
+        module: Any = self._fragments.module
+        while not await request.is_disconnected() and self._pages.gate.viewer(request) is not None:
+            now = self._pages.source.verifying(name)
+            yield _event({"verification": str(module.verification(name, now)), "state": "live"})
+            await asyncio.sleep(TICK_S)
+
     def _tiles(self, name: str, samples: deque[Sample]) -> str:
         module: Any = self._fragments.module
         return str(module.tiles(name, _rates(samples), samples[-1].counts))

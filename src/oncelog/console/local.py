@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oncelog.clock import Clock
-from oncelog.connect import Database
 from oncelog.console.app import build
 from oncelog.console.pages import ROOT
 from oncelog.console.source import Source
 from oncelog.console.viewer import KeyGate
 from oncelog.errors import Unavailable
-from oncelog.inbox.inbox import Inbox
 
 HOST = "127.0.0.1"
 _T = TypeVar("_T")
 
 
-def run(
-    database: Database, inboxes: Mapping[str, Inbox], port: int, announce: Callable[[str], None], *, clock: Clock
-) -> None:
+def run(source: Source, port: int, announce: Callable[[str], None], *, clock: Clock) -> None:
     """Serve until Ctrl-C or SIGTERM; ``announce`` is called with the link. ``Unavailable`` if the port is taken."""
     gate = KeyGate(clock)
-    app = _OwnHost(build(Source(database, inboxes=inboxes, clock=clock), gate, _in_thread))
+    app = _OwnHost(build(source, gate, _in_thread))
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,6 +25,17 @@ _STATUS = {InvalidArgument: 400, NotFound: 404}
 _GROUP = "default"
 
 
+class Paging(NamedTuple):
+    """Which part of a long list a page shows: the path of the page, its number and size, and what is counted."""
+
+    here: str
+    page: int
+    size: int
+    total: int
+    counted: str
+    search: str = ""
+
+
 class Pages:
     """All pages of one console."""
 
@@ -41,7 +53,7 @@ class Pages:
         async def endpoint(request: Request) -> Response:
             viewer = self.gate.viewer(request)
             if viewer is None:
-                return RedirectResponse(f"{ROOT}/login", 303)
+                return RedirectResponse(f"{ROOT}/login{_asked_for(request)}", 303)
             try:
                 return await work(request, viewer)
             except OncelogError as error:
@@ -84,19 +96,21 @@ class Pages:
         secret = request.query_params.get("key")
         if request.method == "POST":
             secret = (await form_of(request)).get("token", "")
+        there = _place(request.query_params.get("next", ""))
         if not secret and self.gate.needs_token:
-            return self._login_form(200, "")
+            return self._login_form(200, "", there)
         session = self.gate.login(request, secret or "")
         if session is None:
-            return self._login_form(401, "This is not valid, or not valid any more.")
-        response = RedirectResponse(f"{ROOT}/", 303)
+            return self._login_form(401, "This is not valid, or not valid any more.", there)
+        response = RedirectResponse(there, 303)
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, session, path=ROOT, httponly=True, samesite="strict", secure=secure)
         return response
 
-    def _login_form(self, status: int, message: str) -> Response:
+    def _login_form(self, status: int, message: str, there: str) -> Response:
         template = self.templates.get_template("login.html")
-        return HTMLResponse(template.render(root=ROOT, message=message, needs_token=self.gate.needs_token), status)
+        values = {"message": message, "needs_token": self.gate.needs_token, "there": there}
+        return HTMLResponse(template.render(root=ROOT, **values), status)
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
@@ -128,13 +142,12 @@ class Pages:
 
     async def logs(self, request: Request, viewer: Viewer) -> Response:
         """Show the logs, a page at a time."""
-        search, page = request.query_params.get("q", ""), _number(request, "page", 0)
+        search, page = request.query_params.get("q", ""), number(request, "page", 0)
         names = self.visible(viewer, "log", await self.run(lambda: self.source.log_names(search)))
         shown = names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
         rows = await self.run(lambda: [self._log_row(name) for name in shown])
-        return await self.show(
-            "logs.html", viewer, title="Logs", rows=rows, total=len(names), search=search, page=page, size=PAGE_ROWS
-        )
+        paging = Paging("/logs", page, PAGE_ROWS, len(names), "logs", search)
+        return await self.show("logs.html", viewer, title="Logs", rows=rows, **paging._asdict())
 
     def _log_row(self, name: str) -> dict[str, Any]:
         try:
@@ -179,7 +192,7 @@ class Pages:
     async def record(self, request: Request, viewer: Viewer) -> Response:
         """Show one record, whole."""
         name = self.allowed(viewer, "log", request.query_params.get("log", ""), "read")
-        position = _number(request, "position", 0)
+        position = number(request, "position", 0)
         entry = await self.run(lambda: self.source.entry(name, position))
         return await self.show("record.html", viewer, title=f"{name} · {position:,}", log=name, entry=entry)
 
@@ -213,21 +226,6 @@ class Pages:
             "producers.html", viewer, title=f"{name} · producers", log=name, rows=rows[:COUNTED_MAX], total=len(rows)
         )
 
-    async def pipelines(self, _request: Request, viewer: Viewer) -> Response:
-        """Show the batches that Spark queries and jobs brought in, by log."""
-        names = self.visible(viewer, "log", await self.run(self.source.log_names))
-
-        def marks() -> list[tuple[str, Any]]:
-            return [(name, mark) for name in names[:COUNTED_MAX] for mark in self._marks(name)]
-
-        return await self.show("pipelines.html", viewer, title="Pipelines", rows=await self.run(marks))
-
-    def _marks(self, name: str) -> Sequence[Any]:
-        try:
-            return self.source.marks(name)
-        except OncelogError:
-            return []
-
     # Streams.
 
     async def streams(self, request: Request, viewer: Viewer) -> Response:
@@ -243,7 +241,7 @@ class Pages:
         """Show the events of one stream, in both directions."""
         name = self.allowed(viewer, "log", request.query_params.get("log", ""), "read")
         stream = request.query_params.get("stream", "")
-        start, backward = _number(request, "start", -1), request.query_params.get("direction") != "forward"
+        start, backward = number(request, "start", -1), request.query_params.get("direction") != "forward"
         events = await self.run(lambda: self.source.events(name, stream, start, backward=backward))
         return await self.show(
             "stream.html",
@@ -258,12 +256,15 @@ class Pages:
 
     # Queues.
 
-    async def queues(self, _request: Request, viewer: Viewer) -> Response:
-        """Show the queues and how far their groups are."""
-        names = self.visible(viewer, "queue", await self.run(self.source.queue_names))
+    async def queues(self, request: Request, viewer: Viewer) -> Response:
+        """Show the queues and how far their groups are, a page at a time."""
+        search, page = request.query_params.get("q", ""), number(request, "page", 0)
+        names = self.visible(viewer, "queue", await self.run(lambda: self.source.queue_names(search)))
         plain = [name for name in names if not name.startswith("dlq.")]
-        rows = await self.run(lambda: [self._queue_row(name) for name in plain[:COUNTED_MAX]])
-        return await self.show("queues.html", viewer, title="Queues", rows=rows)
+        shown = plain[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
+        rows = await self.run(lambda: [self._queue_row(name) for name in shown])
+        paging = Paging("/queues", page, PAGE_ROWS, len(plain), "queues", search)
+        return await self.show("queues.html", viewer, title="Queues", rows=rows, **paging._asdict())
 
     def _queue_row(self, name: str) -> dict[str, Any]:
         try:
@@ -296,27 +297,30 @@ class Pages:
             admin=self._admin(viewer, "queue", name),
         )
 
-    # Inboxes.
-
-    async def inboxes(self, request: Request, viewer: Viewer) -> Response:
-        """Show the story of a key in an inbox."""
-        form = await form_of(request)
-        inbox, key = form.get("inbox", ""), form.get("key", "")
-        self.allowed(viewer, "server", "inboxes", "read")
-        rows = await self.run(lambda: self.source.inbox_keys(inbox, key)) if key else None
-        return await self.show("inboxes.html", viewer, title="Inboxes", inbox=inbox, key=key, rows=rows)
-
 
 def _of_people(logs: Sequence[str]) -> list[str]:
     """Return the logs without those that queues keep their messages in."""
     return [name for name in logs if not name.startswith("queue/")]
 
 
+def _asked_for(request: Request) -> str:
+    """Return the query with which a login comes back to the page that was asked for."""
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    is_page = request.method == "GET" and request.url.path not in (f"{ROOT}/", ROOT)
+    return f"?next={quote(here, safe='')}" if is_page else ""
+
+
+def _place(asked: str) -> str:
+    """Return where a login leads: a page of this console, never another host."""
+    return asked if asked.startswith(f"{ROOT}/") and asked.isprintable() and "\\" not in asked else f"{ROOT}/"
+
+
 def _status(error: OncelogError) -> int:
     return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 503)
 
 
-def _number(request: Request, name: str, otherwise: int) -> int:
+def number(request: Request, name: str, otherwise: int) -> int:
+    """Return a number of the query, or another if it is not there; ``InvalidArgument`` for what is none."""
     text = request.query_params.get(name, "")
     return _whole(name, text) if text else otherwise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,6 +14,7 @@ import msgspec
 from markupsafe import Markup
 
 from oncelog.log.info import LogInfo
+from oncelog.settings import LogSettings
 from oncelog.types import moment
 
 VALUE_SHOWN_MAX = 120
@@ -40,7 +42,7 @@ def environment() -> jinja2.Environment:
     made.filters.update(
         count=count, size=size, clock=clock_time, day=day_time, short=short, pretty=pretty, duration=duration
     )
-    made.globals.update(link=link, spark=spark, memory=memory)
+    made.globals.update(link=link, spark=spark, memory=memory, tag=tag)
     return made
 
 
@@ -140,6 +142,11 @@ def memory(info: LogInfo) -> str:
         held, disk = size(info.memory.memory_bytes), size(info.memory.disk_bytes)
         return f"{count(info.memory.ids)} ids, as long as their records live; {held} in memory, {disk} on disk"
     return f"bounded: {duration(window.duration_s)}, {count(window.max_keys)} ids"
+
+
+def tag(settings: LogSettings) -> str:
+    """Return what stands for settings in a form: other settings have another tag."""
+    return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:16]
 
 
 def link(path: str, **query: object) -> str:

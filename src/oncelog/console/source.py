@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
@@ -23,11 +24,13 @@ from oncelog.format.snapshot import ProducerMark
 from oncelog.inbox.inbox import Inbox, Known
 from oncelog.log.append.counters import Counts
 from oncelog.log.info import LogInfo, SealedFileInfo
+from oncelog.log.jobs.verify import Verification
 from oncelog.log.log import Log
 from oncelog.names import CONFLICTS
 from oncelog.queue.deliver.dead_letters import DeadLetter
 from oncelog.queue.inspect import Peeked, QueueStats
 from oncelog.queue.queue import Queue
+from oncelog.settings import LogSettings
 from oncelog.streams.events import StreamEvent, StreamInfo
 from oncelog.streams.streams import Direction
 from oncelog.types import Entry, Location
@@ -37,6 +40,9 @@ PAGE_ROWS = 50
 
 COUNTED_MAX = 10_000
 """Counts stop here, and say so."""
+
+REPORT_BYTES_MAX = 16 << 20
+"""A report of a pipeline that is larger is not shown."""
 
 NAMES_TIMES = 10
 """A list of names is shown so many times as long as it took to make: a bucket with 100,000 logs lists for seconds."""
@@ -62,6 +68,20 @@ class Found(NamedTuple):
     conflicting: Sequence[Entry]
 
 
+class Verifying(NamedTuple):
+    """How far a verification is: records done, records in all, and how it ended, if it did."""
+
+    done: int
+    total: int
+    result: Verification | None = None
+    error: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.result is not None or self.error is not None
+
+
 class Sample(NamedTuple):
     """A log at one moment; the difference of two samples is a rate."""
 
@@ -80,10 +100,16 @@ class Source:
     """Whether recent answers are known: only a server has them."""
 
     def __init__(
-        self, database: Database, *, inboxes: Mapping[str, Inbox] | None = None, clock: Clock = SYSTEM
+        self,
+        database: Database,
+        *,
+        inboxes: Mapping[str, Inbox] | None = None,
+        reports: Mapping[str, str] | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.database = database
         self.inboxes = dict(inboxes or {})
+        self.reports = {name: Path(path) for name, path in (reports or {}).items()}
         self.queue_state: str | None = None
         self.clock = clock
         self._lock = threading.Lock()
@@ -192,6 +218,19 @@ class Source:
         """Return how far each producer of batches (a Spark query) has come."""
         return self.log(name).marks()
 
+    def report(self, name: str) -> bytes:
+        """Return the report of a pipeline, as the pipeline wrote it; ``NotFound`` if there is none."""
+        path = self.reports.get(name)
+        try:
+            size_bytes = path.stat().st_size if path is not None else 0
+            if path is not None and 0 < size_bytes <= REPORT_BYTES_MAX:
+                return path.read_bytes()
+        except OSError as error:
+            message = f"the report of {name!r} is not there yet: {error.strerror}"
+            raise NotFound(message) from error
+        message = f"there is no report {name!r} that can be shown"
+        raise NotFound(message)
+
     # What only a server knows.
 
     async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:  # noqa: ARG002 (a server's subclass notes)
@@ -202,6 +241,19 @@ class Source:
     def delete_log(self, name: str) -> None:
         """Delete a log."""
         self.database.delete(name)
+
+    def configure(self, name: str, settings: LogSettings) -> None:
+        """Store other settings of a log."""
+        self.log(name).configure(settings)
+
+    def verify(self, name: str) -> None:
+        """Begin to verify a log, unless that is under way; ``verifying`` tells how far it is."""
+        message = f"this console does not verify: use oncelog log verify {name}"
+        raise InvalidArgument(message)
+
+    def verifying(self, name: str) -> Verifying | None:  # noqa: ARG002 (a server's subclass knows)
+        """Return how far the latest verification of a log is; ``None`` if there was none since the server began."""
+        return None
 
     def server(self) -> dict[str, list[dict[str, object]]]:
         """Return the tables of the server's own page by their titles: connections, tokens, audit."""
@@ -237,7 +289,7 @@ class Source:
         """Return the first messages that a group has not settled."""
         return self.queue(name).peek(group, limit=limit)
 
-    def letters(self, name: str, limit: int = COUNTED_MAX) -> list[DeadLetter]:
+    def letters(self, name: str, limit: int | None = COUNTED_MAX) -> list[DeadLetter]:
         """Return the dead letters of a queue, oldest first, up to a limit."""
         if name.startswith("dlq."):
             return []
@@ -245,12 +297,19 @@ class Source:
 
     # Inboxes.
 
-    def inbox_keys(self, inbox: str, key: str) -> list[Known]:
-        """Return the story of a key in an inbox that the console was given."""
-        if inbox not in self.inboxes:
-            message = f"there is no inbox {inbox!r}: the console was started with {', '.join(self.inboxes) or 'none'}"
+    def inbox(self, name: str) -> Inbox:
+        """Return an inbox that the console was given."""
+        if name not in self.inboxes:
+            message = f"there is no inbox {name!r}: the console was started with {', '.join(self.inboxes) or 'none'}"
             raise NotFound(message)
-        return self.inboxes[inbox].show(key)
+        return self.inboxes[name]
+
+    def inbox_keys(self, inbox: str, key: str, status: str) -> list[Known]:
+        """Return the story of a key; without a key, the keys that changed last, those with a status if one is given."""
+        if key:
+            return self.inbox(inbox).show(key)
+        wanted: Any = status or None
+        return self.inbox(inbox).latest(wanted, limit=PAGE_ROWS)
 
 
 def when(text: str) -> datetime:

@@ -21,6 +21,7 @@ from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, Unavailabl
 from oncelog.limits import INBOX_STORY_EVENTS_MAX
 
 Status = Literal["PENDING", "COMMITTED", "FAILED"]
+STATUSES: tuple[Status, Status, Status] = ("PENDING", "COMMITTED", "FAILED")
 Expired = Literal["rerun", "fail", "manual"]
 LEASE_EXPIRED = "lease_expired"
 

@@ -33,6 +33,8 @@ Decision = Literal["committed", "failed", "again"]
 
 LEASE_S = 60.0
 """The lease of an effect outside a database, where none is given."""
+LISTED_MAX = 10_000
+"""A list of keys has at most so many."""
 _NONCE_BYTES = 12
 _FOUND_MAX = 100
 _AT_ONCE = 1000
@@ -223,6 +225,19 @@ class Inbox(Handle):
         name = keys.text("key", key)
         rows = self._asked(lambda connection: connection.find(name, _FOUND_MAX))
         return [_known(row) for row in rows]
+
+    @arguments.checked
+    def latest(self, status: Status | None = None, *, limit: int = 100) -> list[Known]:
+        """Return the keys that changed last, the latest first; those that are PENDING, COMMITTED or FAILED, if so
+        given. The store looks at every key: this is for people, not for a loop.
+        """
+        if status is not None and status not in states.STATUSES:
+            error = f"status is {status!r}, must be one of {', '.join(states.STATUSES)}"
+            raise InvalidArgument(error)
+        if not 0 < limit <= LISTED_MAX:
+            error = f"limit is {limit}, must be from 1 to {LISTED_MAX}"
+            raise InvalidArgument(error)
+        return [_known(row) for row in self._asked(lambda connection: connection.latest(status, limit))]
 
     def look(self, message: object = None, **named: Any) -> Known | None:
         """Return the story of one key, told as in ``once``; ``None`` if nothing is known of it."""

@@ -132,3 +132,7 @@ class Connection(Protocol):
     def find(self, key: str, limit: int) -> Steps[list[Row]]:
         """Return what is stored under a key, whatever its tenant, topic and group."""
         ...
+
+    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+        """Return the keys that changed last, the latest first; those with a status, if one is given."""
+        ...

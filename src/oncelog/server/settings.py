@@ -65,9 +65,13 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Scopes of the names in clients' certificates."""
     hooks: dict[str, dict[str, Any]] = {}
     """Webhooks, by name."""
+    inboxes: dict[str, str] = {}
+    """Inboxes that the console shows, by name: ``sqlite:///…``, ``postgresql://…`` or ``redis://…``."""
+    reports: dict[str, str] = {}
+    """Reports of pipelines that the console shows: the file of each, by name."""
 
 
-_TABLES = ("options", "mtls", "hooks", "origins")
+_TABLES = ("options", "mtls", "hooks", "origins", "inboxes", "reports")
 """Settings that only a file can have."""
 
 

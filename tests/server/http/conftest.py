@@ -79,7 +79,13 @@ class Guarded:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "tokens.json"
         self.operator = self.token("operator", "look,read,append,consume,admin:*")
-        self.server = Serving(f"file://{folder}/db", environment={"ONCELOG_SERVE_TOKENS": str(self.path)})
+        self.inbox = folder / "inbox.db"
+        self.report = folder / "orders.report.html"
+        (folder / "serve.toml").write_text(
+            f'[inboxes]\nshop = "sqlite:///{self.inbox}"\n[reports]\norders = "{self.report}"\n'
+        )
+        options = ["--config", str(folder / "serve.toml")]
+        self.server = Serving(f"file://{folder}/db", options, {"ONCELOG_SERVE_TOKENS": str(self.path)})
 
     def token(self, name: str, *allow: str) -> str:
         """Make a token."""

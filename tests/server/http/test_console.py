@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+import oncelog
 from tests.server.http.conftest import Guarded
 from tests.servers import Serving
 
@@ -99,6 +104,151 @@ def test_an_act_asks_first_is_done_once_and_is_audited(guarded: Guarded, page: P
     assert forged.status == 400
 
 
+def act(page: Page, guarded: Guarded, path: str, button: str, **fields: str) -> str:
+    """Fill a form of a page, press its button, say yes; return what was said."""
+    page.goto(f"http://{guarded.server.http}/console/{path}")
+    form = page.locator(f"form:has(button:text-is('{button}…'))").first
+    for name, value in fields.items():
+        field = form.locator(f"[name={name}]")
+        if field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    form.locator("button").click()
+    page.click("text=/^Yes, /")
+    return page.inner_text("main")
+
+
+def test_every_act_on_a_log_does_what_it_says_and_is_audited(guarded: Guarded, page: Page) -> None:
+    """Create, configure, seal, verify, truncate, delete: what the page said is what the API says after it."""
+    login(page, guarded.server, guarded.operator)
+    assert "acted was created" in act(page, guarded, "logs", "Create", name="acted")
+    with guarded.client(guarded.operator) as http:
+        append(guarded, "acted", "a", b"1")
+        act(page, guarded, "log?name=acted", "Configure", duration_s="3600", max_keys="500", on_conflict="original")
+        settings = http.get("/v1/logs/acted/settings").json()
+        assert settings["window"] == {"duration_s": 3600.0, "max_keys": 500, "refresh_on_hit": False}
+        assert settings["on_conflict"] == "original"
+        assert append(guarded, "acted", "a", b"other") == 200  # the writer keeps to it: a conflict is no error now
+        assert "were sealed" in act(page, guarded, "log?name=acted", "Seal")
+        act(page, guarded, "log?name=acted", "Verify")
+        page.click("text=See how far it is")
+        page.wait_for_selector("text=acted is sound")
+        assert re.search(r"\b1 records", page.inner_text("#verification"))
+        assert "begins at 0 now" in act(page, guarded, "log?name=acted", "Truncate", before="1")
+        assert "type the name" in act(page, guarded, "log?name=acted", "Delete", again="other")
+        assert http.get("/v1/logs/acted").status_code == 200
+        assert "was deleted" in act(page, guarded, "log?name=acted", "Delete", again="acted")
+        assert http.get("/v1/logs/acted").status_code == 404
+    page.goto(f"http://{guarded.server.http}/console/server")
+    audit = page.inner_text("main")
+    for verb in ("create", "configure", "seal", "verify", "truncate", "delete"):
+        assert re.search(rf"operator\s+console\.{verb}\s+log\s+acted", audit), verb
+
+
+def test_settings_that_somebody_else_changed_meanwhile_are_not_overwritten(guarded: Guarded, page: Page) -> None:
+    """A form is held against the settings it was made from; one that changes nothing is refused."""
+    append(guarded, "two-hands", "a", b"1")
+    login(page, guarded.server, guarded.operator)
+    page.goto(f"http://{guarded.server.http}/console/log?name=two-hands")
+    page.click("text=Configure…")
+    assert "nothing would change" in page.inner_text("main")
+    page.goto(f"http://{guarded.server.http}/console/log?name=two-hands")
+    page.fill("input[name=retention_s]", "60")
+    with guarded.client(guarded.operator) as http:
+        changed = http.patch("/v1/logs/two-hands/settings", json={"seal": "off"}, headers={"if-match": "*"})
+        assert changed.status_code == 200
+        page.click("text=Configure…")
+        assert "have changed since" in page.inner_text("main")
+        assert http.get("/v1/logs/two-hands/settings").json()["retention_s"] is None
+
+
+def test_a_key_of_an_inbox_is_resolved_by_a_person(guarded: Guarded, page: Page) -> None:
+    """An effect that failed is listed with its error; once a person says that it happened, it is not run again."""
+
+    def send(*, fail: bool) -> bool:
+        """Have the effect, or fail; return whether it was there already."""
+        with oncelog.Inbox(f"sqlite:///{guarded.inbox}") as inbox, inbox.once("order-42", topic="mails") as effect:
+            if fail:
+                message = "smtp 451"
+                raise RuntimeError(message)
+            return effect.done
+
+    with pytest.raises(RuntimeError):
+        send(fail=True)
+    login(page, guarded.server, guarded.operator)
+    page.goto(f"http://{guarded.server.http}/console/inboxes")
+    row = page.inner_text("tr:has-text('order-42')")
+    assert "FAILED" in row
+    assert "smtp 451" in row
+    assert "counts as done" in act(page, guarded, "inboxes", "Resolve", to="committed")
+    assert send(fail=False)
+    page.goto(f"http://{guarded.server.http}/console/server")
+    assert re.search(r"operator\s+console\.resolve\s+server\s+shop", page.inner_text("main"))
+
+
+def test_the_report_of_a_pipeline_is_embedded_and_can_do_nothing(guarded: Guarded, page: Page) -> None:
+    """The file is shown in a frame of its own; a script in it does not run. Before the first run the page says so."""
+    login(page, guarded.server, guarded.operator)
+    page.goto(f"http://{guarded.server.http}/console/pipelines")
+    page.click("text=Report: orders")
+    assert "not there yet" in page.inner_text("main")
+    evil = "<!doctype html><title>r</title><h1>Pipeline orders</h1><script>parent.document.title = 'taken'</script>"
+    guarded.report.write_text(evil)
+    page.goto(f"http://{guarded.server.http}/console/report?name=orders")
+    assert page.frame_locator("iframe.report").locator("h1").inner_text() == "Pipeline orders"
+    assert page.title() == "Report: orders · Oncelog"
+    page.context.clear_cookies()
+    login(page, guarded.server, guarded.token("narrow", "look,read:orders"))
+    assert page.goto(f"http://{guarded.server.http}/console/report?name=orders").status == 404  # type: ignore[union-attr]
+
+
+def quiet_port() -> int:
+    """Return a port that is free, below those that the system gives to connections: nobody takes it in between."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with contextlib.suppress(OSError), socket.socket() as tried:
+            tried.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError
+
+
+def test_a_live_page_says_that_its_server_is_gone_and_heals_when_it_is_back(tmp_path: Path, page: Page) -> None:
+    """The page is said to be stale while nobody answers; on the same port again, it shows new records by itself."""
+    address = f"127.0.0.1:{quiet_port()}"
+    server = Serving(f"file://{tmp_path}/db", ["--http", address])
+    try:
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as http:
+            http.post("/v1/logs", json={"name": "orders"})
+            http.post("/v1/logs/orders/records", content=b"one", headers={"Idempotency-Key": "one"})
+        page.goto(f"http://{server.http}/console/log?name=orders")
+        page.wait_for_selector("#tail >> text=one")
+        server.kill()
+        page.wait_for_selector("#state.bad >> text=stale")
+        server.end()
+        server = Serving(f"file://{tmp_path}/db", ["--http", address])
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as http:
+            http.post("/v1/logs/orders/records", content=b"two", headers={"Idempotency-Key": "two"})
+        page.wait_for_selector("#tail >> text=two")
+        page.wait_for_selector("#state.ok")
+        assert page.url == f"http://{server.http}/console/log?name=orders"
+    finally:
+        server.end()
+
+
+def test_a_login_leads_to_the_page_that_was_asked_for_and_never_elsewhere(guarded: Guarded, page: Page) -> None:
+    """A link to a page survives the login; a link that names another host does not lead there."""
+    append(guarded, "asked", "a", b"1")
+    base = f"http://{guarded.server.http}/console"
+    page.goto(f"{base}/log?name=asked")
+    page.fill("input[name=token]", guarded.operator)
+    page.click("button")
+    assert page.url == f"{base}/log?name=asked"
+    with httpx.Client(timeout=60) as http:
+        for elsewhere in ("//evil.example/", "https://evil.example/", "/console/\\evil", "/v1/logs"):
+            answer = http.post(f"{base}/login", params={"next": elsewhere}, data={"token": guarded.operator})
+            assert answer.headers["location"] == "/console/"
+
+
 def _settle(delivery: dict[str, object], reason: str) -> dict[str, object]:
     return {"group": "g", "leases": [{k: delivery[k] for k in ("token", "partition", "position")}], "reason": reason}
 
@@ -116,7 +266,7 @@ def test_a_revoked_token_ends_the_session(guarded: Guarded, page: Page) -> None:
     assert "Overview" in page.inner_text("main")
     tokens.revoke(guarded.path, "leaver")
     page.goto(f"http://{guarded.server.http}/console/logs")
-    assert page.url.endswith("/console/login")
+    assert page.url.endswith("/console/login?next=%2Fconsole%2Flogs")
 
 
 def test_an_open_server_on_loopback_shows_its_console_to_its_user_alone(open_server: Serving) -> None:

@@ -27,6 +27,9 @@ _EXAMPLES = """Examples:
 Inboxes = Annotated[
     list[str], typer.Option("--inbox", metavar="NAME=URL", help="An inbox to look into; may be repeated.")
 ]
+Reports = Annotated[
+    list[str], typer.Option("--report", metavar="NAME=FILE", help="A pipeline's report to show; may be repeated.")
+]
 
 
 def run(
@@ -34,12 +37,14 @@ def run(
     *,
     port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 picks a free one.")] = PORT,
     inbox: Inboxes = [],  # noqa: B006 (typer wants a list)
+    report: Reports = [],  # noqa: B006 (as above)
     open_browser: Annotated[bool, typer.Option("--open", metavar="", help="Open it in a browser.")] = False,
     json: Json = False,
 ) -> None:
     """Show a database in a browser."""
     try:
         from oncelog.console import local  # noqa: PLC0415  its packages are an extra
+        from oncelog.console.source import Source  # noqa: PLC0415
     except ImportError as error:
         message = "the console needs packages that are not installed: pip install 'oncelog[server]'"
         raise Unsupported(message) from error
@@ -55,17 +60,22 @@ def run(
 
     with contextlib.ExitStack() as ending:
         database = ending.enter_context(oncelog.connect(url))
-        inboxes = {name: oncelog.Inbox(where) for name, where in _named(inbox)}
+        inboxes = {name: oncelog.Inbox(where) for name, where in _named("--inbox", inbox, _INBOX).items()}
         for one in inboxes.values():
             ending.callback(one.close)
-        local.run(database, inboxes, port, announce, clock=SYSTEM)
+        reports = _named("--report", report, _REPORT)
+        local.run(Source(database, inboxes=inboxes, reports=reports), port, announce, clock=SYSTEM)
 
 
-def _named(given: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the names and URLs of inboxes."""
-    pairs = [(name, where) for name, _, where in (text.partition("=") for text in given)]
-    if not all(name and where for name, where in pairs):
-        message = f"--inbox is {', '.join(given)}: must be NAME=URL, such as shop=sqlite:////var/lib/shop/inbox.db"
+_INBOX = "NAME=URL, such as shop=sqlite:////var/lib/shop/inbox.db"
+_REPORT = "NAME=FILE, such as orders=/var/lib/shop/orders.report.html"
+
+
+def _named(option: str, given: Sequence[str], form: str) -> dict[str, str]:
+    """Return what stands behind each name."""
+    pairs = {name: where for name, _, where in (text.partition("=") for text in given)}
+    if not all(name and where for name, where in pairs.items()):
+        message = f"{option} is {', '.join(given)}: must be {form}"
         raise InvalidArgument(message)
     return pairs
 

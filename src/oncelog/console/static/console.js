@@ -25,8 +25,15 @@ if (live) {
     if (events) return;
     events = new EventSource(live);
     events.onmessage = (event) => put(JSON.parse(event.data));
-    events.onerror = () => say("stale: the server does not answer, trying again", false);
+    events.onerror = () => {
+      say("stale: the server does not answer, trying again", false);
+      if (events && events.readyState === EventSource.CLOSED) again();
+    };
   };
+  // A stream that was refused is not tried again by the browser: load the page again when it answers.
+  const again = () => setTimeout(async () => {
+    try { await fetch(location.href, { method: "HEAD" }); location.reload(); } catch { again(); }
+  }, 1000);
   const close = () => { if (events) { events.close(); events = null; } };
   // A page that nobody looks at asks for nothing.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));

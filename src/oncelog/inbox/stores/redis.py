@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
-from oncelog.inbox.decisions import Identity, Stored, event_tail, events, shortened, without_reasons
+from oncelog.inbox.decisions import Identity, Status, Stored, event_tail, events, shortened, without_reasons
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.store import Claim, Held, Outcome, Row
 
@@ -293,6 +293,12 @@ class Redis:
         """Return what is stored under a key. It looks at every key there is."""
         rows = yield from self._rows()
         return [row for row in rows if row.identity.key == key][:limit]
+
+    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+        """Return the keys that changed last. It looks at every key there is."""
+        rows = yield from self._rows()
+        wanted = [row for row in rows if status is None or row.stored.status == status]
+        return sorted(wanted, key=lambda row: (-row.stored.changed_us, row.digest))[:limit]
 
 
 def _name(identity: Identity) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from oncelog.clock import Clock
-from oncelog.inbox.decisions import Identity, Stored, event_tail, shortened, without_reasons
+from oncelog.inbox.decisions import STATUSES, Identity, Status, Stored, event_tail, shortened, without_reasons
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.store import Claim, Held, Outcome, Row
 
@@ -72,6 +72,8 @@ WHERE keep_us <= {{now}} AND status <> 'PENDING' AND id > :after ORDER BY id LIM
 _FORGET = "DELETE FROM oncelog_inbox WHERE id = :id AND keep_us <= {now} AND status <> 'PENDING' RETURNING 1"
 _FIND = f"""SELECT id, {_IDENTITY}, {_STORED}, {{now}} FROM oncelog_inbox WHERE key = :key
 ORDER BY changed_us DESC LIMIT :limit"""  # noqa: S608
+_LATEST = f"""SELECT id, {_IDENTITY}, {_STORED}, {{now}} FROM oncelog_inbox WHERE status IN (:first, :second, :third)
+ORDER BY changed_us DESC, id LIMIT :limit"""  # noqa: S608
 _START = """INSERT INTO oncelog_position (name, position, state, changed_us) VALUES (:name, :position, NULL, {now})
 ON CONFLICT (name) DO NOTHING"""
 _POSITION = "SELECT position, state FROM oncelog_position WHERE name = :name{lock}"
@@ -283,6 +285,12 @@ class SqlConnection(ABC):
     def find(self, key: str, limit: int) -> Steps[list[Row]]:
         """Return what is stored under a key."""
         rows = yield from self.ask(self.call(_FIND, key=key, limit=limit))
+        return [_row(row) for row in rows]
+
+    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+        """Return the keys that changed last. The database looks at every key."""
+        first, second, third = STATUSES if status is None else (status,) * 3
+        rows = yield from self.ask(self.call(_LATEST, first=first, second=second, third=third, limit=limit))
         return [_row(row) for row in rows]
 
     # Positions of readers.

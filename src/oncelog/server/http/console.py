@@ -13,19 +13,23 @@ from starlette.types import ASGIApp
 
 from oncelog.console import render
 from oncelog.console.app import build
-from oncelog.console.source import Answer, Source
+from oncelog.console.source import Answer, Source, Verifying
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer
 from oncelog.errors import OncelogError
+from oncelog.inbox.inbox import Inbox
 from oncelog.server.security import authorize
 from oncelog.server.security.audit import Act
 from oncelog.server.security.authorize import Credentials, Principal
 from oncelog.server.security.sessions import Session
+from oncelog.settings import LogSettings
 from oncelog.types import moment
 
 if TYPE_CHECKING:
     from oncelog.server.http.app import App
 
 AUDIT_ROWS = 50
+VERIFIED_MAX = 100
+"""Verifications whose results are kept."""
 _WORDS = {"IdConflict": "conflict"}
 """What people call an outcome that a ring names by its error."""
 
@@ -94,9 +98,13 @@ class ServerSource(Source):
     live_answers = True
 
     def __init__(self, app: App) -> None:
-        super().__init__(app.server.database, clock=app.server.clock)
-        self.queue_state = app.server.settings.queue_state
+        settings = app.server.settings
+        inboxes = {name: Inbox(url) for name, url in settings.inboxes.items()}
+        super().__init__(app.server.database, inboxes=inboxes, reports=settings.reports, clock=app.server.clock)
+        self.queue_state = settings.queue_state
         self._app = app
+        self._verifying: dict[str, Verifying] = {}
+        self._following: set[asyncio.Task[None]] = set()
 
     def answers(self, name: str, limit: int, *, id: str | None = None) -> list[Answer]:
         """Return the latest answers from the ring of the log's seat."""
@@ -117,6 +125,40 @@ class ServerSource(Source):
     def delete_log(self, name: str) -> None:
         """Delete a log: its seat lets go of the writer first."""
         asyncio.run_coroutine_threadsafe(self._app.server.delete_log(name), self._app.server.loop).result()
+
+    def configure(self, name: str, settings: LogSettings) -> None:
+        """Store other settings; the writer that is open ends, and the next one keeps to them."""
+        super().configure(name, settings)
+        self._app.server.seats.renew(name)
+
+    def verify(self, name: str) -> None:
+        """Begin to verify a log, as one of the jobs of the server."""
+        asyncio.run_coroutine_threadsafe(self._begin(name), self._app.server.loop).result()
+
+    async def _begin(self, name: str) -> None:
+        self._app.server.check_serving()
+        now = self._verifying.get(name)
+        if now is not None and not now.ended:
+            return
+        while len(self._verifying) >= VERIFIED_MAX:
+            del self._verifying[next(iter(self._verifying))]
+        self._verifying[name] = Verifying(0, 0)
+        task = asyncio.create_task(self._follow(name))
+        self._following.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._following.discard)
+
+    async def _follow(self, name: str) -> None:
+        """Keep what a page shows of a verification up to date until it has ended."""
+        job = self._app.server.jobs.follow((name, "verify"), lambda tell: self.log(name).verify(tell))
+        try:
+            async for one in job:
+                self._verifying[name] = Verifying(one.done, one.total, one.result if one.ended else None)
+        except OncelogError as error:
+            self._verifying[name] = Verifying(0, 0, error=str(error))
+
+    def verifying(self, name: str) -> Verifying | None:
+        """Return how far the latest verification of a log is."""
+        return self._verifying.get(name)
 
     def server(self) -> dict[str, list[dict[str, object]]]:
         """Return connections, tokens and the end of the audit log."""
