@@ -38,6 +38,7 @@ def refused() -> errors.InvalidArgument:
 SAMPLES: list[errors.OncelogError] = [
     errors.OncelogError("m"),
     refused(),
+    errors.BadValue("m", position=3),
     errors.IdConflict("m", position=3),
     errors.IdConflict("m", position=None),
     errors.PartialOverlap("m", known=["a"], new=["b", "c"]),

@@ -14,7 +14,7 @@ import oncelog
 from oncelog import errors
 
 EXPORTED = {
-    "Ack", "AppendErrors", "CaughtUp", "Closed", "ColumnAcks", "Consumer", "CorruptionError",
+    "Ack", "AppendErrors", "BadValue", "CaughtUp", "Closed", "Codec", "ColumnAcks", "Consumer", "CorruptionError",
     "Database", "DeadLetter", "DeadLetters", "Delivery", "Effect",
     "EffectFailed", "Entry", "EventAck", "IdConflict", "Inbox", "InvalidArgument", "LeaseLost", "Location", "Log",
     "LogBusy",
@@ -22,11 +22,12 @@ EXPORTED = {
     "Pending", "Producer", "ProducerPolicy", "Queue", "Reader",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "Tail",
     "TooManyCalls", "TooSlow", "Unavailable", "Unsupported",
-    "Window", "Worker", "Writer", "WriterFenced", "WrongExpectedVersion", "connect", "later", "worker",
+    "Window", "Worker", "Writer", "WriterFenced", "WrongExpectedVersion", "connect", "json", "later", "worker",
 }  # fmt: skip
 
 PARENTS = {
     "InvalidArgument": "OncelogError",
+    "BadValue": "InvalidArgument",
     "IdConflict": "InvalidArgument",
     "PartialOverlap": "InvalidArgument",
     "AppendErrors": "OncelogError",
@@ -47,6 +48,7 @@ PARENTS = {
 }
 
 ATTRIBUTES: list[tuple[errors.OncelogError, dict[str, object]]] = [
+    (errors.BadValue("m", position=3), {"position": 3}),
     (errors.IdConflict("m", position=3), {"position": 3}),
     (errors.PartialOverlap("m", known=["a"], new=["b"]), {"known": ("a",), "new": ("b",)}),
     (errors.AppendErrors("m", results=[1, 2]), {"results": (1, 2)}),

@@ -15,6 +15,7 @@ if _sys.platform == "win32":
 
 from oncelog.errors import (
     AppendErrors,
+    BadValue,
     Closed,
     CorruptionError,
     EffectFailed,
@@ -36,6 +37,7 @@ from oncelog.errors import (
 )
 
 if _typing.TYPE_CHECKING:
+    from oncelog.codec import Codec, json
     from oncelog.connect import Database, connect
     from oncelog.inbox.effect import Effect
     from oncelog.inbox.inbox import Inbox
@@ -62,8 +64,10 @@ if _typing.TYPE_CHECKING:
 __all__ = [
     "Ack",
     "AppendErrors",
+    "BadValue",
     "CaughtUp",
     "Closed",
+    "Codec",
     "ColumnAcks",
     "Consumer",
     "CorruptionError",
@@ -112,6 +116,7 @@ __all__ = [
     "WriterFenced",
     "WrongExpectedVersion",
     "connect",
+    "json",
     "later",
     "worker",
 ]
@@ -119,6 +124,7 @@ __all__ = [
 _LATER = {
     "Ack": "types",
     "CaughtUp": "streams.events",
+    "Codec": "codec",
     "ColumnAcks": "types",
     "Consumer": "queue.deliver.consumer",
     "Database": "connect",
@@ -150,6 +156,7 @@ _LATER = {
     "Worker": "workers.worker",
     "Writer": "log.writer",
     "connect": "connect",
+    "json": "codec",
     "later": "pending",
     "worker": "workers.worker",
 }

@@ -4,6 +4,7 @@
 
     OncelogError
     ├── InvalidArgument         fix the call
+    │   ├── BadValue            a stored value is not of the type that a codec reads
     │   ├── IdConflict          this id is taken by other content
     │   └── PartialOverlap      a batch that is neither stored exactly so, nor all new
     ├── AppendErrors            some records of append_many were refused
@@ -64,6 +65,18 @@ class InvalidArgument(OncelogError, ValueError):
     column: str | None = None
     row: int | None = None
     rule: str | None = None
+
+
+class BadValue(InvalidArgument):
+    """A stored value is not of the type that a codec reads; ``position`` is where it stands, if that is known.
+
+    The bytes stay as they are, and so does the error: read them with another codec. A worker does not try such a
+    message again: it goes to the dead letters.
+    """
+
+    def __init__(self, message: str, *, position: int | None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class IdConflict(InvalidArgument):

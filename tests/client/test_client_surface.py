@@ -35,6 +35,7 @@ SUBMITTING = {"submit", "submit_many", "submit_batch", "submit_arrow"}
 SHARED: dict[type, set[str]] = {
     RemoteWriter: {"acting"},
     RemoteProducer: {"producer", *APPENDING, *SUBMITTING},
+    RemoteReader: {"to_pandas", "to_polars"},
     RemoteTail: {"take"},
     RemoteSubscription: {"poll"},
     RemoteQueue: {"send"},

@@ -587,3 +587,18 @@ def test_a_failure_is_logged_with_its_traceback(queue: Queue, caplog: pytest.Log
     shown = "".join(traceback.format_exception(*found.exc_info))  # who formats the log is the process's affair
     assert "in break_down" in shown
     assert "no address in b'welcome'" in shown
+
+
+def test_a_value_that_cannot_be_read_is_a_dead_letter_at_once(queue: Queue) -> None:
+    """Bytes that are no such object do not become one by being read again: no attempt is wasted on them."""
+    numbers = oncelog.json(int)
+    queue.send(b"no number", id="1")
+    queue.send(numbers.encode(7), id="2")
+    until = Until()
+    with work(queue, lambda delivery: seen.append(numbers.decode(delivery)), until):
+        seen: list[int] = []
+        until.wait("dead")
+        until.wait("done")
+    (letter,) = queue.dead_letters.list()
+    assert (letter.attempts, letter.value, seen) == (1, b"no number", [7])
+    assert "BadValue" in letter.last_error

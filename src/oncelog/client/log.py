@@ -20,6 +20,7 @@ from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.format import intake
 from oncelog.format.manifest import Mark
+from oncelog.format.tables import Tabular, table_of
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log.append import decisions
@@ -327,11 +328,11 @@ class RemoteLog(Log):
 
     # Batches of files.
 
-    def stage(self, tables: Iterable[pa.Table | pa.RecordBatch]) -> Staged:
+    def stage(self, tables: Iterable[Tabular]) -> Staged:
         """Store tables on the server as a file that ``Writer.ingest`` can make a part of the log."""
-        return self.stage_columns(list(tables), None)
+        return self.stage_columns([table_of(table) for table in tables], None)
 
-    def prepare(self, tables: Iterable[pa.Table | pa.RecordBatch], columns: Iterable[str] | None = None) -> Any:
+    def prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
         """Check tables for ``store``: a bad row is refused here, before anything is sent."""
         payloads = [decisions.intake_of(table, self.settings_seen, self.log_id) for table in tables]
         return Payloads(payloads, None if columns is None else list(columns))

@@ -17,6 +17,7 @@ from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame
 from oncelog.client.session import Opening, Session
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
 from oncelog.format import intake
+from oncelog.format.tables import Tabular
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.groups import record_bytes
 from oncelog.log.append.sequences import stamped
@@ -184,7 +185,7 @@ class Sending:
     # Tables.
 
     def send_table(
-        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
+        self, table: Tabular, producer: str | None, deadline_us: int | None
     ) -> list[tuple[Frame, Pending[ColumnAcks]]]:
         """Send the rows of a table, in frames. A table with a bad row is refused before anything is sent."""
         with self._in_order():

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-import pyarrow as pa
-
 from oncelog import arguments
 from oncelog.client.frames_out import Frame
 from oncelog.client.sending import Sending, joined
 from oncelog.client.session import Opening
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported
+from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.append import futures
 from oncelog.log.append.counters import Counts
@@ -162,20 +161,26 @@ class RemoteWriter(Writer):
         return _Call(self._sending, self._sending.send(checked, deadline_us, Kind.BATCH), deadline_us, answer)
 
     def append_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+        self,
+        table: Tabular,
+        *,
+        producer: str | None = None,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> ColumnAcks:
         """Append the rows of a table, each decided on its own; return positions and duplicates in columns."""
         return self._arrow(table, producer, timeout_s).waited()
 
     def submit_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+        self,
+        table: Tabular,
+        *,
+        producer: str | None = None,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> Pending[ColumnAcks]:
         """Append the rows of a table without waiting for them."""
         return _submitted(lambda: self._arrow(table, producer, timeout_s))
 
-    def _arrow(
-        self, table: pa.Table | pa.RecordBatch, producer: str | None, timeout_s: float | None
-    ) -> _Call[ColumnAcks]:
+    def _arrow(self, table: Tabular, producer: str | None, timeout_s: float | None) -> _Call[ColumnAcks]:
         self._check_usable()
         deadline_us = self._log.channel.deadline(timeout_s)
         return _Call(self._sending, self._sending.send_table(table, producer, deadline_us), deadline_us, joined)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument
+from oncelog.format import tables
 from oncelog.format.arrays import present
 from oncelog.format.schema import BITS, FIELDS, HEADERS, SEQUENCE, START, VALUE, schema_of
 from oncelog.types import Record
@@ -155,15 +156,13 @@ def _refuse_text(name: str, size_bytes: int, bytes_max: int, row: int | None) ->
     _refuse(name, row, f"has {size_bytes} bytes in UTF-8, must have at most {bytes_max}")
 
 
-def normalise(given: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+def normalise(given: tables.Tabular) -> pa.RecordBatch:
     """Return a user's table as a payload: canonical order and types, all-null columns left out.
 
     Refuses unknown and repeated columns, a missing ``value``, wrong types, null values, text that is not UTF-8, and
     a column too large for one batch. Limits are for ``check_limits``.
     """
-    if not isinstance(given, pa.Table | pa.RecordBatch):
-        message = f"a table: is {type(given).__name__}, must be a pyarrow Table or RecordBatch"
-        raise InvalidArgument(message)
+    given = tables.table_of(given)
     _check_names(given.schema.names)
     mask = 0
     arrays = []
@@ -209,15 +208,26 @@ def _canonical(bit: int, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _check_spread(name: str, array: pa.Array) -> None:
     """Refuse a column that names one long text many times: spelled out, it would fill the memory."""
     if pa.types.is_dictionary(array.type):
-        lengths = pc.binary_length(array.dictionary).take(array.indices)
-    elif pa.types.is_string_view(array.type):
-        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)
-        lengths = pa.array(views[array.offset : array.offset + len(array), 0], mask=~present(array))
+        lengths = _lengths(array.dictionary).take(array.indices)
+    elif _is_view(array.type):
+        lengths = _lengths(array)
     else:
         return
     size_bytes = pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
     if size_bytes > _COLUMN_BYTES_MAX:
         _refuse(name, None, f"has {size_bytes} bytes spelled out, must have at most {_COLUMN_BYTES_MAX}")
+
+
+def _lengths(array: pa.Array) -> pa.Array:
+    """Return the lengths in bytes. Arrow has no function for those of views."""
+    if not _is_view(array.type):
+        return pc.binary_length(array)
+    views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)
+    return pa.array(views[array.offset : array.offset + len(array), 0], mask=~present(array))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -269,8 +279,9 @@ def _refuse_invalid(name: str, column: pa.Array | pa.ChunkedArray, error: Except
 
 
 def _check_type(bit: int, name: str, kind: pa.DataType) -> None:
+    spelled = kind.value_type if pa.types.is_dictionary(kind) else kind
     if bit == VALUE:
-        fits = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        fits = _is_bytes(spelled) or _is_text(spelled)
     elif pa.types.is_null(kind):
         fits = True
     elif bit == SEQUENCE:
@@ -278,9 +289,9 @@ def _check_type(bit: int, name: str, kind: pa.DataType) -> None:
     elif bit == HEADERS:
         fits = pa.types.is_map(kind) and _is_text(kind.key_type) and _is_bytes(kind.item_type)
     else:
-        fits = _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
+        fits = _is_text(spelled)
     if not fits:
-        _refuse(name, None, f"is {kind}, must be {FIELDS[bit].type}")
+        _refuse(name, None, f"is {kind}, must be {FIELDS[bit].type}{' or string' if bit == VALUE else ''}")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -288,7 +299,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _first(flags: pa.Array | pa.ChunkedArray) -> int:

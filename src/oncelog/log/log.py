@@ -19,6 +19,7 @@ from oncelog.errors import InvalidArgument, NotFound, Unsupported
 from oncelog.format import intake, sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
+from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import open_writer
@@ -332,7 +333,7 @@ class Log(Handle):
         sealing.sweep(self._home, self._manifests, self._clock)
         return total
 
-    def stage(self, tables: Iterable[pa.Table | pa.RecordBatch]) -> Staged:
+    def stage(self, tables: Iterable[Tabular]) -> Staged:
         """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.adopt`` can make a part of the
         log.
 
@@ -341,9 +342,7 @@ class Log(Handle):
         """
         return self.store(self.prepare(tables))
 
-    def prepare(
-        self, tables: Iterable[pa.Table | pa.RecordBatch], columns: Iterable[str] | None = None
-    ) -> staging.Prepared:
+    def prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> staging.Prepared:
         """Make the file that ``stage`` writes. ``columns`` are all that the tables may have, if the file is to have no
         others.
         """

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from oncelog.arguments import listed
 from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.pending import Pending, failed
 from oncelog.types import Ack, ColumnAcks, Record
@@ -110,7 +110,7 @@ class Producer(Handle):
         with self._writer.acting(self):
             return self._writer.append_batch(mine, timeout_s=timeout_s)
 
-    def append_arrow(self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
+    def append_arrow(self, table: Tabular, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
         """Append the rows of a table, with a column ``sequence`` or counted, as ``Writer.append_arrow`` does."""
         self._check_usable()
         with self._writer.acting(self):
@@ -134,9 +134,7 @@ class Producer(Handle):
         with self._writer.acting(self):
             return self._writer.submit_batch(mine, timeout_s=timeout_s)
 
-    def submit_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, timeout_s: float | None = TIMEOUT_S
-    ) -> Pending[ColumnAcks]:
+    def submit_arrow(self, table: Tabular, *, timeout_s: float | None = TIMEOUT_S) -> Pending[ColumnAcks]:
         """Append the rows of a table without waiting for them, as ``Writer.submit_arrow`` does."""
         try:
             self._check_usable()

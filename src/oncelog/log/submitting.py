@@ -10,11 +10,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-
 from oncelog import arguments
 from oncelog.batcher import Batcher
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.format.tables import Tabular, table_of
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.futures import AckFuture, settle
@@ -82,9 +81,7 @@ class Submitting(Producing):
     ) -> Submission: ...
 
     @abstractmethod
-    def _admit_arrow(
-        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
-    ) -> Submission: ...
+    def _admit_arrow(self, table: Tabular, producer: str | None, deadline_us: int | None) -> Submission: ...
 
     # One record.
 
@@ -179,13 +176,17 @@ class Submitting(Producing):
         )
 
     def submit_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+        self,
+        table: Tabular,
+        *,
+        producer: str | None = None,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> Pending[ColumnAcks]:
         """Append the rows of a table without waiting for them: the future has what ``append_arrow`` returns, or its
         error.
         """
         return self._submitted(
-            lambda: table,
+            lambda: table_of(table),
             lambda given, deadline_us: self._admit_arrow(given, producer, deadline_us),
             timeout_s,
         )

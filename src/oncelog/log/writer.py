@@ -28,6 +28,7 @@ from oncelog.errors import (
 )
 from oncelog.format import intake, plain
 from oncelog.format.runs.run import Run as StoredRun
+from oncelog.format.tables import Tabular
 from oncelog.handle import closes_anywhere
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber
@@ -347,24 +348,27 @@ class Writer(Submitting):
         return Submission(admitted, 1, answer)
 
     def append_arrow(
-        self, table: pa.Table | pa.RecordBatch, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
+        self,
+        table: Tabular,
+        *,
+        producer: str | None = None,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> ColumnAcks:
         """Append the rows of a table, each decided on its own; return positions and duplicates in columns.
 
-        Columns: ``value`` (binary), and optionally ``id``, ``stream``, ``type``, ``tenant`` (string), ``headers``
-        (map of string to binary), ``producer`` and ``sequence`` (int64). Rows that do not say theirs are of
-        ``producer``, if that is given. A position is -1 for a sequence from too long ago. A table with a bad row is
-        ``InvalidArgument`` and nothing of it is written; rows whose id is taken by other content, or whose sequence is
-        out of order, are ``AppendErrors``, after every other row is stored.
+        ``table`` may be a frame of pandas or polars, too, or another object with ``__arrow_c_stream__``. Columns:
+        ``value`` (binary, or string: stored as UTF-8), and optionally ``id``, ``stream``, ``type``, ``tenant``
+        (string), ``headers`` (map of string to binary), ``producer`` and ``sequence`` (int64). Rows that do not say
+        theirs are of ``producer``, if that is given. A position is -1 for a sequence from too long ago. A table with a
+        bad row is ``InvalidArgument`` and nothing of it is written; rows whose id is taken by other content, or whose
+        sequence is out of order, are ``AppendErrors``, after every other row is stored.
         """
         deadline_us = self._deadline(timeout_s)
         submission = self._admit_arrow(table, producer, deadline_us)
         self._wait_until_stored(submission, deadline_us)
         return cast("ColumnAcks", submission.answer())
 
-    def _admit_arrow(
-        self, table: pa.Table | pa.RecordBatch, producer: str | None, deadline_us: int | None
-    ) -> Submission:
+    def _admit_arrow(self, table: Tabular, producer: str | None, deadline_us: int | None) -> Submission:
         """Admit the rows of a table; the answer is in columns, or ``AppendErrors``."""
         self._check_usable()
         payload = decisions.intake_of(

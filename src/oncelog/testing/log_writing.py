@@ -366,6 +366,25 @@ class ArrowContract(LogContractFixtures):
         assert [type(result) for result in refused.value.results] == [IdConflict, Ack]
         assert values(log) == [b"a", b"b"]
 
+    @pytest.mark.parametrize("library", ["pandas", "polars"])
+    def test_frames_go_in_and_come_out(self, log: Log, writer: Writer, library: str) -> None:
+        """A frame of pandas or polars is a table; what is read as a frame can be appended again, and is known."""
+        frames = pytest.importorskip(library)
+        frame = frames.DataFrame({"value": [b"1", b"2", b"3"], "id": ["1", "2", None], "type": ["t", None, "u"]})
+        assert writer.append_arrow(frame).positions.tolist() == [0, 1, 2]
+        writer.append(b"4", id="4", headers={"h": b"x"})
+        found = getattr(log.read(1), f"to_{library}")()
+        assert isinstance(found, frames.DataFrame)
+        assert list(found["position"]) == [1, 2, 3]
+        assert list(found["value"]) == [b"2", b"3", b"4"]
+        assert found["timestamp"][0] == next(iter(log.read(1))).timestamp
+        named = found.dropna(subset=["id"]) if library == "pandas" else found.drop_nulls("id")
+        again = writer.append_arrow(named[["value", "id", "type", "headers"]])
+        assert again.positions.tolist() == [1, 3]
+        assert again.duplicates.all()
+        empty = getattr(log.read(limit=0), f"to_{library}")()
+        assert (len(empty), list(empty.columns)) == (0, list(found.columns))
+
     @pytest.mark.parametrize(
         "columns",
         [
@@ -373,10 +392,12 @@ class ArrowContract(LogContractFixtures):
             {"value": pa.array([b"1", b"2"]), "id": pa.array(["1", "2"]).dictionary_encode()},
             {"id": pa.array(["1", "2"]), "value": pa.chunked_array([[b"1"], [b"2"]])},
             {"value": pa.array([b"0", b"1", b"2"])[1:], "id": pa.array(["0", "1", "2"])[1:]},
+            {"value": pa.array(["1", "2"]), "id": pa.array(["1", "2"], pa.string_view())},
+            {"value": pa.array(["1", "2"], pa.large_string()), "id": pa.array(["1", "2"])},
         ],
     )
     def test_types_that_mean_the_same(self, log: Log, writer: Writer, columns: dict[str, Any]) -> None:
-        """Large, chunked, sliced and dictionary columns are as good as plain ones."""
+        """Large, chunked, sliced and dictionary columns are as good as plain ones; texts are values, too."""
         assert writer.append_arrow(pa.table(columns)).positions.tolist() == [0, 1]
         assert [(entry.id, entry.value) for entry in log.read()] == [("1", b"1"), ("2", b"2")]
 

@@ -14,7 +14,16 @@ from typing import Any, Self
 
 from oncelog import arguments
 from oncelog.clock import SYSTEM, Clock
-from oncelog.errors import Closed, EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
+from oncelog.errors import (
+    BadValue,
+    Closed,
+    EffectFailed,
+    IdConflict,
+    InvalidArgument,
+    LeaseLost,
+    OncelogError,
+    Unavailable,
+)
 from oncelog.inbox.decisions import Undecided
 from oncelog.inbox.effect import Effect
 from oncelog.inbox.inbox import Inbox
@@ -295,7 +304,7 @@ class Worker:
     def _is_final(self, error: Exception) -> bool:
         final = self._inbox.final if self._inbox is not None else ()
         raised = error.__cause__ if isinstance(error, _Ended) else error
-        return isinstance(raised, (EffectFailed, IdConflict, *final))
+        return isinstance(raised, (BadValue, EffectFailed, IdConflict, *final))
 
     def _ack(self, delivery: Delivery, word: str) -> None:
         rest_s = _REST_S

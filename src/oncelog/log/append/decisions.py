@@ -19,6 +19,7 @@ from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, PartialOverlap
 from oncelog.format import arrays, columns, intake, plain
 from oncelog.format.snapshot import ProducerMark, Snapshot
+from oncelog.format.tables import Tabular
 from oncelog.log.append.groups import Group
 from oncelog.log.append.rows_by_producer import Owners
 from oncelog.log.memory.quest import Found
@@ -254,7 +255,7 @@ def check_columns(payload: pa.RecordBatch, settings: LogSettings, log_id: str) -
 
 
 def intake_of(
-    table: pa.Table | pa.RecordBatch,
+    table: Tabular,
     settings: LogSettings,
     log_id: str,
     owned: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,

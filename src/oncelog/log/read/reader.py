@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import Closed, InvalidArgument
 from oncelog.feeding import AT_ONCE, Fed
+from oncelog.format import tables
 from oncelog.format.schema import READ_SCHEMA
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.scan import Scan, Start
@@ -74,6 +75,14 @@ class Reader(Fed[Entry]):
         """Yield the entries in columns, a block at a time, without copying them."""
         for rows in self.rows():
             yield rows.view(self._columns)
+
+    def to_pandas(self) -> Any:
+        """Read all entries, and return them as a frame of pandas: a column for each field, headers as dicts."""
+        return tables.to_pandas(self.batches(), READ_SCHEMA)
+
+    def to_polars(self) -> Any:
+        """Read all entries, and return them as a frame of polars: a column for each field."""
+        return tables.to_polars(self.batches(), READ_SCHEMA)
 
     def rows(self) -> Iterator[Rows]:
         """Yield the records in the form in which they are kept, a run at a time."""
