@@ -595,8 +595,8 @@ def test_a_value_that_cannot_be_read_is_a_dead_letter_at_once(queue: Queue) -> N
     queue.send(b"no number", id="1")
     queue.send(numbers.encode(7), id="2")
     until = Until()
+    seen: list[int] = []
     with work(queue, lambda delivery: seen.append(numbers.decode(delivery)), until):
-        seen: list[int] = []
         until.wait("dead")
         until.wait("done")
     (letter,) = queue.dead_letters.list()
