@@ -1,7 +1,9 @@
 """How hard hypothesis looks, and how long one test may take.
 
-Hypothesis tries the same few examples every time, or under ``make soak`` many new ones. A test that runs out of its
-time fails alone: its worker, and with it the run, goes on.
+Hypothesis tries the same few examples every time, or under ``make soak`` many new ones. Hypothesis also draws constants
+from the source of the modules that are loaded: the examples would then depend on the tests that ran before in the same
+worker. ``make test`` goes without these constants. A test that runs out of its time fails alone: its worker, and with
+it the run, goes on.
 """
 
 import faulthandler
@@ -14,6 +16,7 @@ from types import FrameType
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 pytest_plugins = ["tests.fixtures"]
 
@@ -26,7 +29,12 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=
 LIMIT_S = float(os.environ.get("ONCELOG_TEST_LIMIT_S", "1200"))
 """How long the setup, the call or the teardown of one test may take."""
 
-settings.load_profile("soak" if os.environ.get("ONCELOG_SOAK") == "1" else "ci")
+if os.environ.get("ONCELOG_SOAK") == "1":
+    settings.load_profile("soak")
+else:
+    settings.load_profile("ci")
+    assert not len(providers._local_constants), "the plugin of hypothesis collects no constants before a test runs"
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 def _fail(_: int, __: FrameType | None) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -33,6 +33,7 @@ from oncelog.settings import Idempotence, LogSettings, Window
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Ack, Record
 from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living, read
+from tests.models.control import assert_noticed
 from tests.models.history import Kind, Request, send
 from tests.models.model import Answer, Model, Outcome, Refusal, Stored
 
@@ -365,8 +366,4 @@ def test_a_window_that_is_not_recovered_is_noticed(monkeypatch: pytest.MonkeyPat
 
     recover: Callable[..., Recovered] = recovery.recover
     monkeypatch.setattr(recovery, "recover", forget)
-    looking = settings(
-        max_examples=200, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck)
-    )
-    with pytest.raises(AssertionError, match="expected"):
-        run_state_machine_as_test(machine, settings=looking)
+    assert_noticed(machine)

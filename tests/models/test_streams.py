@@ -18,6 +18,7 @@ from oncelog.settings import LogSettings, Window
 from oncelog.streams import index as index_module
 from oncelog.streams.directory import Directory
 from tests.log.worlds import LOG, DiskWorld, Ending, MemoryWorld, World, living
+from tests.models.control import assert_noticed
 
 KEYS = 3
 SETTINGS = LogSettings(
@@ -186,8 +187,14 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
-        """Remove events that no window needs; streams keep their versions."""
-        self.first = self.streams._log.truncate(int(share * self.count)).first_position
+        """Remove batches that no window needs; streams keep their versions.
+
+        A batch goes whole: of a batch that is cut, a process without a snapshot remembers what is left, and a window
+        of a few ids then reaches further back than the dictionary says.
+        """
+        starts = {event.position: event.batch for events in self.events.values() for event in events}
+        before = starts.get(int(share * self.count), self.count)
+        self.first = self.streams._log.truncate(before).first_position
 
     @rule()
     def store(self) -> None:
@@ -259,12 +266,12 @@ class MemoryMachine(StreamMachine):
     make_world = staticmethod(lambda: MemoryWorld(auto_advance=False))
 
 
-def run(machine: type[StreamMachine], examples: int, phases: Sequence[Phase] = QUICKLY) -> None:
+def run(machine: type[StreamMachine], examples: int) -> None:
     """Try the machine."""
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, phases=phases, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+            max_examples=examples, phases=QUICKLY, stateful_step_count=40, suppress_health_check=list(HealthCheck)
         ),
     )
 
@@ -286,8 +293,7 @@ def test_a_directory_that_counts_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
 
     add = Directory.add
     monkeypatch.setattr(Directory, "add", forgetful)
-    with pytest.raises(AssertionError):
-        run(MemoryMachine, 200, [Phase.generate])
+    assert_noticed(MemoryMachine)
 
 
 def test_acks_are_values() -> None:
