@@ -23,6 +23,7 @@ from oncelog.cli.commands import (
     serve,
     sql,
     stream,
+    table,
     token,
     top,
     worker,
@@ -70,6 +71,7 @@ app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(quorum.app, name="quorum")
+app.add_typer(table.app, name="table")
 app.add_typer(token.app, name="token")
 worker.add_to(app)
 serve.add_to(app)

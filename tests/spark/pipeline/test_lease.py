@@ -16,7 +16,7 @@ from oncelog.errors import LeaseLost, LogBusy
 from oncelog.spark.pipeline import lease
 from oncelog.spark.pipeline.lease import BucketLease, Holder
 from oncelog.spark.pipeline.spec import Identity, Run, Source, Spec, Target
-from oncelog.spark.sinks.places import bucket_of
+from oncelog.storage.bucket.paths import bucket_of
 
 
 def pipeline(checkpoint: str) -> Spec:

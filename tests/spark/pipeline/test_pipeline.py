@@ -19,7 +19,7 @@ from oncelog.spark.pipeline import check, check_with_spark, history, jobs, lease
 from oncelog.spark.pipeline.history import History
 from oncelog.spark.report import report
 from oncelog.spark.sinks.folder import Folder, Manifest
-from oncelog.spark.sinks.places import bucket_of
+from oncelog.storage.bucket.paths import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:

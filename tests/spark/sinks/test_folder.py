@@ -15,8 +15,8 @@ import pytest
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, Table, table
-from oncelog.spark.sinks.places import bucket_of
 from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.paths import bucket_of
 
 QUERY = "0b5ad1c2-query"
 

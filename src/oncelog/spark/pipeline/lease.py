@@ -26,7 +26,7 @@ from oncelog.clock import Clock
 from oncelog.errors import LeaseLost, LogBusy, NotFound, OncelogError
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
-from oncelog.spark.sinks.places import bucket_of
+from oncelog.storage.bucket.paths import bucket_of
 from oncelog.types import moment
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
-from oncelog.spark.sinks.places import bucket_of
+from oncelog.storage.bucket.paths import bucket_of
 from oncelog.storage.local.disk import RealDisk, explain
 from oncelog.storage.local.objects import Folders, Objects
 

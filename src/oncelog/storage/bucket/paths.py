@@ -1,4 +1,4 @@
-"""Buckets by the paths that Spark knows them by."""
+"""Buckets by the URLs that programs know them by, Spark among them."""
 
 from __future__ import annotations
 
