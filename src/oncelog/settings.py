@@ -104,6 +104,12 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     id_scope: IdScope = "log"
 
 
+FORMER_WINDOWS = (
+    Window(duration_s=DURATION_S, max_keys=MAX_KEYS),
+    Window(duration_s=limits.WINDOW_DURATION_S_MAX, max_keys=65_536),
+)
+"""What earlier versions stored for a log, and for a log of streams, where no window was named."""
+
 PRODUCERS = ProducerPolicy(enabled=True, inactive_s=7 * 86_400.0, max_producers=10_000)
 """The policy where no level says otherwise."""
 
@@ -187,6 +193,20 @@ def _check_range(name: str, value: float | None, low: float, high: float) -> Non
     if value is not None and not low <= value <= high:
         message = f"settings: {name} is {value}, must be from {low} to {high}"
         raise InvalidArgument(message)
+
+
+def keeping_window(stored: LogSettings, given: LogSettings) -> LogSettings:
+    """Return settings that are given for a log, with its stored window if neither the program nor its author named one.
+
+    Earlier versions stored bounds for a window that was not named, where ``Window()`` has none now. The same program
+    opens the log after an upgrade, and the log keeps its bounds until ``configure`` lifts them.
+
+    >>> keeping_window(LogSettings(window=FORMER_WINDOWS[0]), LogSettings()).window.max_keys
+    100000
+    """
+    if given.window == Window() and stored.window in FORMER_WINDOWS:
+        return msgspec.structs.replace(given, window=stored.window)
+    return given
 
 
 def differences(stored: LogSettings, given: LogSettings) -> list[str]:

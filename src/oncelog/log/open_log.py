@@ -84,7 +84,8 @@ def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> No
         raise InvalidArgument(message)
     if wanted is None:
         return
-    different = settings_module.differences(manifest.settings, wanted)
+    kept = settings_module.keeping_window(manifest.settings, wanted)
+    different = settings_module.differences(manifest.settings, kept)
     if different:
         message = (
             f"log {name!r} exists with other settings ({'; '.join(different)}): "

@@ -18,6 +18,7 @@ from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import DEAD_LETTERS, OpenLog, Topic, log_name
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
+from oncelog.settings import keeping_window
 
 LogsThere = Callable[[], Sequence[str]]
 """Gives the names of all logs there are."""
@@ -165,6 +166,8 @@ def _check_same(name: str, row: statements.QueueRow, wanted: QueueSettings | Non
             f"queue {name!r} has {row.partitions} partitions, not {partitions}: their number is fixed when it is made"
         )
         raise InvalidArgument(error)
+    if wanted is not None:
+        wanted = msgspec.structs.replace(wanted, log=keeping_window(row.settings.log, wanted.log))
     if wanted is not None and wanted != row.settings:
         before, after = msgspec.to_builtins(row.settings), msgspec.to_builtins(wanted)
         different = [

@@ -317,7 +317,8 @@ def _stored(given: Spec) -> Iterator[Mistake]:
     if not given.identity.content and stored.idempotence == "off":
         yield Mistake("log.name", "the log is there with idempotence off, and would take no ids", "use another log")
     wanted = given.log.settings
-    different = log_settings.differences(stored, wanted) if wanted is not None else []
+    kept = stored if wanted is None else log_settings.keeping_window(stored, wanted)
+    different = log_settings.differences(stored, kept)
     if different:
         hint = "remove [log.settings] to take the log as it is, or give these"
         yield Mistake("log.settings", f"the log is there with other settings: {'; '.join(different)}", hint)
