@@ -225,10 +225,10 @@ class Database(Handle):
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> oncelog.Streams:
         """Open the event-store face of a log; create the log only when asked to.
 
-        A new log gets ``settings``, or remembers as many event ids as ``ONCELOG_DEDUP_CAPACITY`` says (if it is not set:
-        all), and in any case takes an id for one of its stream. Raises ``NotFound`` when it is not there, ``InvalidArgument`` for a
-        log whose ids are of the whole log, and for settings that differ from the stored ones. The same streams are the
-        same object as long as they are not closed.
+        A new log gets ``settings``, or remembers as many event ids as ``ONCELOG_DEDUP_CAPACITY`` says (all, if that is
+        not set), and in any case takes an id for one of its stream. Raises ``NotFound`` when it is not there,
+        ``InvalidArgument`` for a log whose ids are of the whole log, and for settings that differ from the stored ones.
+        The same streams are the same object as long as they are not closed.
         """
         from oncelog.streams.streams import Streams, default_settings  # noqa: PLC0415
 

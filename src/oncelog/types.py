@@ -76,7 +76,8 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the record with an id is: the newest, if a bounded window once let it be stored again.
+    """Where the record with an id is: the newest, if a bounded window once let it be stored again, or the one that a
+    purge left.
 
     ``fingerprint`` is a keyed hash of all that was given with the id: that of a retry with the same content is the
     same.

@@ -16,7 +16,7 @@ from tests.golden import make
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """The database as the version before unbounded windows wrote it: log ``orders``, ids order-0 to order-2, and log of
+    """Return a database of the version before unbounded windows: log ``orders`` with ids order-0 to order-2, and log of
     streams ``events``. Both were made without a word about windows.
     """
     with zipfile.ZipFile(make.FOLDER / "database.zip") as stored:

@@ -70,6 +70,54 @@ def test_what_is_forgotten_is_not_found(shop: Shop) -> None:
     assert log.find("o-3") is not None
 
 
+def test_a_purged_record_is_found_where_its_survivor_is(shop: Shop) -> None:
+    """A purge empties the newest record of an id, which a retry is answered with: find tells where the content is.
+
+    With a writer and without, in a copy of the manifest that another handle has, bounded and after a switch.
+    """
+    log = shop.log(LogSettings(window=Window(max_keys=2), seal="off"))
+    with log.writer() as writer:
+        acks = [writer.append(b"paid", id=id) for id in ("a", "b", "c", "a", "b", "d")]
+    log.seal()
+    before = log.find("b")
+    assert before is not None
+    assert before.position == 4
+    assert log.purge(remove=True).purged == 2
+
+    def check_all() -> None:
+        found, stays = log.find("b"), log.find("d")
+        assert found is not None
+        assert stays is not None
+        told = (found.position, found.segment, found.entry, found.timestamp, found.fingerprint)
+        assert told == (1, acks[1].segment, acks[1].entry, acks[1].timestamp, before.fingerprint)
+        assert stays.position == 5
+
+    check_all()
+    with log.writer():
+        check_all()
+    log.configure(LogSettings(seal="off"))
+    check_all()
+    with log.writer() as writer:
+        assert writer.append(b"paid", id="b").position == 4, "a retry gets the position that it always got"
+        check_all()
+
+
+def test_a_purged_record_whose_survivor_is_truncated_away_is_found_at_its_own_place(shop: Shop) -> None:
+    """The survivor is gone for good; the id is known all the same, at the place that a retry is answered with."""
+    log = shop.log(LogSettings(window=Window(max_keys=2), segment_bytes=64 * KIB, block_bytes=64 * KIB, seal="off"))
+    for ids in (("a", "b", "c"), ("a", "d")):
+        with log.writer() as writer:
+            for id in ids:
+                writer.append(b"paid" * 10_000, id=id)
+        log.seal()
+    assert log.purge(remove=True).purged == 1
+    with log.writer():
+        assert log.truncate(before=3).first_position == 3
+    found = log.find("a")
+    assert found is not None
+    assert found.position == 3
+
+
 def test_an_id_of_a_stream_is_found_in_its_stream(shop: Shop) -> None:
     """In a log whose ids are of their stream, the stream is a part of the question."""
     log = shop.log(LogSettings(id_scope="stream"))

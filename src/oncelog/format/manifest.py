@@ -143,6 +143,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     which what was stored before a position does not count.
     ``memory`` are the runs that remember ids, oldest first: ranges of closed segments that do not overlap. A closed
     segment that none covers is remembered by the log's writer, in memory.
+    ``purged_until`` is the position behind the last row that was purged, 0 if none was.
     ``secret`` is that of a log of format 1; others have it in an object of its own, which readers need not see.
     """
 
@@ -175,6 +176,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     base: Key | None = None
     forgotten: tuple[tuple[str, Count], ...] = ()
     memory: tuple[Run, ...] = ()
+    purged_until: Count = 0
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from oncelog.dedup.identity import Hasher
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
 from oncelog.log.append.decisions import RECALLED_US, recalled_times
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored import record_identities, secrets
 from oncelog.log.stored.manifests import Known, Manifests
-from oncelog.log.stored.rows import each
+from oncelog.log.stored.rows import Rows, each
 from oncelog.log.stored.segment_index import SegmentIndex
 from oncelog.log.takeover import recovery
 from oncelog.log.takeover.recovery import Held, Recovered
@@ -97,6 +97,39 @@ class Finder:
             timestamp=moment(time_us),
             fingerprint=fingerprint,
         )
+
+
+def surviving(home: LogHome, manifests: Manifests, known: Known, found: Location) -> Location:
+    """Return where the record is that stands for one that was purged; what was not purged is where it was found.
+
+    Only a log in which something was purged is read for this. A survivor that was truncated away leaves the purged row,
+    whose place a retry is answered with, too.
+    """
+    if found.position >= known.manifest.purged_until:
+        return found
+    row = _row(home, manifests, known.manifest.name, found.position)
+    if row is None or row.purged is None:
+        return found
+    stands_for = _row(home, manifests, known.manifest.name, int(row.purged.survivors[0]))
+    if stands_for is None:
+        return found
+    return Location(
+        position=stands_for.first_position,
+        segment=stands_for.segment,
+        entry=stands_for.first_entry,
+        timestamp=moment(int(each(stands_for.timestamp_us, 1)[0])),
+        fingerprint=found.fingerprint,
+    )
+
+
+def _row(home: LogHome, manifests: Manifests, name: str, position: int) -> Rows | None:
+    """Return the row at a position, ``None`` if it was truncated away."""
+    scan = Scan(home, manifests, name)
+    try:
+        scan.begin(position)
+    except NotFound:
+        return None
+    return next((rows.cut(0, 1) for rows in scan.next_rows()), None)
 
 
 def check_keeps_ids(manifest: Manifest) -> None:

@@ -24,7 +24,7 @@ from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import open_writer
 from oncelog.log.append import decisions
-from oncelog.log.find import Finder, check_keeps_ids
+from oncelog.log.find import Finder, check_keeps_ids, surviving
 from oncelog.log.info import Extent, LogInfo, MemoryInfo, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
 from oncelog.log.ingest.staging import Staged
@@ -305,6 +305,7 @@ class Log(Handle):
     def find(self, id: str, *, stream: str | None = None) -> Location | None:
         """Return where the record with an id is, from what the log remembers; ``None`` if it remembers no such id.
 
+        If a purge emptied the record that answers for the id, the one that stands in its stead is told.
         ``stream`` is that of the record, in a log whose ids are of their stream. Without a writer open here, the first
         call reads what a writer would read when it opens. ``InvalidArgument`` for a log that keeps no ids.
         """
@@ -313,8 +314,10 @@ class Log(Handle):
         intake.check_record(Record(b"", id=arguments.text("id", id), stream=stream))
         writer = self._writer
         if writer is not None and not writer.closed:
-            return writer.find(id, stream)
-        return self._finder.find(known, id, stream)
+            found = writer.find(id, stream)
+        else:
+            found = self._finder.find(known, id, stream)
+        return None if found is None else surviving(self._home, self._manifests, known, found)
 
     @arguments.checked
     def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:

@@ -13,7 +13,7 @@ import xxhash
 from oncelog.clock import Clock
 from oncelog.errors import NotFound, Unsupported
 from oncelog.format import sealed
-from oncelog.format.manifest import STREAMS, File, Manifest
+from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
 from oncelog.log.jobs.find_repeats import Progress, Repeats, Walk, concerned, find
 from oncelog.log.jobs.workers import Desk, Hands, Unit
@@ -142,10 +142,19 @@ def _point_to(manifests: Manifests, desk: Desk, part: Part, file: File) -> int:
         changes[segment.number] = msgspec.structs.replace(
             segment, file=msgspec.structs.replace(file, row=segment.file.row)
         )
-    after = manifests.update(lambda manifest: sealing.point_to(manifests, manifest, part.unit, changes)).manifest
+    until = int(part.chosen.positions[-1]) + 1
+    after = manifests.update(lambda manifest: _purged(manifests, manifest, part.unit, changes, until)).manifest
     last = part.unit[-1]
     now = next(manifests.closed_from(after, max(after.first_position, last.first_position)), None)
     if now is None or now.file is None or now.file.key != file.key:
         sealing.delete_quietly(desk.home, file.key)
         return 0
     return len(part.chosen.positions)
+
+
+def _purged(manifests: Manifests, manifest: Manifest, unit: Unit, changes: dict[int, Segment], until: int) -> Manifest:
+    """Return the manifest with a purged file in place of the one before, or unchanged if that is not there any more."""
+    changed = sealing.point_to(manifests, manifest, unit, changes)
+    if changed is manifest:
+        return manifest
+    return msgspec.structs.replace(changed, purged_until=max(changed.purged_until, until))
