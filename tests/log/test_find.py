@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from oncelog import limits
@@ -57,6 +58,27 @@ def test_an_id_is_found_in_table_run_and_open_segment(shop: Shop) -> None:
         check(shop.log(), acks)
     check(log, acks)
     check(shop.log(), acks)
+
+
+def test_a_table_is_compared_with_table_run_and_open_segment(shop: Shop) -> None:
+    """Every row whose id is in the log is known, a row of other content is a conflict, and nothing is written."""
+    log = shop.log(SETTINGS)
+    rows = pa.table(
+        {"id": ["o-3", "o-none", "o-59", "o-61", "o-2", None], "value": [b"paid"] * 4 + [b"other", b"paid"]}
+    )
+    with log.writer() as writer:
+        for number in range(60):
+            writer.append(b"paid", id=f"o-{number}")
+        writer._keeper._housekeeper.stop()
+        writer._keeper._memory.work()
+        for number in range(60, 63):
+            writer.append(b"paid", id=f"o-{number}")
+        found = [shop.log().compare(rows)]
+    found.append(log.compare(rows))
+    for known, conflicts in found:
+        assert known.tolist() == [True, False, True, True, True, False]
+        assert conflicts.tolist() == [False, False, False, False, True, False]
+    assert log.end_position() == 63
 
 
 def test_what_is_forgotten_is_not_found(shop: Shop) -> None:

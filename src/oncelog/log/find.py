@@ -6,12 +6,18 @@ that no run covers; what is in the open segment is read. What was built is kept 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log.append.decisions import RECALLED_US, recalled_times
+from oncelog.log.append.decisions import RECALLED_US, intake_of, recalled_times
+from oncelog.log.ingest.staging import identities_of
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored import record_identities, secrets
@@ -22,6 +28,13 @@ from oncelog.log.takeover import recovery
 from oncelog.log.takeover.recovery import Held, Recovered
 from oncelog.storage.base import LogHome
 from oncelog.types import Location, moment
+
+
+class Compared(NamedTuple):
+    """Which rows have an id that the log remembers, and which of those have other content than that record."""
+
+    known: NDArray[np.bool_]
+    conflicts: NDArray[np.bool_]
 
 
 class Finder:
@@ -42,6 +55,55 @@ class Finder:
         name = hasher.identity((stream or "") if hasher.by_stream else "", id)
         known, found = self._manifests.look(known, lambda manifest: self._memory(known.version, manifest, hasher))
         return self._in_open_segment(known, hasher, name) or self._in_memory(known, found, name)
+
+    def compare(self, known: Known, table: pa.Table | pa.RecordBatch) -> Compared:
+        """Look up the ids of a table's rows; rows are not compared with each other."""
+        there, other = np.zeros(table.num_rows, np.bool_), np.zeros(table.num_rows, np.bool_)
+        if known.manifest.settings.idempotence == "off" or not table.num_rows:
+            return Compared(there, other)
+        hasher = secrets.hasher_of(self._home, known.manifest)
+        payload = intake_of(table, known.manifest.settings, known.manifest.log_id)
+        who = identities_of(hasher, [(payload, 0)])
+        found, fingerprints = self._find_many(known, who.keys, hasher)
+        rows = who.rows.astype(np.int64)
+        there[rows], other[rows] = found, found & (fingerprints != who.fingerprints)
+        return Compared(there, other)
+
+    def _find_many(
+        self, known: Known, keys: NDArray[np.uint64], hasher: Hasher
+    ) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+        """Return which identities, shape (n, 2), are remembered, and the fingerprints that the log has for them."""
+        known, memory = self._manifests.look(known, lambda manifest: self._memory(known.version, manifest, hasher))
+        there, fingerprints = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
+        recalled = memory.runs.find_many(keys, known.manifest.first_position)
+        if recalled.failed.any():
+            raise recalled.errors[0]
+        adopted = memory.adopted.find(keys)
+        for found in (recalled, adopted):
+            chosen = found.positions >= 0
+            there |= chosen
+            fingerprints[chosen] = found.fingerprints[chosen]
+        assert memory.window is not None
+        handles = memory.window.find(keys)
+        there |= handles >= 0
+        fingerprints[handles >= 0] = memory.window.fingerprints(handles[handles >= 0])
+        for who in self._open_records(known, hasher):
+            newest = {
+                tuple(key): mark for key, mark in zip(who.keys.tolist(), who.fingerprints().tolist(), strict=True)
+            }
+            for at in np.flatnonzero(np.isin(keys[:, 0], who.keys[:, 0])):
+                mark = newest.get(tuple(keys[at].tolist()))
+                if mark is not None:
+                    there[at], fingerprints[at] = True, mark
+        return there, fingerprints
+
+    def _open_records(self, known: Known, hasher: Hasher) -> Iterator[record_identities.Named]:
+        """Yield who the records are that no manifest counts yet."""
+        scan = Scan(self._home, self._manifests, self._name)
+        scan.begin(known.manifest.next_position)
+        while found := scan.next_rows():
+            for rows in found:
+                yield record_identities.named(hasher, [rows])
 
     def _memory(self, version: int, manifest: Manifest, hasher: Hasher) -> Recovered:
         if self._built is None or self._built[0] != version:

@@ -24,7 +24,7 @@ from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log import open_writer
 from oncelog.log.append import decisions
-from oncelog.log.find import Finder, check_keeps_ids, surviving
+from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
 from oncelog.log.info import Extent, LogInfo, MemoryInfo, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
 from oncelog.log.ingest.staging import Staged
@@ -318,6 +318,10 @@ class Log(Handle):
         else:
             found = self._finder.find(known, id, stream)
         return None if found is None else surviving(self._home, self._manifests, known, found)
+
+    def compare(self, table: pa.Table | pa.RecordBatch) -> Compared:
+        """Return which rows of a table, with the columns of ``append_arrow``, the log knows. Nothing is written."""
+        return self._finder.compare(self._refresh(), table)
 
     @arguments.checked
     def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:

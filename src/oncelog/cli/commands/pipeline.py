@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,13 +14,15 @@ from rich.text import Text
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import Meter, meter, note, print_facts, print_json, say
-from oncelog.cli.terminal.quantities import show_count, show_duration
+from oncelog.cli.terminal.quantities import show_count, show_duration, show_time
 from oncelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from oncelog.spark.pipeline.history import Batch, Leg
     from oncelog.spark.pipeline.mistakes import Mistake
     from oncelog.spark.pipeline.pipeline import Outcome
+    from oncelog.spark.pipeline.progress import Status
+    from oncelog.spark.pipeline.rehearsal import Rehearsal
     from oncelog.spark.pipeline.spec import Spec
 
 app = typer.Typer(
@@ -29,6 +31,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
+_NAMED_MAX = 5
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's TOML file.", show_default=False)]
@@ -47,7 +50,9 @@ def _command(*examples: str) -> Callable[[_Command], _Command]:
     return made
 
 
-@_command("run orders.toml", "run orders.toml --follow", "run orders.toml --master spark://host:7077 --json")
+@_command(
+    "run orders.toml", "run orders.toml --follow", "run orders.toml --dry-run", "run orders.toml --wait 600 --json"
+)
 def run(
     spec: SpecFile,
     *,
@@ -57,6 +62,9 @@ def run(
     wait_s: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a run that is under way.", min=0)
     ] = 0.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", metavar="", help="Store nothing: tell what a run would do now.")
+    ] = False,
     master: Master = None,
     json: Json = False,
 ) -> None:
@@ -65,6 +73,9 @@ def run(
     It may be killed at any moment and run again: what is in the log is recognised, what is not goes in. One run at a
     time: a second one says who runs, and ends with exit code 3, unless it is to wait. With --json: one object for each
     batch, and the outcome at the end. A report is written beside the pipeline's progress.
+
+    With --dry-run nothing is stored, noted or sent on. It tells how many of the rows that are new in the source would
+    be stored, are there already, clash, or cannot be read, with a few of each. The exit code is 1 if a run would stop.
     """
     from oncelog.clock import SYSTEM  # noqa: PLC0415 (as below)
     from oncelog.spark.pipeline import pipeline as pipelines  # noqa: PLC0415 (as above)
@@ -72,6 +83,9 @@ def run(
     from oncelog.spark.report import page, report  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
     given = _checked(spec, master)
+    if dry_run:
+        _rehearse(given, spec.parent, follow=follow, json=json)
+        return
     running = pipelines.Pipeline(given, spec.parent, SYSTEM)
     batches = None if follow else specs.batches_expected(given)
     with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
@@ -82,9 +96,56 @@ def run(
         print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
     else:
         tell_outcome(outcome, target)
+    _warn_of_replaced(outcome.replaced)
     if outcome.missing:
         note(("error:", "bold red"), f" {outcome.missing:,} rows are not accounted for: see the report, and tell us")
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _warn_of_replaced(files: Sequence[str]) -> None:
+    """Tell of files that were changed after they were read."""
+    for file in files[:_NAMED_MAX]:
+        note(
+            ("warning:", "yellow"), f" {file} has changed since it was read, and is not read again: give it a new name"
+        )
+    if len(files) > _NAMED_MAX:
+        note(("warning:", "yellow"), f" so have {len(files) - _NAMED_MAX:,} other files")
+
+
+def _rehearse(given: Spec, folder: Path, *, follow: bool, json: bool) -> None:
+    from oncelog.clock import SYSTEM  # noqa: PLC0415 (as above)
+    from oncelog.spark.pipeline import rehearsal  # noqa: PLC0415 (as above)
+
+    if follow:
+        message = "--dry-run and --follow cannot be had together: a dry run looks at what there is now"
+        raise InvalidArgument(message)
+    with meter(f"{given.name}: Spark starts", unit="batches", hidden=json) as bar:
+        done = rehearsal.rehearse(given, folder, SYSTEM, _Shown(bar, given.name, None))
+    if json:
+        print_json({"type": "dry run", **msgspec.to_builtins(done)})
+    else:
+        _tell_rehearsal(done)
+    if done.fails or done.missing:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _tell_rehearsal(done: Rehearsal) -> None:
+    facts: list[tuple[str, str | Text]] = [
+        ("rows new in the source" if done.resumed else "rows in the source", f"{done.rows:,}"),
+        ("would be stored", Text(f"{done.stored:,}", "green")),
+        ("duplicates", f"{done.duplicates:,}"),
+        ("conflicts", Text(f"{done.conflicts:,}", "yellow" if done.conflicts else "")),
+        ("rejected", Text(f"{done.rejected:,}", "yellow" if done.rejected else "")),
+    ]
+    more = (("left out by SQL", done.left_out), ("rows with fields rescued", done.rescued), ("missing", done.missing))
+    facts += [(name, f"{count:,}") for name, count in more if count]
+    print_facts([(f"{done.pipeline} → {done.log}: a dry run, nothing was stored", facts)])
+    for kind, samples in done.samples.items():
+        for sample in samples:
+            where = sample.reason or sample.id or ""
+            say("  ", (f"{kind}: ", "dim"), (where, "cyan"), "  ", sample.text.rstrip("\n"))
+    if done.fails:
+        note(("error:", "bold red"), f" a run would stop: {done.fails}")
 
 
 class _Shown:
@@ -229,6 +290,49 @@ def _tell_check(
             say("    ", (mistake.suggestion, "green"))
     if ok:
         say((str(file), "cyan"), " can be ", ("run", "bold green"))
+
+
+@_command("status orders.toml", "status orders.toml --json | jq .behind")
+def status(spec: SpecFile, *, json: Json = False) -> None:
+    """Show how far a pipeline is: who runs it, what all runs did, what waits, and what the sink has yet to get.
+
+    Spark is not started, and nothing is written. The exit code is 1 if rows are not accounted for.
+    """
+    from oncelog.spark.pipeline import progress  # noqa: PLC0415 (as above)
+
+    found = progress.status(_checked(spec), spec.parent)
+    if json:
+        print_json(found)
+    else:
+        _tell_status(found)
+        _warn_of_replaced(found.files.replaced if found.files is not None else ())
+    if found.missing:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _tell_status(found: Status) -> None:
+    from oncelog.types import moment  # noqa: PLC0415 (as above)
+
+    state = Text(f"running: {found.running}", "green") if found.running is not None else Text("not running")
+    if found.killed:
+        state = Text("not running; the last run was killed: run it again", "yellow")
+    times = [("last run began", found.last_started_us), ("last batch", found.last_batch_us)]
+    facts: list[tuple[str, str | Text]] = [("state", state), ("runs", f"{found.runs:,}")]
+    facts += [(name, show_time(moment(at_us))) for name, at_us in times if at_us is not None]
+    facts += [
+        ("rows read", f"{found.attempts:,}"),
+        ("stored", f"{found.stored:,}"),
+        ("duplicates refused", f"{found.duplicates:,}"),
+        ("conflicts quarantined", f"{found.conflicts:,}"),
+        ("rows rejected", f"{found.rejected:,}"),
+    ]
+    more = (("left out by SQL", found.left_out), ("rows with fields rescued", found.rescued))
+    facts += [(name, f"{count:,}") for name, count in (*more, ("NOT ACCOUNTED FOR", found.missing)) if count]
+    if found.behind is not None:
+        facts.append(("sent on", f"{found.exported:,}; {found.behind:,} records wait"))
+    if found.files is not None:
+        facts.append(("files", f"{found.files.taken:,} taken, {len(found.files.waiting):,} wait"))
+    print_facts([(f"{found.pipeline} → {found.log}", facts)])
 
 
 @_command("rejected orders.toml", "rejected orders.toml --save mended.jsonl", "rejected orders.toml --json")

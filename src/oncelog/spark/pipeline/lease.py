@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from oncelog.clock import Clock
+from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import LeaseLost, LogBusy, NotFound, OncelogError
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 LEASE_S = 30.0
 _POLL_S = 0.2
+_PATIENCE_S = 0.5
+"""How long a run waits for a lock in any case: whoever looks who runs has it for a moment."""
+
 _FILE = "run.lock"
 _ENDED = "ended"
 
@@ -80,6 +83,27 @@ def held(given: Spec, clock: Clock, wait_s: float = 0.0) -> Iterator[Lease]:
         yield NoLease()
 
 
+def holder(given: Spec) -> Holder | None:
+    """Return who runs a pipeline now, ``None`` if nobody does. In a bucket the holder may have died a moment ago."""
+    folder = spec.local_path(given.checkpoint)
+    if folder is not None:
+        return _lock_holder(folder / _FILE)
+    place = bucket_of(given.checkpoint)
+    if place is None:
+        return None
+    return BucketLease(place[0], f"{place[1]}/lease/", Holder("", 0, 0), SYSTEM).holder()
+
+
+def _lock_holder(path: Path) -> Holder | None:
+    try:
+        with path.open("rb") as file:
+            if _lock(file.fileno()):
+                return None
+            return _decoded(file.read()) or Holder("this machine", 0, 0)
+    except FileNotFoundError:
+        return None
+
+
 def _busy(name: str, holder: Holder | None) -> LogBusy:
     who = "another run" if holder is None else str(holder)
     message = f"pipeline {name!r} is being run by {who}: wait for it, or run with --wait SECONDS"
@@ -89,7 +113,7 @@ def _busy(name: str, holder: Holder | None) -> LogBusy:
 @contextmanager
 def _locked(folder: Path, name: str, me: Holder, clock: Clock, wait_s: float) -> Iterator[Lease]:
     folder.mkdir(parents=True, exist_ok=True)
-    deadline_us = clock.elapsed_us() + round(wait_s * 1e6)
+    deadline_us = clock.elapsed_us() + round(max(wait_s, _PATIENCE_S) * 1e6)
     with (folder / _FILE).open("a+b") as file:
         while not _lock(file.fileno()):
             if clock.elapsed_us() >= deadline_us:
@@ -166,6 +190,11 @@ class BucketLease:
         self._epoch = seen[0] + 1
         self._thread = threading.Thread(target=self._renew, name="oncelog-lease", daemon=True)
         self._thread.start()
+
+    def holder(self) -> Holder | None:
+        """Return who has the lease, ``None`` once it was ended."""
+        epoch, number = self._newest()
+        return None if epoch == 0 or number == _ENDED else self._holder(epoch)
 
     def check(self) -> None:
         """Raise ``LeaseLost`` when another run has created a higher epoch."""

@@ -16,7 +16,8 @@ from oncelog.spark.pipeline.mistakes import Mistake
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.whole_file import write_whole
 
-_OWN = "pipeline.json"
+FILE = "pipeline.json"
+"""The file in a checkpoint that says whose it is."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -100,7 +101,7 @@ def _is_there(given: Spec, log_id: str) -> bool:
 def owner_of(checkpoint: Path) -> Owner | None:
     """Return whose a checkpoint is, if it is anybody's."""
     try:
-        return msgspec.json.decode((checkpoint / _OWN).read_bytes(), type=Owner)
+        return msgspec.json.decode((checkpoint / FILE).read_bytes(), type=Owner)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -115,4 +116,4 @@ def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     owner = Owner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
-    write_whole(checkpoint / _OWN, msgspec.json.encode(owner))
+    write_whole(checkpoint / FILE, msgspec.json.encode(owner))

@@ -20,7 +20,7 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, spec
+from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, progress, spec
 from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.pipeline.lease import Lease
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
@@ -47,7 +47,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run did, and what is there now. ``rows`` were read by this run, ``attempts`` by all of them.
 
     ``attempts`` = ``stored`` + ``duplicates`` + ``conflicts`` + ``rejected`` + ``left_out`` (by SQL) + ``missing``, and
-    ``missing`` is 0 unless something is wrong.
+    ``missing`` is 0 unless something is wrong. ``replaced`` are files that have changed since they were read: what is
+    new in them was not read.
     """
 
     pipeline: str
@@ -64,6 +65,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rescued: int = 0
     left_out: int = 0
     missing: int = 0
+    replaced: tuple[str, ...] = ()
 
 
 class Pipeline:
@@ -282,8 +284,8 @@ class Pipeline:
 
     def _look(self, leg: Leg, query: StreamingQuery, tell: Tell) -> None:
         """Tell of the batches that were done since the last look."""
-        for progress in query.recentProgress:
-            known: Any = progress
+        for done in query.recentProgress:
+            known: Any = done
             account = self._storing.accounts.get(known["batchId"]) if leg == "into the log" else None
             rows = known["numInputRows"] if account is None else account.rows
             if known["batchId"] <= self._last.get(leg, -1) or not rows:
@@ -343,6 +345,7 @@ class Pipeline:
 
     def _outcome(self, seconds: float) -> Outcome:
         done = history.summed(list(self.history))
+        files = progress.files(self.spec)
         return Outcome(
             pipeline=self.spec.name,
             log=self.spec.log.name,
@@ -358,6 +361,7 @@ class Pipeline:
             rescued=done.rescued,
             left_out=done.left_out,
             missing=done.missing,
+            replaced=() if files is None else files.replaced,
         )
 
 

@@ -1,0 +1,106 @@
+"""A dry run tells what the next run will do, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import oncelog
+from oncelog.clock import SYSTEM
+from oncelog.errors import Unsupported
+from oncelog.spark.pipeline import check, rehearsal
+from oncelog.spark.pipeline.rehearsal import Rehearsal
+from tests.spark.pipeline.shop import Shop, orders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("pipeline")
+
+
+def rehearse(shop: Shop, spark: SparkSession | None) -> Rehearsal:
+    """Run dry."""
+    given, _ = check.check(shop.spec)
+    assert given is not None
+    return rehearsal.rehearse(given, shop.folder, SYSTEM, lambda _: None, spark)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_rows_are_looked_up_in_the_log_and_among_themselves(shop: Shop, spark: SparkSession) -> None:
+    """Of what is in the source, so many rows are unknown, known, clashing or not readable; nothing is written."""
+    with oncelog.connect((shop.folder / "data").as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        for number in range(3):
+            writer.append(f'{{"order_id":"o{number}","amount":{number * 10}}}'.encode(), id=f"o{number}")
+    shop.send(*orders(2, 5), ("o4", 40), ("o1", 999), ("o4", 41))
+    with (shop.folder / "incoming" / "0000.json").open("a") as file:
+        file.write("no json\n")
+    before = contents(shop.folder)
+    told = rehearse(shop, spark)
+    assert contents(shop.folder) == before
+    figures = (told.rows, told.stored, told.duplicates, told.conflicts, told.rejected, told.missing)
+    assert figures == (7, 2, 2, 2, 1, 0)
+    assert [sample.id for sample in told.samples["stored"]] == ["o3", "o4"]
+    assert sorted(str(sample.id) for sample in told.samples["conflicts"]) == ["o1", "o4"]
+    assert "0000.json, line 7: is not JSON" in told.samples["rejected"][0].reason
+
+
+@pytest.mark.soak
+def test_it_tells_what_the_next_run_does_and_changes_nothing(shop: Shop, spark: SparkSession) -> None:
+    """Rows that are new since the last run: unknown, known in log or input, clashing with either, not readable."""
+    shop.send(*orders(0, 5))
+    shop.run(spark)
+    shop.send(*orders(3, 7), ("o6", 60), ("o1", 999))
+    shop.send(("o6", 61), ("o2", 20))
+    with (shop.folder / "incoming" / "0002.json").open("a") as file:
+        file.write("no json\n")
+    before = contents(shop.folder)
+    told = rehearse(shop, spark)
+    assert contents(shop.folder) == before
+    assert told.resumed
+    figures = (told.rows, told.stored, told.duplicates, told.conflicts, told.rejected, told.missing)
+    assert figures == (9, 2, 4, 2, 1, 0)
+    assert [sample.id for sample in told.samples["stored"]] == ["o5", "o6"]
+    assert sorted(str(sample.id) for sample in told.samples["conflicts"]) == ["o1", "o6"]
+    assert "0002.json, line 3: is not JSON" in told.samples["rejected"][0].reason
+    done = shop.run(spark)
+    assert (done.rows, done.stored - 5, done.duplicates, done.conflicts, done.rejected) == (9, 2, 4, 2, 1)
+
+
+@pytest.mark.soak
+def test_first_run_and_spec_that_is_to_stop(shop: Shop, spark: SparkSession) -> None:
+    """Without a log or a checkpoint everything is new; what a run would stop at is told, and counted."""
+    shop.change(
+        ('path = "incoming"', 'path = "incoming"\non_bad_row = "fail"'), ('column = "order_id"', "content = true")
+    )
+    shop.send(*orders(0, 2), ("o1", 10))
+    with (shop.folder / "incoming" / "0000.json").open("a") as file:
+        file.write("no json\n")
+    told = rehearse(shop, spark)
+    assert (told.rows, told.stored, told.duplicates, told.rejected, told.resumed) == (4, 2, 1, 1, False)
+    assert told.fails == 'source.on_bad_row is "fail", and 1 rows cannot be records'
+    assert not (shop.folder / "data").exists()
+    assert not (shop.folder / ".oncelog").exists()
+
+
+@pytest.mark.soak
+def test_content_is_compared_where_it_is_the_identity(shop: Shop, spark: SparkSession) -> None:
+    """A log's ids of content are its own; equal rows are found all the same."""
+    shop.change(('column = "order_id"', "content = true"))
+    shop.send(*orders(0, 3))
+    shop.run(spark)
+    shop.send(*orders(1, 4))
+    told = rehearse(shop, spark)
+    assert (told.rows, told.stored, told.duplicates, told.conflicts) == (3, 1, 2, 0)
+
+
+def test_spark_elsewhere_is_refused(shop: Shop) -> None:
+    """Its tasks could not reach the folder of this machine."""
+    shop.change(("[sink]", '[run]\nmaster = "spark://127.0.0.1:7077"\n[sink]'))
+    with pytest.raises(Unsupported, match=r"say --master 'local\[\*\]'"):
+        rehearse(shop, None)
