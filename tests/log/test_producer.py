@@ -473,7 +473,7 @@ def test_a_batch_of_sequences_is_all_or_nothing(log: Log) -> None:
                 w.append_batch([Record(b"c", sequence=sequence) for sequence in wrong])
         with pytest.raises(InvalidArgument, match="all must, or none"):
             w.as_producer("q")._writer._sequences.judge_batch(
-                pa.record_batch({"value": [b"a", b"b"], "producer": ["q", None]})
+                pa.record_batch({"value": [b"a", b"b"], "producer": ["q", None]}), 0
             )
     assert sequences(log) == [1, 4]
 

@@ -154,7 +154,7 @@ class LogMachine(RuleBasedStateMachine):
         """Become the writer, and see at which up-time that was."""
         self.writer = self.born(self.log.writer(wait_s=0, **how))  # type: ignore[arg-type]
         self.opened_us = self.world.clock.elapsed_us()
-        self.uptime_us = self.writer._uptime.now_us()
+        self.uptime_us = self.writer._uptime.at(self.opened_us)
 
     def now_us(self) -> int:
         """Return the up-time by the model's own reckoning."""

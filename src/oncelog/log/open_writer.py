@@ -10,7 +10,8 @@ from oncelog.dedup.producers import Producers
 from oncelog.dedup.table import Table
 from oncelog.format.manifest import Manifest
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import NO_LIMIT, Run
+from oncelog.log.append.open_segment import Run
+from oncelog.log.append.tail import NO_LIMIT, Tail
 from oncelog.log.append.uptime import Uptime
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
@@ -50,10 +51,15 @@ def open_writer(
                 home,
                 manifests,
                 known,
-                writer=identity,
-                settings=settings,
+                tail=Tail(
+                    epoch=known.manifest.epoch,
+                    writer=identity,
+                    settings=settings,
+                    last_timestamp_us=known.manifest.last_timestamp_us,
+                    ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
+                ),
                 clock=clock,
-                ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
+                settings=settings,
             ),
             claim=claim,
             watch=watch,

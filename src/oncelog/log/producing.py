@@ -18,7 +18,9 @@ from oncelog.format import intake
 from oncelog.handle import Handle
 from oncelog.log.append import decisions
 from oncelog.log.append.committer import Committer
+from oncelog.log.append.core import Core
 from oncelog.log.append.sequences import Sequences, stamped
+from oncelog.log.append.uptime import Uptime
 from oncelog.log.producer import TIMEOUT_S, Producer
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record
@@ -32,6 +34,8 @@ class Producing(Handle, ABC):
 
     _clock: Clock
     _committer: Committer
+    _core: Core
+    _uptime: Uptime
 
     def _produce(self, sequences: Sequences, policy: Callable[[], ProducerPolicy]) -> None:
         """Begin: nobody is this writer's own producer yet."""
@@ -156,14 +160,14 @@ class Producing(Handle, ABC):
         if not self._closed:
             self.check_held()
         with self._committer.changed:
-            return self._sequences.marks()
+            return self._sequences.marks(self._uptime.at(self._clock.elapsed_us()), self._core.stored_position)
 
     def forget_producer(self, name: str, remember: Callable[[str, int], None]) -> None:
         """Forget how far a producer got, once the log has been told to ``remember`` that: see ``Log``."""
         with self._committer.changed:
             self._committer.check()
             self._committer.drain(self._deadline(TIMEOUT_S))
-            remember(name, self._committer.stored_position)
+            remember(name, self._core.stored_position)
             self._sequences.producers.forget(name)
 
     def follow_policy(self) -> None:
@@ -174,7 +178,8 @@ class Producing(Handle, ABC):
             if policy != self._sequences.policy:
                 self._committer.check()
                 self._committer.drain(self._deadline(TIMEOUT_S))
-                self._sequences.follow(policy)
+                uptime_us = self._uptime.at(self._clock.elapsed_us())
+                self._sequences.follow(policy, uptime_us, self._core.stored_position)
 
     def _owned(self, record: Record) -> Record:
         """Return a record that carries a sequence, or will, with its producer."""

@@ -17,7 +17,7 @@ from oncelog.format.tables import Tabular, table_of
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.futures import AckFuture, settle
-from oncelog.log.append.groups import record_bytes
+from oncelog.log.append.groups import Crowd, record_bytes
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.producing import Producing
 from oncelog.pending import Pending, failed, on_loop
@@ -122,7 +122,7 @@ class Submitting(Producing):
         if record.producer is not None:
             self._check_owner(record.producer)
         committer.submit(record, size_bytes, future)
-        if committer.stalled:
+        if committer.core.stalled:
             self._absorb()  # what is stored already need not wait for an outage to end
 
     def _submit_on_loop(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
@@ -132,7 +132,8 @@ class Submitting(Producing):
             committer.check_open()
             if record.producer is not None:
                 self._check_owner(record.producer)
-            if not self._door.busy and not committer.stalled and committer.has_room(size_bytes, 1):
+            core = committer.core
+            if not self._door.busy and not core.stalled and core.has_room(size_bytes, 1):
                 committer.submit(record, size_bytes, future)
                 return
 
@@ -216,11 +217,11 @@ class Submitting(Producing):
         with committer.changed:
             newest = max(groups, key=lambda group: group.first_position) if groups else None
             if newest is None or newest.state == "stored":
-                committer.answer_crowds([([future], lambda: [submission.answer()])])
+                committer.answer(Crowd([future], lambda: [submission.answer()]))
             elif newest.error is not None:
                 settle(committer.answered, [([future], [newest.error])])
             else:
-                newest.crowds.append(([future], lambda: [submission.answer()]))
+                newest.crowds.append(Crowd([future], lambda: [submission.answer()]))
                 committer.start_threads()
 
     # The door.

@@ -33,11 +33,13 @@ from oncelog.handle import closes_anywhere
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.admitter import Admitter
+from oncelog.log.append.answers import Answers
 from oncelog.log.append.committer import Committer
+from oncelog.log.append.core import Core
 from oncelog.log.append.counters import Counters, Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.decisions import Admitted, Seen
-from oncelog.log.append.groups import Group, Ticket
+from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -106,43 +108,41 @@ class Writer(Submitting):
         self._log_id = manifest.log_id
         self._names_content = settings.idempotence == "content"
         self._counters = Counters()
-        self._committer = Committer(
-            run,
-            settings=settings,
+        sequences = Sequences(producers, policy(), self._counters)
+        self._core = Core(
+            tail=run.tail,
             uptime=uptime,
-            clock=clock,
+            seen=seen,
+            sequences=sequences,
+            settings=settings,
             counters=self._counters,
             next_position=manifest.next_position,
-            settle=self._settle,
-            answer=self._answer,
-            absorb=self._absorb,
         )
+        self._committer = Committer(self._core, run, clock)
         self._ending = threading.Lock()
         self._watch = watch
         watch.serve(self._let_go, lambda: self._committer.error is not None, self._storage_seen)
-        sequences = Sequences(producers, policy(), committer=self._committer, uptime=uptime, counters=self._counters)
         self._produce(sequences, policy)
-        self._decider = Decider(
+        self._answers = Answers(run, recall, settings)
+        decider = Decider(self._core)
+        self._absorber = Absorber(
             committer=self._committer,
-            run=run,
-            seen=seen,
-            hasher=hasher,
-            sequences=sequences,
-            settings=settings,
-            uptime=uptime,
-            clock=clock,
-            counters=self._counters,
+            decider=decider,
+            answers=self._answers,
             recall=recall,
+            hasher=hasher,
+            settings=settings,
+            clock=clock,
         )
-        self._absorber = Absorber(self._committer, self._decider, recall)
+        self._committer.absorb = self._absorber.absorb
         self._admitter = Admitter(
             committer=self._committer,
-            decider=self._decider,
+            decider=decider,
             absorber=self._absorber,
             recall=recall,
-            settings=settings,
             hasher=hasher,
-            window=seen.window,
+            settings=settings,
+            clock=clock,
             check_owner=self._check_owner,
             check_owners=self._check_owners,
         )
@@ -159,7 +159,14 @@ class Writer(Submitting):
             unreadable=unreadable,
         )
         self._adopter = Adopter(
-            home=home, run=run, committer=self._committer, seen=seen, uptime=uptime, recall=recall, memory=memory
+            home=home,
+            run=run,
+            committer=self._committer,
+            seen=seen,
+            uptime=uptime,
+            clock=clock,
+            recall=recall,
+            memory=memory,
         )
         self._open_door()
         self._ingester = Ingester(
@@ -206,13 +213,13 @@ class Writer(Submitting):
         is_bare = stream is None and type is None and headers is None and tenant is None  # by far the most are
         if is_bare and producer is None and sequence is None and self._is_plain(value, id):
             timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
-            alone = self._decider.alone(value, id, timeout_us)
+            alone = self._admitter.alone(value, id, timeout_us)
             if isinstance(alone, Group):
                 return Ack(alone.first_position, alone.segment, alone.first_entry, moment(alone.timestamp_us))
             if alone is not None:
-                return self._answer(alone, id)
+                return self._answers.one(alone, id)
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
-        return self._answer(self._admitter.one(record, self._deadline(timeout_s)), record.id)
+        return self._answers.one(self._admitter.one(record, self._deadline(timeout_s)), record.id)
 
     def _is_plain(self, value: object, id: object) -> bool:
         """Tell, at little cost, whether ``_checked`` would find nothing to refuse nor to change."""
@@ -236,30 +243,6 @@ class Writer(Submitting):
         if record.id is None and self._names_content and record.producer is None:
             record = decisions.replace(record, id=content_id(self._log_id, record))
         return record
-
-    def _answer(self, ticket: Ticket, id: str | None) -> Ack:
-        """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
-        position, group, timestamp_us, duplicate, conflict, error = ticket
-        if error is not None:
-            raise error
-        if position < 0:
-            return Ack(None, None, None, None, duplicate=True)  # a sequence that is known, from long ago
-        if conflict and self._settings.on_conflict == "error":
-            raise decisions.conflict(id, position)
-        if group is not None:
-            place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
-            timestamp_us = group.timestamp_us
-        else:
-            place = self._run.place_of(position)
-            if timestamp_us == decisions.RECALLED_US:
-                timestamp_us = self._recalled_time(position)
-        return Ack(position, *place, moment(timestamp_us) if timestamp_us >= 0 else None, duplicate, conflict)
-
-    def _recalled_time(self, position: int) -> int:
-        """Return when a record that is known from a run was stored."""
-        positions = np.array([position])
-        places = self._run.places_of(positions)
-        return int(decisions.recalled_times(places, positions, np.zeros(1, np.int64), self._recall.timestamps_of)[0])
 
     # Appending many.
 
@@ -293,7 +276,7 @@ class Writer(Submitting):
         admitted, pieces = self._admitter.payload(decisions.payload_of(checked), deadline_us)
 
         def answer() -> list[Ack]:
-            for row, result in zip(good, self._decider.answers(admitted), strict=True):
+            for row, result in zip(good, self._answers.rows(admitted), strict=True):
                 results[row] = result
             return futures.all_acks(results)
 
@@ -339,7 +322,7 @@ class Writer(Submitting):
         admitted = self._admitter.together(payload, judge, deadline_us)
 
         def answer() -> list[Ack]:
-            results = self._decider.answers(admitted)
+            results = self._answers.rows(admitted)
             for result in results:
                 if isinstance(result, OncelogError):
                     raise result
@@ -398,7 +381,7 @@ class Writer(Submitting):
 
     def _all_acks(self, admitted: Admitted) -> list[Ack]:
         """Return the acks of rows that are stored, or raise ``AppendErrors`` if one of them was refused."""
-        answers = self._decider.answers(admitted)
+        answers = self._answers.rows(admitted)
         if admitted.refused or admitted.conflicts.any():
             return futures.all_acks(answers)
         return cast("list[Ack]", answers)
@@ -411,7 +394,7 @@ class Writer(Submitting):
         if ticket is None:
             return None
         found, fingerprint = ticket
-        ack = self._answer(found, id)
+        ack = self._answers.one(found, id)
         if ack.position is None or ack.segment is None or ack.entry is None or ack.timestamp is None:
             return None  # truncated meanwhile
         return Location(
@@ -439,14 +422,6 @@ class Writer(Submitting):
         """Store a dedup snapshot of what is durable now. Writers do this by themselves, by time and by count."""
         self._check_usable()
         self._keeper.snapshot()
-
-    def _settle(self, group: Group) -> None:
-        """Note that a group is durable, before anybody is told. The committer's lock is held."""
-        if group.ids and self._window is not None:
-            self._window.commit(group.next_position, group.uptime_us, group.timestamp_us)
-        if group.pushed is not None:
-            self._sequences.persist(group.pushed, group.uptime_us)
-        self._keeper.look_after(group)
 
     def adopt(self, staged: Sequence[Staged], *, timeout_s: float | None = TIMEOUT_S) -> list[int]:
         """Make staged files a part of the log, all by one manifest version; return the first position of each.
@@ -512,7 +487,9 @@ class Writer(Submitting):
                 "pending": window.pending_count,
                 "evicted": window.evicted,
                 "bytes": window.nbytes,
-                "horizon_s": None if oldest_us is None else (self._uptime.now_us() - oldest_us) // 1_000_000,
+                "horizon_s": None
+                if oldest_us is None
+                else (self._uptime.at(self._clock.elapsed_us()) - oldest_us) // 1_000_000,
             }
 
     @property
@@ -544,7 +521,7 @@ class Writer(Submitting):
     @property
     def last_position(self) -> int:
         """The position of the last record that is durable; -1 when there is none."""
-        return self._committer.stored_position - 1
+        return self._core.stored_position - 1
 
     @closes_anywhere
     def close(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
@@ -625,7 +602,7 @@ class Writer(Submitting):
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
-            self._run.finish(self._uptime.now_us())
+            self._run.finish(self._uptime.at(self._clock.elapsed_us()))
 
     def _deadline(self, timeout_s: float | None) -> int | None:
         timeout_us = self._micros(timeout_s)

@@ -11,6 +11,7 @@ from oncelog.errors import OncelogError, Unavailable
 from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
+from oncelog.log.append.tail import Tail
 from oncelog.types import Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld
@@ -42,12 +43,12 @@ def test_closed_while_a_block_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows then whether it is stored: that is what is said, and the next writer finds out."""
     made, goes_on = threading.Event(), threading.Event()
     errors: list[OncelogError] = []
-    encode = Run.encode
+    encode = Tail.encode
 
-    def slowly(run: Run, group: Group) -> None:
+    def slowly(tail: Tail, group: Group) -> None:
         made.set()
         assert goes_on.wait(30)
-        encode(run, group)
+        encode(tail, group)
 
     log = orders(DiskWorld().database())
     writer = log.writer()
@@ -61,7 +62,7 @@ def test_closed_while_a_block_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
             errors.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Run, "encode", slowly)
+        patched.setattr(Tail, "encode", slowly)
         appending = threading.Thread(target=append)
         appending.start()
         assert made.wait(30)

@@ -19,11 +19,13 @@ def test_block_that_was_begun_while_another_failed_is_not_older_than_the_next() 
     uptime = Uptime(clock, 0)
     first = uptime.ask(clock.elapsed_us())
     clock.advance(0.3)
-    second_us = uptime.stamp_us()
+    second_us = uptime.stamp_at(clock.elapsed_us())
     uptime.ask(clock.elapsed_us())
-    uptime.failed(first)
+    uptime.failed(first, clock.elapsed_us())
     clock.advance(60)
-    assert uptime.now_us() == uptime.stamp_us() == second_us  # an outage does not age ids
+    assert (
+        uptime.at(clock.elapsed_us()) == uptime.stamp_at(clock.elapsed_us()) == second_us
+    )  # an outage does not age ids
 
 
 def test_request_that_hung_through_an_outage_takes_nothing_back() -> None:
@@ -32,14 +34,14 @@ def test_request_that_hung_through_an_outage_takes_nothing_back() -> None:
     uptime = Uptime(clock, 0)
     hanging = uptime.ask(clock.elapsed_us())
     other = uptime.ask(clock.elapsed_us())
-    uptime.failed(other)
+    uptime.failed(other, clock.elapsed_us())
     clock.advance(10)
     again = uptime.ask(clock.elapsed_us())
     uptime.answered(again, clock.elapsed_us())
-    stamped_us = uptime.stamp_us()
-    uptime.failed(hanging)
-    assert uptime.stamp_us() >= stamped_us
-    assert uptime.now_us() >= stamped_us
+    stamped_us = uptime.stamp_at(clock.elapsed_us())
+    uptime.failed(hanging, clock.elapsed_us())
+    assert uptime.stamp_at(clock.elapsed_us()) >= stamped_us
+    assert uptime.at(clock.elapsed_us()) >= stamped_us
     assert stamped_us < PATIENCE_US
 
 
@@ -49,9 +51,9 @@ def test_a_pause_of_the_process_is_no_uptime() -> None:
     uptime = Uptime(clock, 0)
     clock.advance(10)
     clock.pause(3600)
-    assert uptime.now_us() == 10_000_000
+    assert uptime.at(clock.elapsed_us()) == 10_000_000
     clock.advance(5)
-    assert uptime.now_us() == 15_000_000
+    assert uptime.at(clock.elapsed_us()) == 15_000_000
 
 
 def test_a_pause_while_storage_is_asked_is_no_uptime() -> None:
@@ -61,7 +63,7 @@ def test_a_pause_while_storage_is_asked_is_no_uptime() -> None:
     request = uptime.ask(clock.elapsed_us())
     clock.pause(3600)
     uptime.answered(request, clock.elapsed_us())
-    assert uptime.now_us() == 0
+    assert uptime.at(clock.elapsed_us()) == 0
 
 
 def test_each_answer_of_storage_is_good_for_a_few_seconds() -> None:
@@ -71,27 +73,27 @@ def test_each_answer_of_storage_is_good_for_a_few_seconds() -> None:
     for _ in range(60):
         clock.advance(1)
         uptime.seen(clock.elapsed_us())
-    assert uptime.now_us() == 60_000_000
+    assert uptime.at(clock.elapsed_us()) == 60_000_000
     clock.advance(3600)  # an outage: nobody is answered
-    assert uptime.now_us() == 60_000_000 + CREDIT_US
+    assert uptime.at(clock.elapsed_us()) == 60_000_000 + CREDIT_US
     uptime.seen(clock.elapsed_us())
-    assert uptime.now_us() == 60_000_000 + CREDIT_US
+    assert uptime.at(clock.elapsed_us()) == 60_000_000 + CREDIT_US
     clock.advance(1)
-    assert uptime.now_us() == 61_000_000 + CREDIT_US
+    assert uptime.at(clock.elapsed_us()) == 61_000_000 + CREDIT_US
 
 
 def test_a_look_does_not_end_an_outage_of_writes() -> None:
     """A full disk can be read: what was refused ages no id before it is stored."""
     clock = SimulatedClock()
     uptime = Uptime(clock, 0, looks=True)
-    uptime.failed(uptime.ask(clock.elapsed_us()))
+    uptime.failed(uptime.ask(clock.elapsed_us()), clock.elapsed_us())
     for _ in range(60):
         clock.advance(1)
         uptime.seen(clock.elapsed_us())
-    assert uptime.now_us() == 0
+    assert uptime.at(clock.elapsed_us()) == 0
     uptime.answered(uptime.ask(clock.elapsed_us()), clock.elapsed_us())
     clock.advance(2)
-    assert uptime.now_us() == 2_000_000
+    assert uptime.at(clock.elapsed_us()) == 2_000_000
 
 
 def test_a_look_takes_nothing_back_while_a_request_hangs() -> None:
@@ -100,12 +102,12 @@ def test_a_look_takes_nothing_back_while_a_request_hangs() -> None:
     uptime = Uptime(clock, 0, looks=True)
     hanging = uptime.ask(clock.elapsed_us())
     clock.advance(100)
-    assert uptime.now_us() == PATIENCE_US
+    assert uptime.at(clock.elapsed_us()) == PATIENCE_US
     uptime.seen(clock.elapsed_us())
     clock.advance(100)
-    assert uptime.now_us() == PATIENCE_US
+    assert uptime.at(clock.elapsed_us()) == PATIENCE_US
     uptime.answered(hanging, clock.elapsed_us())
-    assert uptime.now_us() == PATIENCE_US
+    assert uptime.at(clock.elapsed_us()) == PATIENCE_US
 
 
 def test_what_is_longer_than_a_beat_was_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,13 +119,13 @@ def test_what_is_longer_than_a_beat_was_a_pause(monkeypatch: pytest.MonkeyPatch)
     clock.pulse = 0, 0
     uptime = Uptime(clock, 0)
     now_us = 2_000_000
-    assert uptime.now_us() == 2_000_000
+    assert uptime.at(clock.elapsed_us()) == 2_000_000
     now_us = 3_600_000_000  # the process was stopped, and runs before its pulse does
-    assert uptime.now_us() == CREDIT_US
+    assert uptime.at(clock.elapsed_us()) == CREDIT_US
     clock._beat()
-    assert uptime.now_us() == CREDIT_US
+    assert uptime.at(clock.elapsed_us()) == CREDIT_US
     now_us += 1_000_000
-    assert uptime.now_us() == CREDIT_US + 1_000_000
+    assert uptime.at(clock.elapsed_us()) == CREDIT_US + 1_000_000
 
 
 def test_the_pulse_ends_with_its_last_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,11 +137,11 @@ def test_the_pulse_ends_with_its_last_owner(monkeypatch: pytest.MonkeyPatch) -> 
     assert thread is not None
     beat_us = clock.pulse[0]
     until(lambda: clock.pulse[0] > beat_us)
-    assert uptime.now_us() >= 0
+    assert uptime.at(clock.elapsed_us()) >= 0
     del uptime
     thread.join(LONG_S)
     assert not thread.is_alive()
     again = Uptime(clock, 0)
     assert clock._thread is not None
     assert clock._thread is not thread
-    assert again.now_us() >= 0
+    assert again.at(clock.elapsed_us()) >= 0

@@ -55,11 +55,11 @@ def place(request: pytest.FixtureRequest) -> Callable[[SimulatedClock], Database
 def live(clock: SimulatedClock, writer: Writer, seconds: int) -> None:
     """Let an idle writer live so long by its own up-time: in a bucket it looks once a second."""
     uptime = writer._uptime
-    over_us = uptime.now_us() + seconds * 1_000_000
+    over_us = uptime.at(clock.elapsed_us()) + seconds * 1_000_000
 
     def is_over() -> bool:
         clock.advance(0.5)
-        return uptime.now_us() >= over_us
+        return uptime.at(clock.elapsed_us()) >= over_us
 
     until(is_over)
 

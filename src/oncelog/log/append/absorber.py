@@ -2,92 +2,132 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from oncelog.clock import Clock
+from oncelog.dedup.identity import Hasher
+from oncelog.dedup.window import Window
+from oncelog.errors import OncelogError
+from oncelog.log.append import decisions
+from oncelog.log.append.answers import Answers
 from oncelog.log.append.committer import Committer
-from oncelog.log.append.decider import Decider, Prepared
-from oncelog.log.append.groups import Submitted, Waiting
+from oncelog.log.append.core import TORN
+from oncelog.log.append.decider import Decider, Name
+from oncelog.log.append.groups import Submitted
 from oncelog.log.memory.recall import Looked, Recall
+from oncelog.settings import LogSettings
+from oncelog.types import Record
 
 COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
 
+def name_of(record: Record, hasher: Hasher, window: Window | None) -> Name | None:
+    """Return by what a record is recognised, if it has an id that counts."""
+    if window is None or record.id is None or record.producer is not None:
+        return None
+    high, low = hasher.identity((record.stream or "") if hasher.by_stream else "", record.id)
+    return Name(high, low, hasher.fingerprint(record))
+
+
+class _Prepared(NamedTuple):
+    """Rows that fit a block, and by what they are recognised."""
+
+    piece: pa.RecordBatch
+    keys: decisions.Keys | None
+
+
 class Absorber:
     """Decides for one writer. The committer's lock is held on entry and on exit.
 
-    Where there are runs, the lock is let go while they are searched. ``absorbing`` is set meanwhile: whoever appends
+    Where there are runs, the lock is let go while they are searched. ``Core.absorbing`` is set meanwhile: an append
     waits, so that what was submitted before stays before.
     """
 
-    def __init__(self, committer: Committer, decider: Decider, recall: Recall) -> None:
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        decider: Decider,
+        answers: Answers,
+        recall: Recall,
+        hasher: Hasher,
+        settings: LogSettings,
+        clock: Clock,
+    ) -> None:
         self._committer = committer
+        self._core = committer.core
         self._decider = decider
+        self._answers = answers
         self._recall = recall
+        self._hasher = hasher
+        self._settings = settings
+        self._clock = clock
 
     def absorb(self) -> None:
         """Decide all that was submitted; when another thread is at it, return when that has ended."""
-        committer = self._committer
-        if committer.absorbing:
+        core, committer = self._core, self._committer
+        if core.absorbing:
             committer.until_absorbed(None)
-        submitted = committer.take_submitted()
-        if not submitted:
+        if not core.submitted:
             return
-        done: list[int] = []
         try:
             if self._recall.view.any:
-                self._decide_apart(submitted, done)
-            elif len(submitted) >= COLUMNS_MIN:
-                self._decide_columns(submitted)
+                self._decide_apart()
+            elif len(core.submitted) >= COLUMNS_MIN:
+                for given in self._prepared(core.submitted):
+                    self._absorb(given, None)
             else:
-                self._decide_singly(submitted)
+                names = [name_of(record, self._hasher, core.window) for record, _, _ in core.submitted]
+                self._decider.absorb(names, self._answers.one, self._clock.elapsed_us())
         except BaseException as error:  # noqa: BLE001
-            committer.forsake([future for _, _, future in submitted[sum(done) :]], error)
+            committer.give_up(error)
+        if core.unanswered:
+            committer.react()
 
-    def _decide_columns(self, submitted: list[Submitted]) -> None:
-        done, ready = 0, []
-        futures = [future for _, _, future in submitted]
-        for given in self._decider.prepared(submitted):
-            count = given.piece.num_rows
-            ready += self._decider.submitted(given, futures[done : done + count], None)
-            done += count
-        if ready:
-            self._committer.answer_crowds(ready)
+    def _absorb(self, given: _Prepared, looked: Looked | None) -> None:
+        found = None if looked is None else looked.found
+        self._decider.absorb_rows(given.piece, given.keys, found, self._answers.rows, self._clock.elapsed_us())
 
-    def _decide_singly(self, submitted: list[Submitted]) -> None:
-        decider = self._decider
-        waiting = [
-            Waiting(future, decider.one(record, size_bytes, decider.named(record)), record.id)
-            for record, size_bytes, future in submitted
+    def _prepared(self, submitted: Sequence[Submitted]) -> list[_Prepared]:
+        """Return records in columns, in pieces of a block, with their keys."""
+        payload = decisions.payload_of([record for record, _, _ in submitted])
+        return [
+            _Prepared(piece, decisions.keys_of(piece, self._hasher, self._core.window))
+            for piece in decisions.pieces(payload, self._settings)
         ]
-        stored = [one for one in waiting if one.ticket.group is None]
-        for one in waiting:
-            if one.ticket.group is not None:
-                one.ticket.group.waiting.append(one)
-        if stored:
-            self._committer.answer(stored)
 
-    def _decide_apart(self, submitted: list[Submitted], done: list[int]) -> None:
-        """Decide piece by piece, each looked up without the lock; ``done`` counts the records of those decided."""
-        committer = self._committer
-        futures = [future for _, _, future in submitted]
-        committer.absorbing = True
+    def _decide_apart(self) -> None:
+        """Decide piece by piece, each looked up without the lock. If the runs cannot be asked, refuse the rest."""
+        core, committer = self._core, self._committer
+        submitted = tuple(core.submitted)
+        left = len(submitted)
         try:
-            for given in committer.unlocked(lambda: self._decider.prepared(submitted)):
+            core.absorbing = True
+            for given in committer.unlocked(lambda: self._prepared(submitted)):
                 looked = self._look(given)
                 committer.check()  # it may have ended meanwhile
-                first, count = sum(done), given.piece.num_rows
-                ready = self._decider.submitted(given, futures[first : first + count], looked.found)
-                done.append(count)
-                if ready:
-                    committer.answer_crowds(ready)
+                self._absorb(given, looked)
+                left -= given.piece.num_rows
+                if core.unanswered:
+                    committer.react()
+        except OncelogError as error:
+            if core.error is TORN:
+                raise
+            if core.ended is None:
+                core.reject(left, error)
         finally:
-            committer.absorbing = False
+            core.absorbing = False
             committer.tell()
 
-    def _look(self, given: Prepared) -> Looked:
+    def _look(self, given: _Prepared) -> Looked | None:
         """Look a piece up, again if a run was built meanwhile."""
         keys = given.keys
         if keys is None:
-            return Looked(0, None)
+            return None
         while True:
             looked = self._committer.unlocked(lambda: self._recall.look(keys.identities))
             if self._recall.is_current(looked):

@@ -11,15 +11,16 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
-from oncelog.dedup.window import Window
 from oncelog.errors import Unavailable, WriterFenced
 from oncelog.log.append import decisions
-from oncelog.log.append.absorber import Absorber
+from oncelog.log.append.absorber import Absorber, name_of
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.decisions import Admitted
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Ticket, record_bytes
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
+from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Recall
 from oncelog.settings import LogSettings
 from oncelog.types import Record
@@ -37,25 +38,57 @@ class Admitter:
         decider: Decider,
         absorber: Absorber,
         recall: Recall,
-        settings: LogSettings,
         hasher: Hasher,
-        window: Window | None,
+        settings: LogSettings,
+        clock: Clock,
         check_owner: Callable[[str], None],
         check_owners: Callable[[pa.RecordBatch], None],
     ) -> None:
         self._committer = committer
+        self._core = committer.core
         self._decider = decider
         self._absorber = absorber
         self._recall = recall
-        self._settings = settings
         self._hasher = hasher
-        self._window = window
+        self._settings = settings
+        self._clock = clock
+        self._window = committer.core.window
         self._check_owner = check_owner
         self._check_owners = check_owners
 
+    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Group | Ticket | None:
+        """Decide one plain record, and store it if it is new: return its group, or the answer to one that is known.
+
+        ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. Hashing, and looking up
+        in the runs, needs no lock. This is the fast way of most appends: what it calls is counted by a test.
+        """
+        committer, recall = self._committer, self._recall
+        name = key = hit = None
+        built = recall.view.built
+        if self._window is not None and id is not None:
+            name = id.encode()
+            key = self._hasher.both(name, value)
+            if recall.view.any:
+                built, hit, unsure = recall.look_one(key[0], key[1])
+                if unsure is not None:
+                    return None
+        with committer.lock:
+            now_us = self._clock.elapsed_us()
+            if not self._core.idle(now_us) or recall.view.built != built:
+                return None
+            try:
+                met = self._decider.alone(value, name, key, hit, now_us, self._clock.now_us())
+            except BaseException as error:  # noqa: BLE001
+                committer.give_up(error)
+            if type(met) is Group:
+                committer.store(met, now_us)
+                if met.state != "stored":
+                    committer.wait(met, None if timeout_us is None else now_us + timeout_us)
+        return met
+
     def one(self, record: Record, deadline_us: int | None) -> Ticket:
         """Decide one record, and add it if it is new; return when it is stored."""
-        name = self._decider.named(record)
+        name = name_of(record, self._hasher, self._window)
         size_bytes = record_bytes(record)
         while True:
             looked = None if name is None else self._recall.look_one(name.high, name.low)
@@ -65,14 +98,17 @@ class Admitter:
                     continue
                 if record.producer is not None:
                     self._check_owner(record.producer)
-                ticket = self._decider.one(record, size_bytes, name, looked)
+                try:
+                    ticket = self._decider.one(record, size_bytes, name, looked, self._clock.elapsed_us())
+                except BaseException as error:  # noqa: BLE001
+                    self._committer.give_up(error)
                 if ticket.group is not None:
                     self._committer.wait(ticket.group, deadline_us)
                 return ticket
 
     def known(self, id: str, stream: str | None) -> tuple[Ticket, int] | None:
         """Return where a durable record with an id is, and its fingerprint; ``None`` if it is not remembered."""
-        name = self._decider.named(Record(b"", id=id, stream=stream))
+        name = name_of(Record(b"", id=id, stream=stream), self._hasher, self._window)
         if name is None:
             return None
         while True:
@@ -94,7 +130,26 @@ class Admitter:
                 if not self._recall.is_current(looked):
                     continue
                 self._check_owners(payload)
-                return self._decider.batch(payload, keys, judge, looked and looked.found)
+                return self._take(payload, keys, looked and looked.found, judge)
+
+    def _take(
+        self,
+        payload: pa.RecordBatch,
+        keys: decisions.Keys | None,
+        recalled: Found | None,
+        judge: Callable[[Admitted], None] | None,
+    ) -> Admitted:
+        """Decide a batch, let ``judge`` look at what was decided, and add it. The committer's lock is held."""
+        try:
+            decision = self._decider.decide_batch(payload, keys, recalled, self._clock.elapsed_us())
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+        if judge is not None:
+            judge(decision.admitted)
+        try:
+            return self._decider.take(decision, self._clock.elapsed_us())
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
 
     def payload(self, payload: pa.RecordBatch, deadline_us: int | None) -> tuple[Admitted, int]:
         """Admit a payload in pieces of a block, one hashed while another is stored; return also how many."""
@@ -122,7 +177,10 @@ class Admitter:
                 if not self._recall.is_current(looked):
                     continue
                 self._check_owners(piece)
-                admitted = self._decider.rows(piece, keys, looked and looked.found)
+                try:
+                    admitted = self._decider.rows(piece, keys, looked and looked.found, self._clock.elapsed_us())
+                except BaseException as error:  # noqa: BLE001
+                    self._committer.give_up(error)
                 if more:
                     self._committer.start_threads()
                 return admitted
@@ -136,10 +194,10 @@ class Admitter:
 
     def _make_room(self, size_bytes: int, records: int, deadline_us: int | None) -> None:
         """Wait until so much more may be added, behind all that was submitted before it."""
-        committer = self._committer
+        committer, core = self._committer, self._core
         committer.room(size_bytes, records, deadline_us)
-        while committer.submitted or committer.absorbing:
-            if committer.absorbing:
+        while core.submitted or core.absorbing:
+            if core.absorbing:
                 committer.until_absorbed(deadline_us)
             else:
                 self._absorber.absorb()

@@ -1,33 +1,29 @@
-"""What becomes of a record: new, it gets a place in the next block; known, the answer of the one before."""
+"""Deciding records: a new one gets a place in the next block, a known one the answer of the record before it.
+
+The other half of the append core: no lock, thread, clock or I/O. Each public method that changes something is an event,
+as in ``core``. Hashing, and looking ids up in the runs, comes before the event: keys and findings are arguments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.log.append import decisions
-from oncelog.log.append.committer import Committer
-from oncelog.log.append.counters import Counters
-from oncelog.log.append.decisions import Admitted, Judged, Seen
-from oncelog.log.append.futures import AckFuture
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Submitted, Ticket
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.sequences import Sequences
-from oncelog.log.append.uptime import Uptime
+from oncelog.log.append.core import TORN, Core
+from oncelog.log.append.decisions import Admitted, Judged, Keys
+from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket
 from oncelog.log.memory.quest import Found
-from oncelog.log.memory.recall import LookedOne, Recall
+from oncelog.log.memory.recall import LookedOne
 from oncelog.log.memory.run_set import Hit
-from oncelog.settings import LogSettings
-from oncelog.types import Ack, Record
+from oncelog.types import Record
 
 
 class Name(NamedTuple):
@@ -38,48 +34,35 @@ class Name(NamedTuple):
     fingerprint: int
 
 
-class Prepared(NamedTuple):
-    """Rows that fit a block, and by what they are recognised."""
+Key: TypeAlias = Name | tuple[int, int, int]
+"""The same, as the hasher returns it."""
 
-    piece: pa.RecordBatch
-    keys: decisions.Keys | None
+AnswerOne: TypeAlias = Callable[[Ticket, str | None], Any]
+"""Returns the answer to one record that is stored, given its ticket and id. The core does not call it."""
+
+AnswerRows: TypeAlias = Callable[..., Sequence[Any]]
+"""Returns the answers to rows that are stored, given what was decided, and which rows (all, if none are named)."""
+
+
+class Decision(NamedTuple):
+    """A batch that was decided, and that ``take`` adds if it is new."""
+
+    admitted: Admitted
+    payload: pa.RecordBatch
+    keys: Keys | None
+    size_bytes: int
+    judged: Judged | None
 
 
 class Decider:
-    """Decides records for one writer, and hands those that are new to its committer, whose lock is held meanwhile."""
+    """Decides records, and adds those that are new to the groups of a core."""
 
-    def __init__(
-        self,
-        *,
-        committer: Committer,
-        run: Run,
-        seen: Seen,
-        hasher: Hasher,
-        sequences: Sequences,
-        settings: LogSettings,
-        uptime: Uptime,
-        clock: Clock,
-        counters: Counters,
-        recall: Recall,
-    ) -> None:
-        self._recall = recall
-        self._committer = committer
-        self._run = run
-        self._seen = seen
-        self._window, self._adopted = seen
-        self._hasher = hasher
-        self._sequences = sequences
-        self._settings = settings
-        self._uptime = uptime
-        self._clock = clock
-        self._counters = counters
-
-    def named(self, record: Record) -> Name | None:
-        """Return by what a record is recognised, if it has an id that counts. No lock is needed."""
-        if self._window is None or record.id is None or record.producer is not None:
-            return None
-        high, low = self._hasher.identity((record.stream or "") if self._hasher.by_stream else "", record.id)
-        return Name(high, low, self._hasher.fingerprint(record))
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._window, self._adopted = core.seen
+        self._refreshes = core.settings.window.refresh_on_hit
+        self._counters = core.counters
+        self._sequences = core.sequences
 
     def known(self, name: Name, looked: LookedOne) -> tuple[Ticket, int] | None:
         """Return where a durable record is that is known, and its fingerprint. Nothing is counted, or changed."""
@@ -96,85 +79,97 @@ class Decider:
         hit = looked.hit
         return None if hit is None else (Ticket(hit.position, None, decisions.RECALLED_US), hit.fingerprint)
 
-    def one(self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None = None) -> Ticket:
+    # One record.
+
+    def alone(  # noqa: PLR0917
+        self, value: bytes, id: bytes | None, key: Key | None, hit: Hit | None, now_us: int, wall_us: int
+    ) -> Group | Ticket:
+        """Decide one plain record while the core is ``idle``: return the block of a new one, or the answer.
+
+        It does in one event what ``one``, ``form`` and encoding do in three, so that little is done around a sync.
+        """
+        core = self._core
+        core.error = TORN
+        self._counters.attempts += 1
+        uptime_us = core.uptime.at(now_us)
+        if key is not None:
+            met = self._recognise(key, uptime_us, hit)
+            if met is not None:
+                core.error = None
+                return met
+        group = Group(core.next_position)
+        group.state = "offered"
+        group.count = 1
+        group.size_bytes = len(value) + RECORD_OVERHEAD_BYTES
+        if id is not None:
+            group.ids = 1
+            group.size_bytes += len(id)
+        group.next_position += 1
+        group.timestamp_us = core.tail.timestamp_us(wall_us)
+        group.uptime_us = uptime_us
+        core.tail.place(group)
+        core.tail.encode_one(group, value, id)
+        core.pending_bytes += group.size_bytes
+        core.next_position += 1
+        core.offered.append(group)
+        core.error = None
+        return group
+
+    def one(self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None, now_us: int) -> Ticket:
         """Decide one record, and add it if it is new. ``looked`` is what the runs know of it."""
+        core = self._core
+        core.error = TORN
         self._counters.attempts += 1
         try:
+            ticket = self._one(record, size_bytes, name, looked, core.uptime.at(now_us))
+        except OncelogError:
+            core.error = None  # a refusal: nothing was noted
+            raise
+        core.error = None
+        return ticket
+
+    def _one(
+        self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None, uptime_us: int
+    ) -> Ticket:
+        core = self._core
+        met = None
+        if record.producer is not None:
+            met = self._meet_sequence(record, uptime_us)
+        elif name is not None:
             if looked is not None and looked.unsure is not None:
                 self._check_in_table(name, looked.unsure)
-            return self._one(record, size_bytes, name, None if looked is None else looked.hit)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.give_up(error)
+            met = self._recognise(name, uptime_us, None if looked is None else looked.hit)
+        if met is not None:
+            return met
+        group = core.group_for(size_bytes, 1)
+        position = group.next_position
+        if record.producer is not None:
+            record = self._sequences.push(record, position, group, core.stored_position)
+        group.add_record(record, size_bytes)
+        core.count_in(size_bytes, 1)
+        return Ticket(position, group, -1)
 
-    def _check_in_table(self, name: Name | None, unsure: CorruptionError) -> None:
+    def _meet_sequence(self, record: Record, uptime_us: int) -> Ticket | None:
+        met = self._sequences.meet(record, uptime_us)
+        if met is None or met.position < self._core.stored_position:
+            return met
+        return met._replace(group=self._core.group_of(met.position))
+
+    def _check_in_table(self, name: Name, unsure: CorruptionError) -> None:
         """Raise that the runs cannot tell of a record, unless the table can."""
         assert self._window is not None
-        assert name is not None
         if self._window.find_one(name.high, name.low) < 0:
             raise unsure
 
-    def _one(self, record: Record, size_bytes: int, name: Name | None, hit: Hit | None) -> Ticket:
-        if record.producer is not None:
-            met = self._sequences.meet(record)
-            if met is not None:
-                return met
-        elif name is not None:
-            assert self._window is not None
-            met = self._recognise(self._window, *name, self._uptime.now_us(), hit)
-            if met is not None:
-                return met
-        group = self._committer.group_for(size_bytes, 1)
-        position = group.next_position
-        if record.producer is not None:
-            record = self._sequences.push(record, position, group)
-        group.add_record(record, size_bytes)
-        self._committer.admitted(size_bytes, 1)
-        return Ticket(position, group, -1)
-
-    def alone(self, value: bytes, id: str | None, timeout_us: int | None) -> Group | Ticket | None:
-        """Decide one plain record, and store it if it is new: return its group, or the answer to one that is known.
-
-        ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. It does in one go what
-        ``one`` and the committer do in steps, so that little is done around a sync. It takes the committer's lock
-        itself: hashing and looking up in the runs needs none.
-        """
-        window, committer, recall = self._window, self._committer, self._recall
-        name = hit = None
-        built = recall.view.built
-        if window is not None and id is not None:
-            name = id.encode()
-            high, low, fingerprint = self._hasher.both(name, value)
-            if recall.view.any:
-                built, hit, unsure = recall.look_one(high, low)
-                if unsure is not None:
-                    return None
-        with committer.lock:
-            if not committer.idle or recall.view.built != built:
-                return None
-            self._counters.attempts += 1
-            now_us = self._clock.elapsed_us()
-            uptime_us = self._uptime.at(now_us)
-            try:
-                if window is not None and name is not None:
-                    met = self._recognise(window, high, low, fingerprint, uptime_us, hit)
-                    if met is not None:
-                        return met
-                group = committer.place_one(value, name, uptime_us)
-            except BaseException as error:  # noqa: BLE001
-                committer.give_up(error)
-            committer.offer(group, now_us)
-            if group.state != "stored":
-                committer.wait(group, None if timeout_us is None else now_us + timeout_us)
-        return group
-
-    def _recognise(  # noqa: PLR0917
-        self, window: Window, high: int, low: int, fingerprint: int, uptime_us: int, hit: Hit | None
-    ) -> Ticket | None:
+    def _recognise(self, key: Key, uptime_us: int, hit: Hit | None) -> Ticket | None:
         """Return the answer to a record that is known; add it to the window as the next one if it is not."""
+        high, low, fingerprint = key
+        window = self._window
+        assert window is not None
         window.evict(uptime_us)
         handle = window.find_one(high, low)
         if handle >= 0:
-            return self._meet(handle, fingerprint)
+            return self._meet(window, handle, fingerprint, uptime_us)
         if hit is not None:
             return self._meet_elsewhere(hit.position, hit.fingerprint, decisions.RECALLED_US, fingerprint)
         if self._adopted.files:
@@ -182,20 +177,19 @@ class Decider:
             met = self._meet_adopted(high, low, fingerprint)
             if met is not None:
                 return met
-        window.add_one(high, low, self._committer.next_position, fingerprint)
+        window.add_one(high, low, self._core.next_position, fingerprint)
         return None
 
-    def _meet(self, handle: int, fingerprint: int) -> Ticket:
-        assert self._window is not None
-        position, stored_fingerprint, timestamp_us, pending = self._window.at(handle)
+    def _meet(self, window: Window, handle: int, fingerprint: int, uptime_us: int) -> Ticket:
+        position, stored_fingerprint, timestamp_us, pending = window.at(handle)
         conflict = fingerprint != stored_fingerprint
         if conflict:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-            if self._settings.window.refresh_on_hit and not pending:
-                self._window.refresh(np.array([handle], np.int64), self._uptime.now_us())
-        group = self._committer.group_of(position) if pending else None
+            if self._refreshes and not pending:
+                window.refresh(np.array([handle], np.int64), uptime_us)
+        group = self._core.group_of(position) if pending else None
         return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
 
     def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
@@ -214,117 +208,69 @@ class Decider:
             self._counters.duplicates += 1
         return Ticket(position, None, time_us, duplicate=True, conflict=conflict)
 
-    def prepared(self, submitted: Sequence[Submitted]) -> list[Prepared]:
-        """Return records in columns, in pieces of a block, with their keys. No lock is needed."""
-        payload = decisions.payload_of([record for record, _, _ in submitted])
-        return [
-            Prepared(piece, decisions.keys_of(piece, self._hasher, self._window))
-            for piece in decisions.pieces(payload, self._settings)
-        ]
+    # Rows.
 
-    def submitted(self, given: Prepared, futures: list[AckFuture[Ack]], recalled: Found | None) -> list[Crowd]:
-        """Decide a piece of what was submitted; return what can be answered now. The rest waits with its groups."""
-        admitted = self.rows(given.piece, given.keys, recalled)
-        if admitted.new.all():
-            admitted.groups[0].crowds.append((futures, partial(self.answers, admitted)))
-            return []
-        left = np.ones(given.piece.num_rows, np.bool_)
-        for group in admitted.groups:
-            inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
-            group.crowds.append(self._crowd(admitted, futures, np.flatnonzero(inside)))
-            left &= ~inside
-        return [self._crowd(admitted, futures, np.flatnonzero(left))] if left.any() else []
-
-    def _crowd(self, admitted: Admitted, futures: list[AckFuture[Ack]], rows: NDArray[np.int64]) -> Crowd:
-        return [futures[row] for row in rows.tolist()], partial(self.answers, admitted, rows)
-
-    def answers(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:
-        """Return the acks, or the errors, of rows that are stored or refused: all of them, or these."""
-        refuse = self._settings.on_conflict == "error"
-        return admitted.answers(self._run.places_of, self._recall.timestamps_of, refuse=refuse, rows=rows)
-
-    def rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None = None) -> Admitted:
+    def rows(self, piece: pa.RecordBatch, keys: Keys | None, recalled: Found | None, now_us: int) -> Admitted:
         """Decide rows, each on its own, and add those that are new. ``recalled`` is what the runs know of them."""
+        core = self._core
+        core.error = TORN
         try:
-            return self._rows(piece, keys, recalled)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.give_up(error)
+            admitted = self._rows(piece, keys, recalled, core.uptime.at(now_us))
+        except OncelogError:
+            core.error = None
+            raise
+        core.error = None
+        return admitted
 
-    def _rows(self, piece: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None) -> Admitted:
+    def _rows(self, piece: pa.RecordBatch, keys: Keys | None, recalled: Found | None, uptime_us: int) -> Admitted:
+        core = self._core
         size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         self._counters.attempts += piece.num_rows
         judged = None
         if "producer" in piece.schema.names:
-            judged = self._sequences.judge(piece)
+            judged = self._sequences.judge(piece, uptime_us)
             piece = judged.payload
         admitted = decisions.decide(
-            piece,
-            keys,
-            self._seen,
-            self._committer.next_position,
-            self._uptime.now_us(),
-            judged=judged,
-            recalled=recalled,
+            piece, keys, core.seen, core.next_position, uptime_us, judged=judged, recalled=recalled
         )
-        self._store(admitted, piece, keys, size_bytes, judged)
-        self._refresh(admitted)
+        self._store(Decision(admitted, piece, keys, size_bytes, judged), uptime_us)
         return admitted
 
-    def batch(
-        self,
-        payload: pa.RecordBatch,
-        keys: decisions.Keys | None,
-        judge: Callable[[Admitted], None] | None,
-        recalled: Found | None = None,
-    ) -> Admitted:
-        """Decide rows together: all are new and added, or all were there as one batch. ``judge`` may refuse them."""
+    def decide_batch(self, payload: pa.RecordBatch, keys: Keys | None, recalled: Found | None, now_us: int) -> Decision:
+        """Decide rows together: all are new, or all were there as one batch. ``take`` adds them, in the same hold of
+        the lock.
+        """
+        core = self._core
+        core.error = TORN
+        uptime_us = core.uptime.at(now_us)
         size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         self._counters.attempts += payload.num_rows
-        try:
-            admitted, payload, judged = self._decide_batch(payload, keys, recalled)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.give_up(error)
-        if judge is not None:
-            judge(admitted)
-        try:
-            self._store(admitted, payload, keys, size_bytes, judged)
-            self._refresh(admitted)
-        except BaseException as error:  # noqa: BLE001
-            self._committer.give_up(error)
-        return admitted
-
-    def _decide_batch(
-        self, payload: pa.RecordBatch, keys: decisions.Keys | None, recalled: Found | None
-    ) -> tuple[Admitted, pa.RecordBatch, Judged | None]:
         judged = None
-        if "producer" in payload.schema.names:
-            judged = self._sequences.judge_batch(payload)
-            payload = judged.payload
-        admitted = decisions.decide_batch(
-            payload,
-            keys,
-            self._seen,
-            self._committer.next_position,
-            self._uptime.now_us(),
-            judged=judged,
-            recalled=recalled,
-        )
-        return admitted, payload, judged
+        try:
+            if "producer" in payload.schema.names:
+                judged = self._sequences.judge_batch(payload, uptime_us)
+                payload = judged.payload
+            admitted = decisions.decide_batch(
+                payload, keys, core.seen, core.next_position, uptime_us, judged=judged, recalled=recalled
+            )
+        except OncelogError:
+            core.error = None
+            raise
+        core.error = None
+        return Decision(admitted, payload, keys, size_bytes, judged)
 
-    def _refresh(self, admitted: Admitted) -> None:
-        """Make what was met as young as new, if the settings say so."""
-        if self._settings.window.refresh_on_hit and self._window is not None and admitted.handles.size:
-            self._window.refresh(admitted.handles, self._uptime.now_us())
+    def take(self, decision: Decision, now_us: int) -> Admitted:
+        """Add a batch that was decided, if it is new; return what was decided."""
+        core = self._core
+        core.error = TORN
+        self._store(decision, core.uptime.at(now_us))
+        core.error = None
+        return decision.admitted
 
-    def _store(
-        self,
-        admitted: Admitted,
-        piece: pa.RecordBatch,
-        keys: decisions.Keys | None,
-        size_bytes: int,
-        judged: Judged | None,
-    ) -> None:
-        """Hand the new rows of a piece to the committer, and note what the others wait for."""
+    def _store(self, decision: Decision, uptime_us: int) -> None:
+        """Add the new rows to a group, and note for which groups the others wait."""
+        admitted, piece, keys, size_bytes, judged = decision
+        core = self._core
         new = admitted.new
         count = int(np.count_nonzero(new))
         self._counters.duplicates += int(np.count_nonzero(admitted.duplicates & ~admitted.conflicts))
@@ -333,13 +279,59 @@ class Decider:
             rows = piece if count == piece.num_rows else piece.filter(pa.array(new))
             size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
             ids = decisions.remember(admitted, keys, self._window, piece)
-            group = self._committer.group_for(size_bytes, count)
-            assert group.next_position == self._committer.next_position
+            group = core.group_for(size_bytes, count)
+            assert group.next_position == core.next_position
             group.add_payload(rows, size_bytes, ids)
             if judged is not None:
                 owners = judged.owners if rows is piece else None
-                self._sequences.push_rows(rows, admitted.positions[new], group, owners)
-            self._committer.admitted(size_bytes, count)
+                self._sequences.push_rows(rows, admitted.positions[new], group, owners, core.stored_position)
+            core.count_in(size_bytes, count)
             admitted.groups.append(group)
         if count < piece.num_rows:
-            admitted.groups += self._committer.groups_of(admitted.positions[~new])
+            admitted.groups += core.groups_of(admitted.positions[~new])
+        if self._refreshes and self._window is not None and admitted.handles.size:
+            self._window.refresh(admitted.handles, uptime_us)
+
+    # What was submitted.
+
+    def absorb(self, names: Sequence[Name | None], answer: AnswerOne, now_us: int) -> None:
+        """Decide the first of what was submitted, one by one; note the tokens to answer with their groups."""
+        core = self._core
+        core.error = TORN
+        uptime_us = core.uptime.at(now_us)
+        self._counters.attempts += len(names)
+        for name, (record, size_bytes, token) in zip(names, core.submitted, strict=False):
+            ticket = self._one(record, size_bytes, name, None, uptime_us)
+            crowds = core.unanswered if ticket.group is None else ticket.group.crowds
+            crowds.append(Crowd([token], partial(_listed, answer, ticket, record.id)))
+        core.cut_submitted(len(names))
+        core.error = None
+
+    def absorb_rows(
+        self, piece: pa.RecordBatch, keys: Keys | None, recalled: Found | None, answer: AnswerRows, now_us: int
+    ) -> None:
+        """Decide the first of what was submitted, in columns; note the tokens to answer with their groups."""
+        core = self._core
+        core.error = TORN
+        tokens = [token for _, _, token in core.submitted[: piece.num_rows]]
+        admitted = self._rows(piece, keys, recalled, core.uptime.at(now_us))
+        if admitted.new.all():
+            admitted.groups[0].crowds.append(Crowd(tokens, partial(answer, admitted)))
+        else:
+            left = np.ones(piece.num_rows, np.bool_)
+            for group in admitted.groups:
+                inside = (admitted.positions >= group.first_position) & (admitted.positions < group.next_position)
+                group.crowds.append(_crowd(tokens, np.flatnonzero(inside), answer, admitted))
+                left &= ~inside
+            if left.any():
+                core.unanswered.append(_crowd(tokens, np.flatnonzero(left), answer, admitted))
+        core.cut_submitted(piece.num_rows)
+        core.error = None
+
+
+def _listed(answer: AnswerOne, ticket: Ticket, id: str | None) -> list[Any]:
+    return [answer(ticket, id)]
+
+
+def _crowd(tokens: Sequence[Any], rows: NDArray[np.int64], answer: AnswerRows, admitted: Admitted) -> Crowd:
+    return Crowd([tokens[row] for row in rows.tolist()], partial(answer, admitted, rows))

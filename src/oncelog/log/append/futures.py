@@ -85,11 +85,11 @@ class AckFuture(Pending[T]):
             self._followed = None  # not again, whoever answers again
 
 
-Answers = tuple[Sequence[AckFuture[Any]], Iterable[Any]]
+Answered = tuple[Sequence[AckFuture[Any]], Iterable[Any]]
 """Futures, and the answer to each."""
 
 
-def settle(condition: threading.Condition, answered: Sequence[Answers]) -> None:
+def settle(condition: threading.Condition, answered: Sequence[Answered]) -> None:
     """Answer futures, all at once, but for those that have an answer; then run their callbacks, which are other
     people's code.
     """

@@ -1,4 +1,4 @@
-"""Groups: what becomes one block, and what those who wait for it have been told."""
+"""Groups: what becomes one block, with the tokens to answer once the block is stored."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pyarrow as pa
 from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
 from oncelog.format import block, columns
-from oncelog.log.append.futures import AckFuture
-from oncelog.types import Ack, Record
+from oncelog.types import Record
 
 RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
@@ -37,34 +36,41 @@ class Ticket(NamedTuple):
     error: OncelogError | None = None
 
 
-class Waiting(NamedTuple):
-    """A future, and all that is needed to answer it once its group is stored."""
-
-    future: AckFuture[Ack]
-    ticket: Ticket
-    id: str | None
+Submitted = tuple[Record, int, Any]
+"""A record that was submitted and not looked at yet, its size in bytes, and the token (a future) of its answer."""
 
 
-Submitted = tuple[Record, int, AckFuture[Ack]]
-"""A record that was submitted and not looked at yet, its size in bytes, and the future of its ack."""
+class Crowd:
+    """Tokens that are answered together: by what ``answers`` returns once their records are stored, or by ``error``.
 
+    The core does not look into tokens and does not call ``answers``: the driver does both. ``busy``: a thread is
+    answering them now.
+    """
 
-Crowd = tuple[list[AckFuture[Any]], Callable[[], Sequence[Any]]]
-"""Futures that are answered together, and what has their answers once their records are stored."""
+    __slots__ = ("answers", "busy", "error", "tokens")
+
+    def __init__(
+        self, tokens: Sequence[Any], answers: Callable[[], Sequence[Any]] | None, error: OncelogError | None = None
+    ) -> None:
+        self.tokens = tokens
+        self.answers = answers
+        self.error = error
+        self.busy = False
 
 
 class Group:
     """Records that will be, or are, one block.
 
-    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its place is fixed, and
-    its bytes are before storage sees them), *landed* (storage has it, but perhaps not all before it: a crash could
-    still take it back), *stored* (durable, visible, acknowledged), or *failed* (``error`` says how).
+    ``state`` only goes forward: *waiting* (more may join, nothing was offered), *offered* (its place is fixed; its
+    ``block`` is ``None`` until the bytes are fixed, and then never changes), *landed* (storage has it, but perhaps
+    not all before it: a crash could still take it back), *stored* (durable, visible, acknowledged), or *failed*
+    (``error`` says how).
     """
 
     __slots__ = (
         "attempts", "block", "busy", "count", "crowds", "error", "first_entry", "first_position", "ids",
         "next_position", "number", "parts", "pushed", "records", "retry_at_us", "segment", "size_bytes", "state",
-        "timestamp_us", "uptime_us", "waiting",
+        "timestamp_us", "uptime_us",
     )  # fmt: skip
 
     def __init__(self, first_position: int) -> None:
@@ -75,7 +81,6 @@ class Group:
         self.size_bytes = 0
         self.parts: list[pa.RecordBatch] = []
         self.records: list[Record] = []
-        self.waiting: list[Waiting] = []
         self.crowds: list[Crowd] = []
         self.state: Literal["waiting", "offered", "landed", "stored", "failed"] = "waiting"
         self.error: OncelogError | None = None

@@ -1,4 +1,4 @@
-"""The segment that a writer is writing: places blocks in it, stores them, and rolls to the next when it is full."""
+"""The segment that a writer is writing: stores blocks in it, and rolls to the next when it is full."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.errors import WriterFenced
-from oncelog.format import block
-from oncelog.format.manifest import Manifest, Segment, labels_of
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.log.append.tail import Tail
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.segment_index import Places, SegmentIndex
@@ -24,14 +24,13 @@ from oncelog.storage.base import LogHome, SegmentWriter
 if TYPE_CHECKING:
     from oncelog.log.append.groups import Group
 
-NO_LIMIT = 1 << 62
-"""As many ids as come fit a segment."""
-
 
 class Run:
-    """One writer's way through its segments. Used by one thread at a time, except for ``append``.
+    """One writer's way through its segments: all that it asks of storage. Used by one thread at a time, except for
+    ``append``.
 
-    The writer's epoch never changes; ``known`` is the newest manifest this writer has seen.
+    The writer's epoch never changes; ``known`` is the newest manifest this writer has seen. ``tail`` is the pure half:
+    it is still that of the segment before while the next one is prepared.
     """
 
     def __init__(
@@ -40,36 +39,34 @@ class Run:
         manifests: Manifests,
         known: Known,
         *,
-        writer: bytes,
-        settings: LogSettings,
+        tail: Tail,
         clock: Clock,
-        ids_max: int = NO_LIMIT,
+        settings: LogSettings,
     ) -> None:
-        assert known.manifest.open_segment is not None
         self.known = known
         self.epoch = known.manifest.epoch
+        self.tail = tail
         self._home = home
         self._manifests = manifests
-        self._writer = writer
         self._settings = settings
         self._clock = clock
-        self._ids_max = ids_max
         self._index = SegmentIndex(manifests)
-        self._last_timestamp_us = known.manifest.last_timestamp_us
         self._segment_writer: SegmentWriter | None = None
         self._begin()
+        tail.begin(*self.start, clock.elapsed_us())
 
     def _begin(self) -> None:
         number = self.known.manifest.open_segment
         assert number is not None
-        self.segment = number
-        self.first_position = self.known.manifest.next_position
-        self.start = (self.segment, self.first_position)  # read by other threads, so replaced as one
-        self.started_us = self._clock.elapsed_us()
-        self.entries = self.blocks = self.size_bytes = self.ids = 0
-        self.end = self.checksum = 0  # where the durable blocks end; the last block's checksum
-        self.first_timestamp_us = self.last_uptime_us = 0
-        self.labels = 0
+        self.start: tuple[int, int] = (
+            number,
+            self.known.manifest.next_position,
+        )  # read by other threads, so replaced as one
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is open now."""
+        return self.start[0]
 
     @property
     def in_flight_max(self) -> int:
@@ -82,31 +79,6 @@ class Run:
         if self._settings.commit_interval_s is not None:
             return self._settings.commit_interval_s
         return self._segment_writer.commit_interval_s if self._segment_writer is not None else 0.0
-
-    @property
-    def full(self) -> bool:
-        """Whether the next block belongs into another segment."""
-        if self.entries == 0:
-            return False
-        if self.size_bytes >= self._settings.segment_bytes or self.ids >= self._ids_max:
-            return True
-        age_s = self._settings.segment_age_s
-        return age_s is not None and self._clock.elapsed_us() - self.started_us >= age_s * 1e6
-
-    @property
-    def ready(self) -> bool:
-        """Whether the next block can be stored without asking anything else of storage before."""
-        if self._segment_writer is None:
-            return False
-        fits = self.size_bytes < self._settings.segment_bytes and self.ids < self._ids_max
-        if fits and self._settings.segment_age_s is None:
-            return True  # nearly always, and asked before every append
-        return not self.full
-
-    def timestamp_us(self, now_us: int) -> int:
-        """Return the time of the next block: the clock's, but never before the block before it."""
-        self._last_timestamp_us = max(self._last_timestamp_us, now_us)
-        return self._last_timestamp_us
 
     def place_of(self, position: int) -> tuple[int | None, int | None]:
         """Return the segment and entry of a stored position (nothing, if that was truncated away)."""
@@ -140,57 +112,6 @@ class Run:
             )
         return found if found is not None and found.first_position <= position < found.next_position else None
 
-    def place(self, group: Group) -> None:
-        """Give a group its segment, block number and first entry."""
-        group.segment, group.number, group.first_entry = self.segment, self.blocks, self.entries
-        if self.entries == 0:
-            self.first_timestamp_us = group.timestamp_us
-        self.entries += group.count
-        self.blocks += 1
-        self.ids += group.ids
-        self.last_uptime_us = group.uptime_us
-
-    def encode(self, group: Group) -> None:
-        """Fix a placed group's bytes, for good."""
-        record = group.only_record()
-        if record is not None:
-            self.encode_one(group, record.value, None if record.id is None else record.id.encode())
-            return
-        payload = group.payload()
-        self.labels |= labels_of(payload)
-        encoded = block.encode(
-            payload,
-            segment=group.segment,
-            first_entry=group.first_entry,
-            first_position=group.first_position,
-            epoch=self.epoch,
-            writer=self._writer,
-            uptime_us=group.uptime_us,
-            timestamp_us=group.timestamp_us,
-            previous=self.checksum,
-        )
-        self.checksum = encoded.checksum
-        self.size_bytes += encoded.size_bytes
-        group.block = encoded  # last: who is interrupted before it has not encoded
-
-    def encode_one(self, group: Group, value: bytes, id: bytes | None) -> None:
-        """Fix the bytes of a placed group of one record that is plain: a value, perhaps an id, and nothing else."""
-        encoded = block.encode_one(
-            value,
-            id,
-            segment=group.segment,
-            first_entry=group.first_entry,
-            first_position=group.first_position,
-            epoch=self.epoch,
-            writer=self._writer,
-            uptime_us=group.uptime_us,
-            timestamp_us=group.timestamp_us,
-            previous=self.checksum,
-        )
-        self.checksum = encoded.checksum
-        self.size_bytes += encoded.size_bytes
-        group.block = encoded  # last: who is interrupted before it has not encoded
-
     def append(self, group: Group) -> int:
         """Store a group's block; on return it is durable. Return the cursor behind it."""
         assert group.block is not None
@@ -201,7 +122,7 @@ class Run:
         """Make sure that there is a segment to put the next block into. Nothing may be in flight if this one is
         full.
         """
-        if self.full:
+        if self.segment == self.tail.segment and self.tail.is_full(self._clock.elapsed_us()):
             self._roll()
         if self._segment_writer is None:
             self._segment_writer = self._home.start_segment(self.segment, self.epoch)
@@ -239,7 +160,7 @@ class Run:
         flight.
         """
         closed = self._closed()  # as old as its last record, not as the adoption
-        timestamp_us = self.timestamp_us(self._clock.now_us())
+        timestamp_us = self.tail.timestamp_us(self._clock.now_us())
         change = fencing.adopt(
             self.epoch, self.segment, closed, adoption, timestamp_us=timestamp_us, uptime_us=uptime_us
         )
@@ -276,19 +197,4 @@ class Run:
             self._segment_writer = None
 
     def _closed(self) -> Segment | None:
-        if self.entries == 0:
-            return None
-        return Segment(
-            number=self.segment,
-            first_position=self.first_position,
-            entries=self.entries,
-            epoch=self.epoch,
-            end=self.end,
-            checksum=self.checksum,
-            size_bytes=self.size_bytes,
-            first_timestamp_us=self.first_timestamp_us,
-            last_timestamp_us=self._last_timestamp_us,
-            last_uptime_us=self.last_uptime_us,
-            ids=self.ids,
-            labels=self.labels,
-        )
+        return self.tail.closed() if self.tail.segment == self.segment else None

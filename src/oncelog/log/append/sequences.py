@@ -1,6 +1,6 @@
-"""The sequences of producers at one writer: which records are new, which were there, and which would be lost.
+"""The sequences of producers at one writer: which records are new, which are duplicates, and which are refused.
 
-Guarded by the committer's lock. A record that carries no producer never comes here.
+A part of the append core: up-time and position are arguments. A record that carries no producer never comes here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed
 from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.format import arrays, columns
 from oncelog.format.schema import FIELDS, PRODUCER, SEQUENCE
-from oncelog.log.append.committer import Committer
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Judged, Met
 from oncelog.log.append.groups import Group, Ticket
 from oncelog.log.append.rows_by_producer import Owners, owners_of
-from oncelog.log.append.uptime import Uptime
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record
 
@@ -29,13 +27,9 @@ from oncelog.types import Record
 class Sequences:
     """Holds the sequences of records against those of their producers, as the policy says."""
 
-    def __init__(
-        self, producers: Producers, policy: ProducerPolicy, *, committer: Committer, uptime: Uptime, counters: Counters
-    ) -> None:
+    def __init__(self, producers: Producers, policy: ProducerPolicy, counters: Counters) -> None:
         self.producers = producers
         self._policy = policy
-        self._committer = committer
-        self._uptime = uptime
         self._counters = counters
         counters.producers = len(producers)  # none is forgotten before the writer's own producer is open
 
@@ -49,23 +43,23 @@ class Sequences:
         """The policy that holds now."""
         return self._policy
 
-    def follow(self, policy: ProducerPolicy) -> None:
+    def follow(self, policy: ProducerPolicy, uptime_us: int, stored_position: int) -> None:
         """Keep to another policy from now on. Nothing is pending."""
         if policy.enabled and not self._policy.enabled:
             self.producers.restart()
         self._policy = policy
-        self.evict()
+        self.evict(uptime_us, stored_position)
 
-    def evict(self) -> None:
+    def evict(self, uptime_us: int, stored_position: int) -> None:
         """Forget the producers that the policy does not want remembered."""
         policy = self._policy
         assert policy.inactive_s is not None
         assert policy.max_producers is not None
         self.producers.evict(
-            self._uptime.now_us(),
+            uptime_us,
             inactive_us=int(policy.inactive_s * 1e6),
             max_producers=policy.max_producers,
-            stored_position=self._committer.stored_position,
+            stored_position=stored_position,
         )
         self._counters.producers = len(self.producers)
         self._counters.producers_expired = self.producers.expired
@@ -73,8 +67,11 @@ class Sequences:
 
     # One record.
 
-    def meet(self, record: Record) -> Ticket | None:
-        """Return the answer for a record whose sequence is known, or out of order; ``None`` for a new one."""
+    def meet(self, record: Record, uptime_us: int) -> Ticket | None:
+        """Return the answer for a record whose sequence is known, or out of order; ``None`` for a new one.
+
+        The ticket has no group: whether its position is stored is not known here.
+        """
         assert record.producer is not None
         try:
             sequence = self.producers.count(record.producer, record.sequence)
@@ -87,15 +84,14 @@ class Sequences:
         self._counters.duplicates += 1
         if record.sequence is None:
             self.producers.count_on(record.producer, sequence + 1)
-        self.producers.touch(record.producer, self._uptime.now_us())
-        group = self._committer.group_of(found) if found >= self._committer.stored_position else None
-        return Ticket(found, group, -1, duplicate=True)
+        self.producers.touch(record.producer, uptime_us)
+        return Ticket(found, None, -1, duplicate=True)
 
-    def push(self, record: Record, position: int, group: Group) -> Record:
+    def push(self, record: Record, position: int, group: Group, stored_position: int) -> Record:
         """Note that a new record goes into a group; return it with its sequence."""
         assert record.producer is not None
         sequence = self.producers.count(record.producer, record.sequence)
-        self.producers.push(record.producer, sequence, sequence, position, self._committer.stored_position)
+        self.producers.push(record.producer, sequence, sequence, position, stored_position)
         if group.pushed is None:
             group.pushed = {}
         group.pushed[record.producer] = Pushed(sequence, position)
@@ -103,27 +99,27 @@ class Sequences:
 
     # Many.
 
-    def judge(self, payload: pa.RecordBatch) -> Judged:
+    def judge(self, payload: pa.RecordBatch, uptime_us: int) -> Judged:
         """Decide the rows that carry a producer, in their order, against what was pushed and against each other."""
-        judged, counted = self._judge(payload)
+        judged, counted = self._judge(payload, uptime_us)
         for name, next_sequence in counted.items():
             self.producers.count_on(name, next_sequence)
         return judged
 
-    def _judge(self, payload: pa.RecordBatch) -> tuple[Judged, dict[str, int]]:
+    def _judge(self, payload: pa.RecordBatch, uptime_us: int) -> tuple[Judged, dict[str, int]]:
         """Return the judgement, and for each producer that counts its sequences, what the next will be."""
         owners = owners_of(payload)
         numbers, given = _sequences(payload)
         judged = Judged(payload, owners)
         if given is None:
-            self._judge_given(judged, numbers)
+            self._judge_given(judged, numbers, uptime_us)
             return judged, {}
-        counted = self._judge_counted(judged, numbers, given)
+        counted = self._judge_counted(judged, numbers, given, uptime_us)
         owned = arrays.present(payload.column(payload.schema.get_field_index("producer")))
         judged.payload = _with_column(payload, SEQUENCE, arrays.integers(numbers, owned))
         return judged, counted
 
-    def _judge_given(self, judged: Judged, numbers: NDArray[np.int64]) -> None:
+    def _judge_given(self, judged: Judged, numbers: NDArray[np.int64], uptime_us: int) -> None:
         """Decide rows that all carry a sequence."""
         owners = judged.owners
         ordered = owners.ordered(numbers)
@@ -136,9 +132,11 @@ class Sequences:
                 self._refuse(judged, owners.rows_of(number), error)
                 continue
             if self._policy.enabled and (number in falling or not self.producers.is_above(name, first)):
-                self._judge_each(judged, name, owners.rows_of(number), numbers)
+                self._judge_each(judged, name, owners.rows_of(number), numbers, uptime_us)
 
-    def _judge_counted(self, judged: Judged, numbers: NDArray[np.int64], given: NDArray[np.bool_]) -> dict[str, int]:
+    def _judge_counted(
+        self, judged: Judged, numbers: NDArray[np.int64], given: NDArray[np.bool_], uptime_us: int
+    ) -> dict[str, int]:
         """Decide rows of which some carry no sequence, and fill those in; return what each producer counts next."""
         counted: dict[str, int] = {}
         for number, name in enumerate(judged.owners.names):
@@ -156,10 +154,12 @@ class Sequences:
                 counted[name] = first + len(rows)
             rising = bool((numbers[rows[1:]] > numbers[rows[:-1]]).all())
             if self._policy.enabled and not (rising and self.producers.is_above(name, first)):
-                self._judge_each(judged, name, rows, numbers)
+                self._judge_each(judged, name, rows, numbers, uptime_us)
         return counted
 
-    def _judge_each(self, judged: Judged, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+    def _judge_each(
+        self, judged: Judged, name: str, rows: NDArray[np.int64], numbers: NDArray[np.int64], uptime_us: int
+    ) -> None:
         """Decide the rows of a producer that are not simply new, one by one."""
         fresh: dict[int, int] = {}
         highest: int | None = None
@@ -179,7 +179,7 @@ class Sequences:
             else:
                 fresh[sequence] = row
                 highest = sequence
-        self.producers.touch(name, self._uptime.now_us())
+        self.producers.touch(name, uptime_us)
 
     def _refuse(self, judged: Judged, rows: Sequence[int] | NDArray[np.int64], error: InvalidArgument) -> None:
         met = judged.meet()
@@ -187,14 +187,14 @@ class Sequences:
         met.refused |= dict.fromkeys(map(int, rows), error)
         self._counters.refused += len(rows)
 
-    def judge_batch(self, payload: pa.RecordBatch) -> Judged:
+    def judge_batch(self, payload: pa.RecordBatch, uptime_us: int) -> Judged:
         """Decide rows that are all or nothing: all new, or all known; ``PartialOverlap`` or ``InvalidArgument``
         otherwise.
         """
         if payload.column(payload.schema.get_field_index("producer")).null_count:
             message = "some records of the batch carry a producer and some do not: all must, or none"
             raise InvalidArgument(message)
-        judged, counted = self._judge(payload)
+        judged, counted = self._judge(payload, uptime_us)
         if judged.met is not None:
             _check_whole(judged.met)
         for name, next_sequence in counted.items():
@@ -202,7 +202,12 @@ class Sequences:
         return judged
 
     def push_rows(
-        self, payload: pa.RecordBatch, positions: NDArray[np.int64], group: Group, owners: Owners | None
+        self,
+        payload: pa.RecordBatch,
+        positions: NDArray[np.int64],
+        group: Group,
+        owners: Owners | None,
+        stored_position: int,
     ) -> None:
         """Note that rows, all new, go into a group; ``owners`` are those of the payload, if they are known."""
         owners = owners_of(payload) if owners is None else owners
@@ -213,7 +218,7 @@ class Sequences:
             group.pushed = {}
         if len(owners.names) == 1 and _is_run(numbers) and _is_run(places):
             first, last, position = int(numbers[0]), int(numbers[-1]), int(places[0])
-            self.producers.push(owners.names[0], first, last, position, self._committer.stored_position)
+            self.producers.push(owners.names[0], first, last, position, stored_position)
             group.pushed[owners.names[0]] = Pushed(last, position + last - first)
             return
         # Runs: where the sequence and the position do not both go on by one, another begins.
@@ -223,20 +228,20 @@ class Sequences:
         bounds = np.searchsorted(starts, owners.bounds).tolist()
         for name, start, end in zip(owners.names, bounds[:-1], bounds[1:], strict=True):
             runs = slice(start, end)
-            self.producers.push_runs(name, firsts[runs], lasts[runs], begins[runs], self._committer.stored_position)
+            self.producers.push_runs(name, firsts[runs], lasts[runs], begins[runs], stored_position)
             first, last = int(firsts[end - 1]), int(lasts[end - 1])
             group.pushed[name] = Pushed(last, int(begins[end - 1]) + last - first)
 
     # What is durable.
 
-    def persist(self, pushed: Mapping[str, Pushed], uptime_us: int) -> None:
-        """Note that a group's sequences are durable."""
-        self.producers.persist(pushed, uptime_us)
-        self.evict()
+    def persist(self, pushed: Mapping[str, Pushed], stamped_us: int, uptime_us: int, stored_position: int) -> None:
+        """Note that the sequences of a group, which was ``stamped_us``, are durable."""
+        self.producers.persist(pushed, stamped_us)
+        self.evict(uptime_us, stored_position)
 
-    def marks(self) -> dict[str, ProducerMark]:
+    def marks(self, uptime_us: int, stored_position: int) -> dict[str, ProducerMark]:
         """Return how far each producer that is remembered now got, in what is durable."""
-        self.evict()
+        self.evict(uptime_us, stored_position)
         return self.producers.marks()
 
 

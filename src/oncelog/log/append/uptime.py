@@ -16,7 +16,8 @@ class Uptime:
     clock's pulse. With ``looks``, storage must give signs too: every answer to a request is one (``answered``,
     ``seen``), and somebody asks it every second, so that an idle writer also notices an outage.
 
-    Guarded by the committer's lock. Moments inside are *lived* time: elapsed time without the pauses.
+    Time is an argument: ``elapsed_us`` is always the present moment. Of the clock only the pulse is read here, as two
+    numbers. Guarded by the committer's lock. Moments inside are *lived* time: elapsed time without the pauses.
     """
 
     def __init__(self, clock: Clock, start_us: int, *, looks: bool = False) -> None:
@@ -29,10 +30,6 @@ class Uptime:
         self._sign_us = lived_us if looks else None  # when storage answered last
         self._requests = 0
         self._stamped_us = start_us
-
-    def now_us(self) -> int:
-        """Return the up-time of the log so far."""
-        return self.at(self._clock.elapsed_us())
 
     def at(self, elapsed_us: int) -> int:
         """Return the up-time of the log at this moment, which is now."""
@@ -53,9 +50,9 @@ class Uptime:
         beat_us, paused_us = self._clock.pulse
         return (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
 
-    def stamp_us(self) -> int:
+    def stamp_at(self, elapsed_us: int) -> int:
         """Return the up-time for a block: never less than the one before had, whatever fails meanwhile."""
-        self._stamped_us = max(self._stamped_us, self.now_us())
+        self._stamped_us = max(self._stamped_us, self.at(elapsed_us))
         return self._stamped_us
 
     def ask(self, elapsed_us: int) -> int:
@@ -64,14 +61,13 @@ class Uptime:
         self._asked_us[self._requests] = elapsed_us, self._lived_us(elapsed_us)
         return self._requests
 
-    def failed(self, request: int) -> None:
+    def failed(self, request: int, elapsed_us: int) -> None:
         """Stand still, from the moment of the request on: storage has not done what it was asked for.
 
         Where a block was begun since, while others were in flight, from the moment of that.
         """
-        now_us = self._clock.elapsed_us()
-        standing_us = self.at(now_us)
-        _, asked_us = self._asked_us.pop(request, (now_us, self._lived_us(now_us)))
+        standing_us = self.at(elapsed_us)
+        _, asked_us = self._asked_us.pop(request, (elapsed_us, self._lived_us(elapsed_us)))
         if self._stopped_us is None:
             self._stopped_us = max(min(asked_us + self._offset_us, standing_us), self._stamped_us)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import limits
+from oncelog.clock import Clock
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
@@ -68,9 +69,11 @@ class Adopter:
         committer: Committer,
         seen: Seen,
         uptime: Uptime,
+        clock: Clock,
         recall: Recall,
         memory: MemoryKeeper,
     ) -> None:
+        self._clock = clock
         self._recall = recall
         self._memory = memory
         self._home = home
@@ -121,7 +124,7 @@ class Adopter:
                 if not all(map(self._recall.is_current, looked)):
                     continue
                 known, conflicts = self._known(identities, looked)
-                position, built = self._committer.next_position, self._recall.view.built
+                position, built = self._committer.core.next_position, self._recall.view.built
                 return Judged(tuple(staged), identities, known, conflicts, position, built)
 
     def commit(
@@ -161,7 +164,7 @@ class Adopter:
         """Tell whether ids may have come since that are among these. What came since is in the table, unless a run was
         built of it.
         """
-        end = self._committer.next_position
+        end = self._committer.core.next_position
         if end == judged.position:
             return False
         table = self._seen.window
@@ -174,13 +177,14 @@ class Adopter:
         """Adopt what was judged to be new. The committer's lock is held, nothing is pending."""
         self._check_adoptable((*wanted.staged, *wanted.conflicts))
         try:
-            segments = self._run.adopt(wanted, self._uptime.now_us())
+            segments = self._run.adopt(wanted, self._uptime.at(self._clock.elapsed_us()))
         except Unavailable as error:
             # Whether the open segment was closed is not known, so nothing may be written to it.
             unknown = Unavailable(f"an adoption was not answered: {error}", outcome="unknown")
             self._committer.stop(unknown)
             raise unknown from error
-        self._committer.adopted(sum(segment.entries for segment in segments))
+        records = sum(segment.entries for segment in segments)
+        self._committer.core.adopted(records, self._run.start, self._clock.elapsed_us())
         self._remember(segments, identities, with_run=wanted.run is not None)
         self._home.wake()
         return segments
@@ -221,7 +225,7 @@ class Adopter:
         self, identities: Sequence[Identities | None], looked: Sequence[Looked | None]
     ) -> tuple[list[Flags], list[Flags]]:
         """Return, for each file, which of its identities are known, or occur before, and which of those clash."""
-        self._seen.evict(self._uptime.now_us())
+        self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
         conflicts = [flags.copy() for flags in known]
         window, adopted = self._seen

@@ -12,9 +12,9 @@ from oncelog.format.snapshot import Snapshot
 from oncelog.limits import MIB
 from oncelog.log.append import decisions
 from oncelog.log.append.committer import Committer
+from oncelog.log.append.core import SNAPSHOT, TIDY
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
@@ -58,6 +58,7 @@ class Keeper:
         self._manifests = manifests
         self._run = run
         self._committer = committer
+        self._core = committer.core
         self._seen = seen
         self._settings = settings
         self._uptime = uptime
@@ -66,30 +67,31 @@ class Keeper:
         self._sequences = sequences
         self._follow_policy = follow_policy
         self._housekeeper = Housekeeper()
-        self._snapshot_position = watermark
-        self._snapshot_uptime_us = uptime.now_us()
-        self._snapshotting = False
-        self._segment = run.segment
+        self._core.snapshot_position = watermark
+        self._core.snapshot_uptime_us = self._uptime_us()
+        committer.start_due = self.start_due
         self._memory = memory
         memory.ask = committer.hurry = self._ask_memory
         memory.begin()
         self._tail_position = watermark
         self._ages = seen.window is not None and not isinstance(seen.window, Table)
 
-    def look_after(self, group: Group) -> None:
-        """Have done what is due now that a group is durable. The committer's lock is held."""
-        gap = group.next_position - self._snapshot_position
-        age_us = group.uptime_us - self._snapshot_uptime_us
-        due = gap >= self._settings.snapshot_records or age_us >= self._settings.snapshot_interval_s * 1e6
-        if due and not self._snapshotting and (self._ages or self._sequences.in_use):
-            self._snapshotting = True
-            self._housekeeper.ask("snapshot", self._snapshot_when_due)
-        if group.segment != self._segment:
-            self._segment = group.segment
+    def start_due(self) -> None:
+        """Begin what the core says is due. The committer's lock is held."""
+        core = self._core
+        if core.due & TIDY:
             self._memory.note_load()
             if not self._ages:
                 self._ask_memory()
             self._housekeeper.ask("tidy", self._tidy)
+            core.due &= ~TIDY
+        if core.due & SNAPSHOT:
+            core.snapshotting = True
+            self._housekeeper.ask("snapshot", self._snapshot_when_due)
+            core.due &= ~SNAPSHOT
+
+    def _uptime_us(self) -> int:
+        return self._uptime.at(self._clock.elapsed_us())
 
     def _ask_memory(self) -> None:
         self._housekeeper.ask("memory", self._memory.work)
@@ -114,7 +116,7 @@ class Keeper:
         Of a log without bounds that is the ``tail``, what no run has; ``None``: the producers alone.
         """
         window = self._seen.window
-        position = self._committer.stored_position
+        position = self._core.stored_position
         if isinstance(window, Table):
             if tail is None:
                 window = None
@@ -122,7 +124,8 @@ class Keeper:
                 self._tail_position = position
         if window is None and not self._sequences.in_use:
             return None
-        self._snapshot_position, self._snapshot_uptime_us = position, self._uptime.now_us()
+        uptime_us = self._uptime_us()
+        self._core.snapshot_position, self._core.snapshot_uptime_us = position, uptime_us
         segment, entry = self._run.place_of(position - 1) if position else (None, None)
         last = [] if segment is None or entry is None else [(segment, entry)]
         return decisions.snapshot_of(
@@ -130,11 +133,11 @@ class Keeper:
             settings=self._settings,
             log_id=self._run.known.manifest.log_id,
             now_us=self._clock.now_us(),
-            uptime_us=self._uptime.now_us(),
+            uptime_us=uptime_us,
             watermark=position,
-            pending_until=self._committer.next_position if self._ages and self._window_pending() else 0,
+            pending_until=self._core.next_position if self._ages and self._window_pending() else 0,
             segments=[*(tail.segments if tail is not None else ()), *last],
-            producers=self._sequences.marks(),
+            producers=self._sequences.marks(uptime_us, position),
             tail_from=-1 if tail is None else tail.first_position,
         )
 
@@ -147,7 +150,7 @@ class Keeper:
                 self._follow_policy()
             self.snapshot(with_tail=False)
         finally:
-            self._snapshotting = False
+            self._core.snapshotting = False
 
     def _tidy(self) -> None:
         """Seal what is worth a file, and let go what retention does not want kept: a segment has been closed."""
@@ -185,7 +188,8 @@ class Keeper:
 
     def _remembering(self) -> Remembering:
         with self._committer.changed:
-            policy, marks = self._sequences.policy, self._sequences.marks()
+            marks = self._sequences.marks(self._uptime_us(), self._core.stored_position)
+            policy = self._sequences.policy
         return Remembering(policy, lambda _: marks)
 
     def window_from(self) -> int | None:
@@ -195,19 +199,19 @@ class Keeper:
         if isinstance(self._seen.window, Table):
             return self._floor(self._seen.window)
         with self._committer.changed:
-            oldest = int(self._seen.window.dump().positions.min(initial=self._committer.stored_position))
+            oldest = int(self._seen.window.dump().positions.min(initial=self._core.stored_position))
             adopted = self._seen.adopted.first_position
             return oldest if adopted is None else min(oldest, adopted)
 
     def _floor(self, table: Table) -> int:
         """Return the first position that truncation must leave in a log without bounds."""
         newest = self._manifests.newest(self._run.known) or self._run.known
-        uptime_us = self._uptime.now_us()
+        uptime_us = self._uptime_us()
         _, first = self._manifests.look(newest, lambda manifest: retention.floor(self._manifests, manifest, uptime_us))
         with self._committer.changed:
             if self._memory.covers_from(first):
                 return first  # the table does not have all ids from there on
-            end = self._committer.stored_position
+            end = self._core.stored_position
             kept = table.between(first, end)
         return retention.oldest_within(kept.positions, kept.ticks, uptime_us, first, end)
 
@@ -221,9 +225,9 @@ class Keeper:
     def _saves_time(self) -> bool:
         """Tell whether the next writer opens sooner with a snapshot, by more than it takes to store one."""
         if self._ages or self._seen.window is None:
-            return self._committer.stored_position - self._snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE
+            return self._core.stored_position - self._core.snapshot_position >= SNAPSHOT_RECORDS_AT_CLOSE
         gap_min = max(SNAPSHOT_RECORDS_AT_CLOSE, self._seen.window.count // 2)
-        return self._committer.stored_position - self._tail_position >= gap_min
+        return self._core.stored_position - self._tail_position >= gap_min
 
     def stop(self) -> None:
         """Begin nothing more, and return when what was begun is done."""

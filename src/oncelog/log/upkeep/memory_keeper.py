@@ -108,7 +108,7 @@ class MemoryKeeper:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
         if self._table is not None:
             crowded = self._table.count >= limits.MEMORY_TABLE_IDS_MAX
-            self._committer.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
+            self._committer.core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
             self._committer.tell()
 
     def begin_at(self, first_position: int) -> None:
