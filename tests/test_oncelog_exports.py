@@ -22,7 +22,8 @@ EXPORTED = {
     "Pending", "Producer", "ProducerPolicy", "Queue", "Reader",
     "QueueSettings", "Record", "RetryPolicy", "StreamEvent", "StreamInfo", "Streams", "Subscription", "Tail",
     "TooManyCalls", "TooSlow", "Unavailable", "Unsupported",
-    "Window", "Worker", "Writer", "WriterFenced", "WrongExpectedVersion", "connect", "json", "later", "worker",
+    "Window", "Worker", "WorkerEvent", "Writer", "WriterFenced", "WrongExpectedVersion", "connect", "json",
+    "later", "run_workers", "worker",
 }  # fmt: skip
 
 PARENTS = {

@@ -57,7 +57,8 @@ if _typing.TYPE_CHECKING:
     from oncelog.streams.streams import Streams
     from oncelog.streams.subscription import Subscription
     from oncelog.types import Ack, ColumnAcks, Entry, Location, Record
-    from oncelog.workers.worker import Worker, worker
+    from oncelog.workers.open_worker import run_workers, worker
+    from oncelog.workers.worker import Worker, WorkerEvent
 
     __version__: str
 
@@ -112,12 +113,14 @@ __all__ = [
     "Unsupported",
     "Window",
     "Worker",
+    "WorkerEvent",
     "Writer",
     "WriterFenced",
     "WrongExpectedVersion",
     "connect",
     "json",
     "later",
+    "run_workers",
     "worker",
 ]
 
@@ -154,11 +157,13 @@ _LATER = {
     "Tail": "log.read.reader",
     "Window": "settings",
     "Worker": "workers.worker",
+    "WorkerEvent": "workers.worker",
     "Writer": "log.writer",
     "connect": "connect",
     "json": "codec",
     "later": "pending",
-    "worker": "workers.worker",
+    "run_workers": "workers.open_worker",
+    "worker": "workers.open_worker",
 }
 """In which module a name is that is loaded on its first use."""
 

@@ -41,10 +41,9 @@ def test_a_worker_has_effects_once(remote: Database, tmp_path: Path, kind: str) 
         await asyncio.sleep(0)
         act(delivery)
 
-    def report(word: str, about: str) -> None:
-        del about
+    def report(event: oncelog.WorkerEvent) -> None:
         with lock:
-            told[word] += 1
+            told[event.word] += 1
             if told["done"] + told["dead"] + (told["failed"] == 4) == 30:
                 ended.set()
 

@@ -90,8 +90,9 @@ def test_keys_of_a_pipeline(call: Call, tmp_path: Path) -> None:
 
 def test_the_error_of_a_handler(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """A handler fails with the message it was sent: what the worker says of it is harmless."""
-    worker._report("failed", f"m-1: ValueError: {ESCAPE}")
-    worker._json_report("failed", f"m-1: ValueError: {ESCAPE}")
+    event = oncelog.WorkerEvent("failed", f"m-1: ValueError: {ESCAPE}", error=ValueError(ESCAPE))
+    worker._report(event)
+    worker._json_report(event)
     check(Outcome(0, *capfdbinary.readouterr()))
 
 

@@ -27,55 +27,15 @@ from oncelog import (
     InvalidArgument,
     Message,
     Queue,
-    QueueSettings,
-    RetryPolicy,
     Unavailable,
 )
 from oncelog.workers import retention
 from oncelog.workers import worker as worker_module
-from oncelog.workers.worker import Worker
 from tests.inbox.places import AnyPlace, Place, Restarted
 from tests.servers import postgresql
+from tests.workers.until import Until, work
 
 ROOT = Path(__file__).parents[2]
-PROMPT = QueueSettings(retry=RetryPolicy(max_attempts=3, backoff_s=0.0, max_backoff_s=0.0, jitter=0.0))
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    """Return a database on a disk."""
-    with oncelog.connect(f"file://{tmp_path}/db") as opened:
-        yield opened
-
-
-@pytest.fixture
-def queue(db: Database) -> Queue:
-    """Return a queue that retries at once."""
-    return db.queue("emails", PROMPT, create=True)
-
-
-class Until:
-    """Waits for what a worker reports."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self.told: list[tuple[str, str]] = []
-
-    def __call__(self, word: str, about: str) -> None:
-        """Note it."""
-        with self._changed:
-            self.told.append((word, about))
-            self._changed.notify_all()
-
-    def wait(self, word: str, count: int = 1) -> None:
-        """Wait until a word was told so often."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: [told for told, _ in self.told].count(word) >= count, 30), self.told
-
-
-def work(queue: Queue, handler: Callable[..., Any], until: Until, **options: Any) -> Worker:
-    """Return a worker that reports."""
-    return oncelog.worker(queue, "mailer", handler, report=until, **options)
 
 
 def test_messages_are_handled_and_their_results_kept(kind: AnyPlace, queue: Queue) -> None:

@@ -6,6 +6,7 @@ import importlib
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,16 +20,21 @@ from oncelog.cli.terminal.output import note, print_json, say
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
+from oncelog.server.watch import log_lines
 
 _STYLES = {"done": "green", "skipped": "cyan", "back": "green", "failed": "yellow", "dead": "red", "away": "red"}
-_HELP = """Run MODULE:FUNCTION for each message of a queue, until SIGTERM or Ctrl-C: then what is in hand is finished.
+_LEVELS = ("debug", "info", "warning", "error")
+_HELP = """Run MODULE:FUNCTION for each message of QUEUE, until SIGTERM or Ctrl-C: then what is in hand is finished.
 
 The function gets the delivery, and the effect if it has a parameter of that name; it may be async. With --inbox its
-effect happens once, however often the message comes."""
+effect happens once, however often the message comes. More pairs of a function and its queue run in the same process.
+
+What a function raises is logged with its traceback, to stderr."""
 _EXAMPLES = """Examples, with ONCELOG_URL set:
 
   [cyan]oncelog worker shop.mails:send emails --inbox postgresql:///shop --concurrency 8[/]
-  [cyan]oncelog worker shop.mails:send emails --group mailer --inbox redis://localhost --lease 30s[/]"""
+  [cyan]oncelog worker shop.mails:send emails --group mailer --inbox redis://localhost --lease 30s[/]
+  [cyan]oncelog worker shop.mails:send emails shop.bills:make bills --time-limit 1m --ack-timeout 2m[/]"""
 
 Inbox = Annotated[
     str | None,
@@ -43,13 +49,40 @@ Inbox = Annotated[
 
 
 def run(
-    function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What to run.", show_default=False)],
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)],
+    pairs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE:FUNCTION QUEUE [MODULE:FUNCTION QUEUE]…",
+            help="What to run, and the name of the queue to run it for; as many pairs as there are functions.",
+            show_default=False,
+        ),
+    ],
     url: Url,
     *,
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")] = "default",
     inbox: Inbox = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages at once.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages at once, a function.")] = 1,
+    ack_timeout: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration_s,
+            metavar="DURATION",
+            help="After how long without a sign of life a message is another worker's.",
+            show_default="as the queue says",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration_s,
+            metavar="DURATION",
+            help="How long a function may take; then it has failed, and its message comes again.",
+            show_default="no limit",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="What is logged to stderr: debug, info, warning, error.")
+    ] = "warning",
     lease: Annotated[
         float | None,
         typer.Option(
@@ -69,18 +102,30 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a function for the messages of a queue."""
-    handler = _loaded(function)
+    handlers = _paired(pairs)
+    log_lines.set_up(as_json=json, level=_level(log_level))
     options: dict[str, Any] = {"lease_s": lease, "expired": expired}
     kept = oncelog.Inbox(inbox, **options) if inbox is not None else None
     try:
         with oncelog.connect(url) as db:
-            opened = db.queue(queue, state=state)
-            report = _json_report if json else _report
-            worker = oncelog.worker(opened, group, handler, inbox=kept, concurrency=concurrency, report=report)
+            workers = [
+                oncelog.worker(
+                    db.queue(queue, state=state),
+                    group,
+                    handler,
+                    inbox=kept,
+                    concurrency=concurrency,
+                    ack_timeout_s=ack_timeout,
+                    time_limit_s=time_limit,
+                    report=_json_report if json else _report,
+                )
+                for handler, queue in handlers
+            ]
             if not json:
-                note("working on ", (queue, "cyan"), " as ", (group, "cyan"), ": Ctrl-C finishes what is in hand")
-            worker.run()
-            counts = worker.counts()
+                queues = ", ".join(queue for _, queue in handlers)
+                note("working on ", (queues, "cyan"), " as ", (group, "cyan"), ": Ctrl-C finishes what is in hand")
+            oncelog.run_workers(workers)
+            counts: Counter[str] = sum((Counter(worker.counts()) for worker in workers), Counter())
     finally:
         if kept is not None:
             kept.close()
@@ -88,6 +133,26 @@ def run(
         print_json({"counts": counts})
     else:
         say("stopped: ", ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "nothing was done")
+
+
+def _paired(pairs: list[str]) -> list[tuple[Callable[..., Any], str]]:
+    """Return functions with the queues that they are for. One queue has one function of a group."""
+    functions, queues = pairs[::2], pairs[1::2]
+    if len(functions) != len(queues):
+        message = f"{functions[-1]!r}: name the queue behind it; functions and queues come in pairs"
+        raise InvalidArgument(message)
+    for queue in queues:
+        if queues.count(queue) > 1:
+            message = f"queue {queue!r} is there twice: two functions of one group would share its messages at random"
+            raise InvalidArgument(message)
+    return [(_loaded(function), queue) for function, queue in zip(functions, queues, strict=True)]
+
+
+def _level(name: str) -> str:
+    if name.lower() not in _LEVELS:
+        message = f"--log-level {name}: must be one of {', '.join(_LEVELS)}"
+        raise InvalidArgument(message)
+    return name.lower()
 
 
 def _loaded(function: str) -> Callable[..., Any]:
@@ -119,14 +184,20 @@ def _look_here() -> None:
         sys.path.append(str(here))
 
 
-def _report(word: str, about: str) -> None:
+def _report(event: oncelog.WorkerEvent) -> None:
     at = datetime.fromtimestamp(SYSTEM.now_us() / 1e6, UTC)
-    first, *_ = about.splitlines() or [""]
-    say((f"{at:%H:%M:%S} ", "dim"), (f"{word:<8} ", _STYLES.get(word, "")), first)
+    first, *_ = event.about.splitlines() or [""]
+    say((f"{at:%H:%M:%S} ", "dim"), (f"{event.word:<8} ", _STYLES.get(event.word, "")), first)
 
 
-def _json_report(word: str, about: str) -> None:
-    print_json({"event": word, "about": about, "at_us": SYSTEM.now_us()})
+def _json_report(event: oncelog.WorkerEvent) -> None:
+    told: dict[str, object] = {"event": event.word, "about": event.about, "at_us": SYSTEM.now_us()}
+    if event.delivery is not None:
+        delivery = event.delivery
+        told |= {"queue": delivery.topic, "id": delivery.id, "attempts": delivery.attempts}
+    if event.error is not None:
+        told["error"] = type(event.error).__name__
+    print_json(told)
     sys.stdout.flush()
 
 
