@@ -32,7 +32,8 @@ from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import single
 from oncelog.format.ipc import is_plain
 from oncelog.format.schema import ALL_BITS, ID, VALUE, mask_of, schema_of
-from oncelog.format.soundness import check_sound
+from oncelog.format.soundness import check_message, check_nulls
+from oncelog.format.usual import is_usual
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 
@@ -335,8 +336,14 @@ def decode(buffer: pa.Buffer | bytes, *, checked: bool = False, sound: bool = Fa
     ``full`` checks the text of the payload, too.
     """
     header = check(buffer, body=not checked)
-    body = pa.py_buffer(buffer).slice(HEADER_BYTES)
-    if not sound and not is_plain(memoryview(body).cast("B")):
+    return Block(header, payload_of(header, pa.py_buffer(buffer), sound=sound, full=full))
+
+
+def payload_of(header: BlockHeader, buffer: pa.Buffer, *, sound: bool, full: bool) -> pa.RecordBatch:
+    """Return the payload of a block whose checksums hold; ``CorruptionError`` as ``decode``."""
+    body = buffer.slice(HEADER_BYTES)
+    usual = sound or is_usual(body, header.mask)
+    if not usual and not is_plain(memoryview(body).cast("B")):
         message = f"{_name(header)}: its checksum holds and its payload is compressed, or no record batch"
         raise CorruptionError(message)
     try:
@@ -348,8 +355,14 @@ def decode(buffer: pa.Buffer | bytes, *, checked: bool = False, sound: bool = Fa
         message = f"{_name(header)}: {payload.num_rows} records, its header says {header.count}"
         raise CorruptionError(message)
     if full or not sound:
-        check_sound(payload, header.mask, _name(header), full=full)
-    return Block(header, payload)
+        try:
+            check_message(body, payload, header.mask, full=full)
+            if not usual:
+                check_nulls(payload, header.mask)
+        except pa.ArrowException as error:
+            message = f"{_name(header)}: its checksum holds and its columns do not make sense: {error}"
+            raise CorruptionError(message) from error
+    return payload
 
 
 def check(buffer: pa.Buffer | bytes, *, body: bool = True) -> BlockHeader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -110,11 +110,14 @@ def _pairs(headers: Mapping[str, bytes] | None) -> list[tuple[str, bytes]] | Non
     return None if headers is None else list(headers.items())
 
 
-def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return payloads as one, in order. A column only some have is filled: ``start`` with true, others with null."""
+def concat(batches: Sequence[pa.RecordBatch], masks: Sequence[int] | None = None) -> pa.RecordBatch:
+    """Return payloads as one, in order. A column only some have is filled: ``start`` with true, others with null.
+
+    ``masks`` says which columns each has, if that is known.
+    """
     if len(batches) == 1:
         return batches[0]
-    masks = [mask_of(batch.schema) for batch in batches]
+    masks = [mask_of(batch.schema) for batch in batches] if masks is None else masks
     union = 0
     for mask in masks:
         union |= mask
@@ -205,12 +208,32 @@ def view(  # noqa: PLR0917
         elif name in place:
             arrays.append(_integers(np.arange(place[name], place[name] + count, dtype=np.int64), kind))
         elif name == "segment":
-            arrays.append(_integers(np.full(count, segment, np.int64), kind))
+            arrays.append(_repeated(segment, count))
         elif name == "timestamp":
             arrays.append(_integers(_spread(timestamp_us, count), kind))
         else:
-            arrays.append(pa.nulls(count, kind))
+            arrays.append(_nulls(count, kind))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+_NULLS: dict[pa.DataType, pa.Array] = {}
+_NULLS_MAX = 1 << 16
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Return so many nulls. All who need nulls of a kind share their memory: most records lack most columns."""
+    found = _NULLS.get(kind)
+    if found is None or len(found) < count:
+        if count > _NULLS_MAX:
+            return pa.nulls(count, kind)
+        found = _NULLS[kind] = pa.nulls(1 << (count - 1).bit_length() if count else 1, kind)
+    return found if len(found) == count else found.slice(0, count)
+
+
+@lru_cache(maxsize=8)
+def _repeated(number: int, count: int) -> pa.Array:
+    """Return a number so many times: blocks of one segment, and of one size, follow each other."""
+    return _integers(np.full(count, number, np.int64), pa.int64())
 
 
 @cache

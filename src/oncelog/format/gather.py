@@ -6,6 +6,7 @@ A log that was written one record at a time is read and recovered at 2-3 µs a b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,12 +17,25 @@ from numpy.typing import NDArray
 from oncelog.errors import CorruptionError
 from oncelog.format import single
 from oncelog.format.arrays import binaries, texts_of_utf8
-from oncelog.format.block import CHECKED_BYTES, HEADER, HEADER_BYTES, MAGIC, VERSION, CheckedBlocks, decode
+from oncelog.format.block import (
+    CHECKED_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    VERSION,
+    BlockHeader,
+    CheckedBlocks,
+    decode,
+    payload_of,
+)
 from oncelog.format.columns import concat
-from oncelog.format.schema import ID, VALUE, schema_of
+from oncelog.format.schema import ALL_BITS, ID, VALUE, schema_of
 
 _unpack = HEADER.unpack_from
 _digest = xxhash.xxh3_64_intdigest
+
+_COUNT, _BODY_BYTES = 7, 12
+"""Where ``HEADER`` has the count of records and the length of the body."""
 
 SMALL_BYTES_MAX = 65_536
 """A larger block stays as it is, uncopied."""
@@ -95,30 +109,44 @@ class _Gathering:
         self.uptimes_us: list[int] = []
         self.timestamps_us: list[int] = []
         self.payloads: list[pa.RecordBatch] = []
+        self.masks: list[int] = []
         self.values: list[bytes] = []
         self.ids: list[bytes | None] = []
 
     def add(self, buffer: pa.Buffer, *, large: bool) -> None:
         """Check a block and put it behind those that are here."""
-        if large or not self._add_single(buffer.to_pybytes()):
-            block = decode(buffer, checked=self._checked, sound=self._sound, full=self._full)
-            header = block.header
-            self._flush_singles()
-            place = (header.segment, header.first_entry, header.first_position, header.previous)
-            self._follow(place, header.count, header.checksum)
-            self.uptimes_us.append(header.uptime_us)
-            self.timestamps_us.append(header.timestamp_us)
-            self.payloads.append(block.payload)
-        self.size_bytes += buffer.size
+        size_bytes = buffer.size
+        raw = buffer if large else buffer.to_pybytes()
+        fields = _unpack(raw) if size_bytes >= HEADER_BYTES else None
+        if fields is None or fields[_COUNT] != 1 or large or not self._add_single(raw, fields):
+            self._add_many(buffer, fields)
+        self.size_bytes += size_bytes
 
-    def _add_single(self, raw: bytes) -> bool:
+    def _add_many(self, buffer: pa.Buffer, fields: tuple[Any, ...] | None) -> None:
+        """Add any block. The header of one that was checked before is not summed up again."""
+        if fields is not None and self._checked and _is_readable(fields, buffer.size):
+            header = BlockHeader(*fields[3:])
+            payload = payload_of(header, buffer, sound=self._sound, full=self._full)
+        else:
+            block = decode(buffer, checked=self._checked, sound=self._sound, full=self._full)
+            header, payload = block.header, block.payload
+        self._flush_singles()
+        place = (header.segment, header.first_entry, header.first_position, header.previous)
+        self._follow(place, header.count, header.checksum)
+        self.uptimes_us.append(header.uptime_us)
+        self.timestamps_us.append(header.timestamp_us)
+        self.payloads.append(payload)
+        self.masks.append(header.mask)
+
+    def _add_single(self, raw: bytes, fields: tuple[Any, ...]) -> bool:
         """Add a block of one plain record; return ``False`` for any other, and for what ``decode`` will refuse."""
-        if len(raw) < HEADER_BYTES:
-            return False
-        fields = _unpack(raw)
-        magic, version, flags, mask, segment, entry, position, count = fields[:8]
-        uptime_us, timestamp_us, body_bytes, body_checksum, previous, checksum = fields[10:]
-        if count != 1 or magic != MAGIC or version != VERSION or flags or len(raw) != HEADER_BYTES + body_bytes:
+        # fmt: off
+        (
+            magic, version, flags, mask, segment, entry, position, _, _, _,
+            uptime_us, timestamp_us, body_bytes, body_checksum, previous, checksum,
+        ) = fields
+        # fmt: on
+        if magic != MAGIC or version != VERSION or flags or len(raw) != HEADER_BYTES + body_bytes:
             return False
         if not self._checked and (
             _digest(raw[:CHECKED_BYTES]) != checksum or _digest(raw[HEADER_BYTES:]) != body_checksum
@@ -155,6 +183,7 @@ class _Gathering:
             mask |= ID
             arrays.append(_texts(self.ids))
         self.payloads.append(pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask)))
+        self.masks.append(mask)
         self.values, self.ids = [], []
 
     def taken(self) -> Gathered:
@@ -166,7 +195,7 @@ class _Gathering:
             segment=segment,
             first_entry=first_entry,
             first_position=first_position,
-            payload=concat(self.payloads),
+            payload=concat(self.payloads, self.masks),
             counts=self.counts,
             timestamps_us=self.timestamps_us,
             uptimes_us=self.uptimes_us,
@@ -175,6 +204,19 @@ class _Gathering:
         )
         self._clear()
         return gathered
+
+
+def _is_readable(fields: tuple[Any, ...], size_bytes: int) -> bool:
+    """Tell whether the fields of a header are of this version, and of a block of this size."""
+    magic, version, flags, mask = fields[:4]
+    return (
+        magic == MAGIC
+        and version == VERSION
+        and not flags
+        and not mask & ~ALL_BITS
+        and bool(mask & VALUE)
+        and bool(size_bytes == HEADER_BYTES + fields[_BODY_BYTES])
+    )
 
 
 def _texts(texts: list[bytes | None]) -> pa.Array:

@@ -6,57 +6,49 @@ without looking: an offset outside of its buffer is memory of the process, or th
 
 from __future__ import annotations
 
-import numpy as np
+from functools import cache
+
 import pyarrow as pa
 
 from oncelog.errors import CorruptionError
-from oncelog.format.arrays import present
-from oncelog.format.schema import HEADERS, START, VALUE
+from oncelog.format.schema import HEADERS, START, VALUE, schema_of
 
-_WITH_OFFSETS = (pa.BinaryArray, pa.StringArray, pa.MapArray)
-_NONE = np.empty(0, np.int32)
 _SMALL_ROWS_MAX = 512
-"""Up to so many rows Arrow's full check, which looks at the text too, costs less than ours of offsets alone."""
+"""Up to so many rows the check of the text costs less than reading the payload a second time without it."""
 
 
-def check_sound(payload: pa.RecordBatch, mask: int, what: str, *, full: bool = False) -> None:
-    """Raise ``CorruptionError`` if a payload could make a reader leave its buffers, or has nulls where none may be.
-
-    ``mask`` has its columns. ``full`` checks that text is UTF-8, too; else those who decode the text find out.
+def check_sound(payload: pa.RecordBatch, mask: int, what: str) -> None:
+    """Raise ``CorruptionError`` if a payload could make a reader leave its buffers, has nulls where none may be, or has
+    text that is not UTF-8. ``mask`` has its columns.
     """
     try:
-        if full or payload.num_rows <= _SMALL_ROWS_MAX:
-            payload.validate(full=True)
-        else:
-            payload.validate()
-            for column in payload.columns:
-                _check_offsets(column)
-        _check_nulls(payload, mask)
+        payload.validate(full=True)
+        check_nulls(payload, mask)
     except pa.ArrowException as error:
         message = f"{what}: its checksum holds and its columns do not make sense: {error}"
         raise CorruptionError(message) from error
 
 
-def _check_offsets(column: pa.Array) -> None:
-    """Check that offsets never go back: Arrow has checked the first and the last of them."""
-    for part in _parts(column):
-        bitmap, *rest = part.buffers()
-        if isinstance(part, _WITH_OFFSETS):
-            offsets = np.frombuffer(rest[0], np.int32, len(part) + 1, part.offset * 4) if len(part) else _NONE
-            if (offsets[1:] < offsets[:-1]).any():
-                message = "an offset is before the one that it follows"
-                raise pa.ArrowInvalid(message)
-        if bitmap is not None and part.null_count != len(part) - int(present(part).sum()):
-            message = "the count of nulls is wrong"
-            raise pa.ArrowInvalid(message)
+def check_message(message: pa.Buffer, payload: pa.RecordBatch, mask: int, *, full: bool) -> None:
+    """Raise ``pa.ArrowInvalid`` if the payload of a message could make a reader leave its buffers.
+
+    ``full`` checks that text is UTF-8, too; else, in a large payload, those who decode the text find out.
+    """
+    if full or payload.num_rows <= _SMALL_ROWS_MAX:
+        payload.validate(full=True)
+    else:
+        pa.ipc.read_record_batch(message, _without_text(mask)).validate(full=True)
 
 
-def _parts(column: pa.Array) -> tuple[pa.Array, ...]:
-    return (column, column.keys, column.items) if isinstance(column, pa.MapArray) else (column,)
+@cache
+def _without_text(mask: int) -> pa.Schema:
+    """Return the schema of a payload whose text is taken for bytes: those are laid out alike, and not looked at."""
+    kinds = {pa.string(): pa.binary(), schema_of(HEADERS).field(0).type: pa.map_(pa.binary(), pa.binary())}
+    return pa.schema([field.with_type(kinds.get(field.type, field.type)) for field in schema_of(mask)])
 
 
-def _check_nulls(payload: pa.RecordBatch, mask: int) -> None:
-    """Check that nothing is null in a value, in the start of a batch, and in a header."""
+def check_nulls(payload: pa.RecordBatch, mask: int) -> None:
+    """Raise ``pa.ArrowInvalid`` if anything is null in a value, in the start of a batch, or in a header."""
     found = payload.column(0).null_count if mask & VALUE else 0
     if mask & START:
         found += payload.column(payload.num_columns - 1).null_count

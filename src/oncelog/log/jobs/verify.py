@@ -235,7 +235,7 @@ class _Verifier:
         if segment.file is not None:
             self._bytes += segment.file.size_bytes if segment.file.row == 0 else 0
             for rows in self._files.rows(segment, max(0, self._position - segment.first_position)):
-                check_sound(rows.payload, mask_of(rows.payload.schema), segment.file.key, full=True)
+                check_sound(rows.payload, mask_of(rows.payload.schema), segment.file.key)
                 yield rows
             return
         self._bytes += segment.size_bytes
