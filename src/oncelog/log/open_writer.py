@@ -43,7 +43,9 @@ def open_writer(
     watch = Watch(home, clock, known.manifest.epoch)
     settings = known.manifest.settings
     try:
+        epoch = known.manifest.epoch
         known, found = _recovered(home, manifests, known, objects, held)
+        fencing.check_epoch(known.manifest, epoch)  # recovery may have read a newer manifest: that of another writer
         return Writer(
             home=home,
             manifests=manifests,

@@ -57,7 +57,7 @@ class SimulatedDisk:
         """End the process: its descriptors and locks go, what it has written stays in the page cache."""
         with self._lock:
             for descriptor in list(self._descriptors):
-                self._drop(descriptor)
+                self.drop(descriptor)
             self._processes += 1
             self.faults.heal()
 
@@ -121,10 +121,10 @@ class SimulatedDisk:
         """Close a descriptor, and end its lock; one that fails has closed all the same, as on Linux."""
         try:
             with self._call("close", self._path(descriptor)):
-                self._drop(descriptor)
+                self.drop(descriptor)
         except OSError:
             if descriptor in self._descriptors:
-                self._drop(descriptor)
+                self.drop(descriptor)
             raise
 
     def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
@@ -304,7 +304,8 @@ class SimulatedDisk:
         self._descriptors[self._next_descriptor] = _Open(node, path)
         return self._next_descriptor
 
-    def _drop(self, descriptor: int) -> None:
+    def drop(self, descriptor: int) -> None:
+        """Close a descriptor and end its lock, as the end of its process does: nothing is counted."""
         opened = self._descriptors.pop(descriptor)
         if opened.file.locked_by == descriptor:
             opened.file.locked_by = None

@@ -147,6 +147,23 @@ def test_a_wiped_node_is_no_answer(
     assert again.fence(0, 2).blocks == 3
 
 
+def test_a_wiped_node_does_not_say_that_a_block_is_gone(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """Of a block's two nodes one was wiped, the other is away: it cannot be read now, and is not lost."""
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n1"].cut_off()
+    fill(home, 0, 3)
+    tail = home.fence(0, 2)
+    stores["s3://n0"] = Bucket(MemoryStore(), "s3://n0")
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    with pytest.raises(Unavailable):
+        again.blocks(0, 0, tail.end, PLENTY)
+    nodes["s3://n2"].faults.heal()
+    assert len(again.blocks(0, 0, tail.end, PLENTY)[0]) == 3
+
+
 def test_a_bad_copy_falls_back_to_a_good_one(quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage) -> None:
     """A flipped byte on the node that is read first is not handed out, and not the end either."""
     home = home_of(quorum(3, 2, store))

@@ -115,12 +115,13 @@ class Node:
 
     def check_identity(self) -> None:
         """Raise ``Unavailable`` unless this is the node that was formatted: a wiped or foreign store is no answer."""
+        began_us = self._clock.elapsed_us()  # an answer that took long tells of the moment when it was asked for
         if read_identity(self.bucket) != self.identity:
             message = (
                 f"node {self.name} ({self.bucket.url}) is not the one that was formatted: it was wiped, or replaced"
             )
             raise Unavailable(message, outcome="unknown")
-        self._checked_us = self._clock.elapsed_us()
+        self._checked_us = began_us
 
     def check_identity_now_and_then(self) -> None:
         """Check the identity if the last check was a while ago."""
@@ -145,6 +146,14 @@ class Node:
         found: Written = "fence" if created else self.kind_of(path)
         self.check_identity()
         return found
+
+    def read(self, path: str) -> pa.Buffer | None:
+        """Return what a register holds; ``None`` if it is empty. A wiped node has empty registers, and is no answer."""
+        try:
+            return self.bucket.get(path)
+        except NotFound:
+            self.check_identity()
+            return None
 
     def kind_of(self, path: str) -> Written:
         """Return what a register holds."""

@@ -176,11 +176,9 @@ class Registers:
         absent = 0
         for node in self.nodes:
             try:
-                data = node.ask(partial(node.bucket.get, self.path(number))).result()
-                if data.size >= HEADER_BYTES:
+                data = node.ask(partial(node.read, self.path(number))).result()
+                if data is not None and data.size >= HEADER_BYTES:
                     return self._sound(data, node.bucket.url, number)
-                absent += 1
-            except NotFound:
                 absent += 1
             except OncelogError as error:
                 failed = error

@@ -1,0 +1,86 @@
+"""The real log in simulated worlds: nothing acknowledged is lost, nothing is twice, and planted mistakes are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from oncelog.testing.simulation.run import Run, Summary
+from oncelog.testing.simulation.world import KINDS, Kind
+from tests.testing.simulation.planted import PLANTED, Planted
+
+SEEDS: dict[Kind, int] = {"quorum": 100, "bucket": 60, "local": 20, "memory": 20}
+SOAK_SEEDS = int(os.environ.get("ONCELOG_SEEDS", "2500"))
+PARTS = 4
+PLANTED_SEEDS = 100
+"""Each planted mistake is found within so many seeds; most of them in the first ten."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_seed_breaks_a_promise(kind: Kind, part: int) -> None:
+    """Requests are lost, late and repeated, processes crash and pause, stores leave: the history is true of the log."""
+    runs = [Run(kind, seed).run() for seed in range(part, SEEDS[kind], PARTS)]
+    assert sum(run.takeovers for run in runs) > len(runs), "nobody took the log over: nothing was tried"
+    assert sum(run.acks for run in runs) > len(runs)
+    assert sum(run.duplicates for run in runs)
+    assert sum(run.seen for run in runs)
+    if kind != "memory":
+        assert sum(run.crashes for run in runs) > len(runs)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_seed_of_thousands_breaks_a_promise(kind: Kind) -> None:
+    """The same for many seeds that the ordinary tests do not run."""
+    for seed in range(1_000, 1_000 + SOAK_SEEDS):
+        Run(kind, seed, duration_s=8.0).run()
+
+
+@pytest.mark.parametrize(("plant", "kind"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
+def test_a_planted_mistake_is_found(plant: Callable[[], Planted], kind: Kind) -> None:
+    """The simulator and its checker see each of these mistakes: without that, silence would mean nothing."""
+    for seed in range(PLANTED_SEEDS):
+        try:
+            with plant():
+                Run(kind, seed).run()
+        except Exception:  # noqa: BLE001  a violation, damage that the log itself sees, or a process that is stuck
+            return
+    pytest.fail(f"not found in {PLANTED_SEEDS} seeds")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_repeats_its_run(kind: Kind) -> None:
+    """The same seed gives the same trace, line by line; another seed another one. So a failure can be looked at."""
+    first, again = Run(kind, 3, keep_trace=True), Run(kind, 3, keep_trace=True)
+    assert first.run() == again.run()
+    assert first.world.scheduler.trace == again.world.scheduler.trace
+    assert Run(kind, 4).run().digest != first.world.scheduler.digest
+
+
+def test_a_seed_repeats_its_run_in_another_process() -> None:
+    """The order of sets and dicts differs from process to process, and must not decide anything."""
+    script = "from oncelog.testing.simulation.run import Run; print(Run('quorum', 3).run().digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_a_run_tells_what_happened() -> None:
+    """A summary counts what clients did, so that a run in which nothing happened can be told from a good one."""
+    found = Run("quorum", 0).run()
+    assert isinstance(found, Summary)
+    assert found.attempts >= found.acks > 0
+    assert found.virtual_s > 0
