@@ -1,4 +1,4 @@
-"""``python -m benchmarks [growth] [--quick] [--only NAME]``."""
+"""``python -m benchmarks [growth | memory-growth] [--quick] [--only NAME]``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from benchmarks import (
     inbox,
     jobs,
     memory,
+    memory_growth,
     queues,
     reading,
     remembering,
@@ -64,6 +65,8 @@ def main() -> None:
     try:
         if options.what == "growth":
             _growth(folder, options.records, reference=options.reference)
+        elif options.what == "memory-growth":
+            _memory_growth(folder, options.records, compiled=not options.plain, reference=options.reference)
         else:
             plan = msgspec.structs.replace(QUICK if options.quick else FULL, ids=options.ids)
             _compare(folder, plan, options.only, reference=options.reference)
@@ -73,10 +76,11 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=report.__doc__)
-    parser.add_argument("what", nargs="?", choices=["compare", "growth"], default="compare")
+    parser.add_argument("what", nargs="?", choices=["compare", "growth", "memory-growth"], default="compare")
     parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute: its figures mean little")
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
-    parser.add_argument("--records", type=int, default=100_000_000, help="growth: how far to go")
+    parser.add_argument("--records", type=int, default=100_000_000, help="growth, memory-growth: how far to go")
+    parser.add_argument("--plain", action="store_true", help="memory-growth: with numpy alone")
     parser.add_argument("--ids", type=int, default=FULL.ids, help="memory: how many ids are remembered")
     parser.add_argument("--dir", type=Path, help="where to write; on the disk that is to be measured")
     parser.add_argument(
@@ -146,6 +150,20 @@ def _growth(folder: Path, records: int, *, reference: bool) -> None:
         _document()
 
 
+def _memory_growth(folder: Path, ids: int, *, compiled: bool, reference: bool) -> None:
+    name = f"{'reference' if reference else 'latest'}-{_MEMORY[compiled]}"
+
+    def store(grown: memory_growth.MemoryGrowth) -> None:
+        _write(name, msgspec.json.encode(grown), memory_growth.picture([grown]))
+
+    memory_growth.run(folder, ids, compiled=compiled, store=store)
+    if reference:
+        _document()
+
+
+_MEMORY = {False: "memory-growth-numpy", True: "memory-growth-numba"}
+
+
 def _write(name: str, data: bytes, picture: str) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_bytes(msgspec.json.format(data) + b"\n")
@@ -164,6 +182,13 @@ def document() -> dict[str, str]:
         grown = msgspec.json.decode((RESULTS / "reference-growth.json").read_bytes(), type=growth.Growth)
         files["benchmarks-growth.svg"] = growth.picture(grown)
         section = growth.markdown(grown, "benchmarks-growth.svg")
+    paths = [RESULTS / f"reference-{name}.json" for name in _MEMORY.values()]
+    grown_ids = [
+        msgspec.json.decode(path.read_bytes(), type=memory_growth.MemoryGrowth) for path in paths if path.exists()
+    ]
+    if grown_ids:
+        files["benchmarks-memory.svg"] = memory_growth.picture(grown_ids)
+        section += "\n" * bool(section) + memory_growth.markdown(grown_ids, "benchmarks-memory.svg")
     files["benchmarks.svg"] = report.picture(result.measurements)
     files["benchmarks.md"] = report.markdown(result, "benchmarks.svg", section)
     return files

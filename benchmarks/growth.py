@@ -26,6 +26,7 @@ from benchmarks.machine import machine
 from benchmarks.raw import Raw
 from benchmarks.records import Source
 from benchmarks.report import figure
+from oncelog import LogSettings, Window
 
 _KEPT_BATCHES = 40
 """Batches are used again, long after the window has forgotten them: making new ones would take longer than storing."""
@@ -100,7 +101,7 @@ def append_and_die(home: Path, mark: int) -> None:
     raw = Raw(beside)
     raw.open()
     blocks = [[block] for block in raw.prepare(made)]
-    writer = oncelog.connect(home.as_uri()).log("growth", settings(), create=True).writer()
+    writer = oncelog.connect(home.as_uri()).log("growth", _settings(), create=True).writer()
     stored = writer.last_position + 1
     stretch = -(-(mark - stored) // BATCH_RECORDS // 4)
     while stored < mark:
@@ -116,6 +117,11 @@ def append_and_die(home: Path, mark: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _settings() -> LogSettings:
+    """Return settings under which batches that come again are new: those of a bounded window."""
+    return msgspec.structs.replace(settings(), window=Window(duration_s=600.0, max_keys=100_000))
+
+
 def _seconds(work: Callable[[Any], object], given: object) -> float:
     started = time.perf_counter()
     work(given)
@@ -129,12 +135,12 @@ def _sample(stored: int, latencies: list[float], raws: list[float]) -> Sample:
         records_per_s=len(ordered) * BATCH_RECORDS / sum(ordered),
         p50_ms=1000 * ordered[len(ordered) // 2],
         p99_ms=1000 * ordered[len(ordered) * 99 // 100],
-        memory_mb=_memory_mb(),
+        memory_mb=memory_mb(),
         raw_p50_ms=1000 * statistics.median(raws),
     )
 
 
-def _memory_mb() -> float:
+def memory_mb() -> float:
     """Return the memory that is this process's own: mapped files are the page cache's."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) / 1000 for line in status.splitlines() if line.startswith("RssAnon"))
