@@ -7,6 +7,7 @@ before is given again, with the same position, segment, entry and timestamp.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -136,3 +137,37 @@ def test_killed_at_an_operation_of_a_home(when: When) -> None:
 def test_killed_at_a_request_of_a_bucket(when: When) -> None:
     """It holds in a bucket."""
     climb(lambda n: killed(BucketWorld, n, when, "crash"), *few(5, 61))
+
+
+def failed(make: MakeWorld, number: int, when: When, error: int) -> bool:
+    """Let the nth call fail, once; who asked asks again, of the same writer. Return whether it came to that."""
+    world = make(number)
+    work = Work(world)
+    before = world.faults.calls
+    with living(world) as born:
+        world.fail_at(number, when, error)
+        work.run(born)
+        came = world.faults.calls - before >= number
+    world.end("crash", number)
+    work.check()
+    return came
+
+
+@pytest.mark.parametrize(
+    ("index", "when", "error"), [(i, w, e) for i, (w, e) in enumerate(product(WHENS, (errno.EIO, errno.ENOSPC)))]
+)
+def test_a_call_on_a_disk_that_fails_once(index: int, when: When, error: int) -> None:
+    """Building, merging, truncating and opening end with ``Unavailable`` at worst, and are done when asked again."""
+    climb(lambda n: failed(DiskWorld, n, when, error), *few(index * 113, 691))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_operation_of_a_home_that_fails_once(when: When) -> None:
+    """The same of every home: an operation that failed, or whose answer was lost."""
+    climb(lambda n: failed(lambda seed: MemoryWorld(seed, in_flight_max=3), n, when, 0), *few(7, 83))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_request_of_a_bucket_that_fails_once(when: When) -> None:
+    """The same of a bucket."""
+    climb(lambda n: failed(BucketWorld, n, when, 0), *few(11, 127))
