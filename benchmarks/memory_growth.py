@@ -124,7 +124,7 @@ class _Pair:
         """Append batches; return the CPU seconds that other threads took meanwhile."""
         process, thread = time.process_time(), time.thread_time()
         for table in self._batches(count):
-            self._large.append_arrow(table)
+            self._large.append_arrow(table, timeout_s=None)
         self._kept.append(table)
         self._stored += count * BATCH_RECORDS
         return (time.process_time() - process) - (time.thread_time() - thread)
@@ -145,7 +145,7 @@ class _Pair:
     def _appended(writer: Writer, tables: list[pa.RecordBatch]) -> float:
         began = time.thread_time()
         for table in tables:
-            writer.append_arrow(table)
+            writer.append_arrow(table, timeout_s=None)
         return 1e6 * (time.thread_time() - began) / (len(tables) * BATCH_RECORDS)
 
     @staticmethod

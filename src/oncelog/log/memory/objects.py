@@ -221,12 +221,17 @@ class OpenPart:
 
     def page(self, number: int) -> memoryview:
         """Return the bytes of one page, checked; ``CorruptionError`` if they are not what was written."""
-        if self._mapped is not None and self._checked[number]:
-            return self._bytes[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
-        pages = self.read(number, 1)
-        if self.bad_pages(pages, number, [number]):
-            raise page_format.damaged(self.key, number)
-        return pages.view(np.uint8).data
+        if self._mapped is None:
+            pages = self.read(number, 1)
+            if self.bad_pages(pages, number, [number]):
+                raise page_format.damaged(self.key, number)
+            return pages.view(np.uint8).data
+        if not self._checked[number]:
+            if not self._is_whole(self._bytes, number, number):
+                self.is_damaged = True
+                raise page_format.damaged(self.key, number)
+            self._checked[number] = True
+        return self._bytes[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
 
     def unchecked(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return which of these pages have to be checked, each once: what is mapped is checked when first touched."""

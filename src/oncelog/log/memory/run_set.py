@@ -195,8 +195,10 @@ def _open(objects: RunObjects, run: Run) -> _OpenRun:
 
 def _candidates(each: _OpenRun, high: Column, low: Column) -> Iterator[tuple[OpenPart, Rows]]:
     """Yield the parts of a run, each with the rows of the sorted keys that may be in it."""
-    ends = [*np.searchsorted(high, each.bounds).tolist(), len(high)]
+    ends = [*np.searchsorted(high, each.bounds).tolist(), len(high)] if len(each.bounds) else [len(high)]
     passed = np.flatnonzero(may_have(each.parts, ends, high, low))
+    if not len(passed):
+        return
     start = 0
     for part, end in zip(each.parts, np.searchsorted(passed, ends).tolist(), strict=True):
         if end > start and part.head.count:
