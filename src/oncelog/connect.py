@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 
 import oncelog  # annotations name what is loaded later: typing.get_type_hints finds it there
-from oncelog import arguments, names
+from oncelog import arguments, names, profiles
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
@@ -317,7 +317,8 @@ class Database(Handle):
 def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:
     """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``),
     ``quorum:`` before the URL of a quorum's store, ``memory://`` (``memory://name`` is shared within the process), or
-    of a server: ``oncelog://host:7676``. A path (``./shop``, ``Path("shop")``) is a folder on this machine.
+    of a server: ``oncelog://host:7676``. A path (``./shop``, ``Path("shop")``) is a folder on this machine, and
+    ``profile:prod`` what ``oncelog profile add prod`` has stored.
 
     ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
     ``secret_access_key``; what is not given comes from the usual environment variables. Nothing is created before the
@@ -325,6 +326,9 @@ def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = 
     version does not have, or lacks the package for.
     """
     found, given = _url(url), _options(options)
+    if found.startswith(profiles.SCHEME):
+        profile = profiles.find(found.removeprefix(profiles.SCHEME), profiles.path())
+        found, given = _url(profile.url), {**profile.options, **given}
     if found.startswith("oncelog:"):
         return _remote(found, given)
     return Database(_storage(found, given))

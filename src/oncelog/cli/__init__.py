@@ -18,6 +18,7 @@ from oncelog.cli.commands import (
     log,
     pipeline,
     producer,
+    profile,
     queue,
     quorum,
     serve,
@@ -28,6 +29,7 @@ from oncelog.cli.commands import (
     top,
     worker,
 )
+from oncelog.cli.terminal import profile_option
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
 
@@ -48,7 +50,8 @@ class _Commands(TyperGroup):
 
 _HELP = """Append-only logs in which a retried write is never a second write.
 
-The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=file:///var/lib/shop[/].
+The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=file:///var/lib/shop[/]; or by a profile
+([cyan]oncelog profile add[/]): --profile NAME anywhere on the line, or ONCELOG_PROFILE.
 
 Exit codes: 0 done; 1 done, but something was found, or refused; 2 the call is wrong; 3 try again; 4 the data are
 damaged; 130 interrupted."""
@@ -66,6 +69,7 @@ sql.add_to(app)
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(producer.app, name="producer")
+app.add_typer(profile.app, name="profile")
 app.add_typer(stream.app, name="stream")
 app.add_typer(queue.app, name="queue")
 jobs.add_to(app)
@@ -105,7 +109,8 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="backslashreplace")
     try:
-        code = app(list(arguments), prog_name="oncelog", standalone_mode=False)
+        with profile_option.chosen(arguments) as rest:
+            code = app(rest, prog_name="oncelog", standalone_mode=False)
     except BrokenPipeError:
         silence_stdout()
         return ExitCode.OK

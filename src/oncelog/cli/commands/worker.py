@@ -20,7 +20,6 @@ from oncelog.cli.terminal.output import note, print_json, say
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
-from oncelog.server.watch import log_lines
 
 _STYLES = {"done": "green", "skipped": "cyan", "back": "green", "failed": "yellow", "dead": "red", "away": "red"}
 _LEVELS = ("debug", "info", "warning", "error")
@@ -102,6 +101,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a function for the messages of a queue."""
+    from oncelog.server.watch import log_lines  # noqa: PLC0415  (help does not wait for numpy)
+
     handlers = _paired(pairs)
     log_lines.set_up(as_json=json, level=_level(log_level))
     options: dict[str, Any] = {"lease_s": lease, "expired": expired}
