@@ -1,4 +1,4 @@
-"""``make screenshots``: every page of the console, light and dark, wide and narrow, of a small shop."""
+"""``make screenshots``: every page of the console, light and dark, wide and narrow, of a shop on a real server."""
 
 from __future__ import annotations
 
@@ -6,52 +6,80 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Page, sync_playwright
+import httpx
+import pyarrow as pa
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import oncelog
-from oncelog import Message, QueueSettings, Record, RetryPolicy
+from oncelog import Inbox, Message, QueueSettings, Record, RetryPolicy
+from oncelog.log.ingest.batch_marks import Batch
+from oncelog.spark.report import page as report_page
+from oncelog.spark.report import plots
+from oncelog.spark.report.page import Figure, Section
+from oncelog.spark.report.plots import Series
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PAGES = {
-    "overview": "/console/",
-    "logs": "/console/logs",
-    "log": "/console/log?name=orders&start=40",
-    "record": "/console/record?log=orders&position=41",
-    "find": "/console/find",
-    "producers": "/console/producers?log=clicks",
-    "pipelines": "/console/pipelines",
-    "streams": "/console/streams?log=accounts",
-    "stream": "/console/stream?log=accounts&stream=account-3",
-    "queues": "/console/queues",
-    "queue": "/console/queue?name=emails",
+    "overview": "",
+    "logs": "logs",
+    "log": "log?name=orders",
+    "records": "log?name=orders&start=40",
+    "record": "record?log=orders&position=41",
+    "find": "find",
+    "producers": "producers?log=clicks",
+    "pipelines": "pipelines",
+    "report": "report?name=orders",
+    "streams": "streams?log=accounts",
+    "stream": "stream?log=accounts&stream=account-3",
+    "queues": "queues",
+    "queue": "queue?name=emails",
+    "inboxes": "inboxes",
+    "verify": "verify?name=orders",
+    "server": "server",
 }
 WIDTHS = {"wide": 1400, "narrow": 400}
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, Scheme] = ("light", "dark")
+IN_DOCS = ("log-dark", "find-light", "queue-light", "report-light")
+"""The pictures that the documentation shows, cut to one size."""
 
 
 def main(folder: Path) -> None:
     """Take the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made, console(shop(Path(made))) as link, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as made, serving(Path(made)) as base, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        for scheme in ("light", "dark"):
-            for width_name, width in WIDTHS.items():
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                page.goto(link)
-                for name, path in PAGES.items():
-                    show(page, link, name, path)
-                    page.screenshot(path=folder / f"{name}-{scheme}-{width_name}.png", full_page=True)
-                page.close()
+        with load(base):
+            for scheme in SCHEMES:
+                for width_name, width in WIDTHS.items():
+                    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                    for name, path in PAGES.items():
+                        show(page, base, name, path)
+                        page.screenshot(path=folder / f"{name}-{scheme}-{width_name}.png", full_page=True)
+                    page.close()
+                take_for_docs(browser, base, scheme, folder / "docs")
         browser.close()
 
 
-def show(page: Page, link: str, name: str, path: str) -> None:
+def take_for_docs(browser: Browser, base: str, scheme: Scheme, folder: Path) -> None:
+    """Take the pictures of the documentation: small, and without what is below the first screen."""
+    for name in [picture.removesuffix(f"-{scheme}") for picture in IN_DOCS if picture.endswith(scheme)]:
+        page = browser.new_page(viewport={"width": 1120, "height": 470}, color_scheme=scheme)
+        show(page, base, name, PAGES[name])
+        page.screenshot(path=folder / f"console-{name}.png")
+        page.close()
+
+
+def show(page: Page, base: str, name: str, path: str) -> None:
     """Go to a page and wait until it shows something."""
-    page.goto(link.partition("/console/")[0] + path)
+    page.goto(f"{base}/console/{path}")
     if name == "find":
         page.fill("input[name=log]", "orders")
         page.fill("input[name=id]", "order-42")
@@ -59,36 +87,90 @@ def show(page: Page, link: str, name: str, path: str) -> None:
         page.wait_for_selector(".found")
     if name == "log":
         page.wait_for_selector("#state.ok")
+        page.wait_for_timeout(12_000)  # for a line of rates
+    if name == "verify" and "was not verified" in page.inner_text("main"):
+        page.goto(f"{base}/console/log?name=orders")
+        page.click("text=Verify…")
+        page.click("text=/^Yes, /")
+        page.goto(f"{base}/console/{path}")
+        page.wait_for_selector("text=orders is sound")
 
 
 @contextmanager
-def console(url: str) -> Iterator[str]:
-    """Run ``oncelog console`` and yield its link."""
-    command = [sys.executable, "-m", "oncelog.cli", "console", "--url", url, "--port", "0", "--json"]
+def serving(folder: Path) -> Iterator[str]:
+    """Fill a database, and run ``oncelog serve`` on it; yield its address."""
+    url = (folder / "shop").as_uri()
+    shop(url)
+    inbox(f"sqlite:///{folder}/inbox.db")
+    report(folder / "orders.report.html")
+    config = folder / "serve.toml"
+    config.write_text(
+        f'[inboxes]\nshop = "sqlite:///{folder}/inbox.db"\n[reports]\norders = "{folder}/orders.report.html"\n'
+    )
+    addresses = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--config", str(config)]
+    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", url, *addresses]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield json.loads(process.stdout.readline())["url"]
+            yield f"http://{json.loads(process.stdout.readline())['http']}"
         finally:
             process.terminate()
 
 
-def shop(folder: Path) -> str:
+@contextmanager
+def load(base: str) -> Iterator[None]:
+    """Send orders over HTTP meanwhile: new ones, retries, and one id with other content at times."""
+    over = threading.Event()
+
+    def run() -> None:
+        with httpx.Client(base_url=base, timeout=60) as http:
+            number = 5000
+            while not over.wait(0.12 if number % 7 else 0.4):
+                number += 1
+                send(http, number, number % 90)
+                if number % 4 == 0:
+                    send(http, number - 2, (number - 2) % 90)
+                if number % 9 == 0:
+                    send(http, number, 999)
+
+    with httpx.Client(base_url=base, timeout=60) as http:
+        for total in (50, 50, 999, 50):
+            send(http, 42, total)
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def send(http: httpx.Client, number: int, total: int) -> None:
+    """Append one order."""
+    headers = {"idempotency-key": f"order-{number}"}
+    http.post("/v1/logs/orders/records", content=order(number, total), headers=headers)
+
+
+def order(number: int, total: int) -> bytes:
+    """Return an order."""
+    return json.dumps({"total": total, "currency": "EUR", "items": [number % 7, number % 3]}).encode()
+
+
+def shop(url: str) -> None:
     """Make a shop: orders, clicks of producers, accounts, and a queue with dead letters."""
-    with oncelog.connect(folder.as_uri()) as db:
-        with db.log("orders", create=True).writer() as w:
-            orders = [
-                Record(
-                    json.dumps({"total": 10 + n % 90, "currency": "EUR", "items": [n % 7, n % 3]}).encode(),
-                    id=f"order-{n}",
-                )
-                for n in range(5000)
-            ]
-            w.append_many(orders)
-            w.append_many(orders[:200])
+    with oncelog.connect(url) as db:
+        with db.log("orders", create=True).writer() as writer:
+            # Order 42 comes again later, over HTTP: the same content is a duplicate, other content a conflict.
+            records = [Record(order(n, 50 if n == 42 else n % 90), id=f"order-{n}") for n in range(5000)]
+            writer.append_many(records)
         with db.log("clicks", create=True).writer(producer="importer-1") as producer:
             for number in range(20):
                 producer.append(b"click", sequence=number)
+        clicks = db.log("clicks")
+        with clicks.writer() as writer:
+            for number in range(3):
+                table = pa.table({"value": pa.array([b"click"] * 500), "id": [f"c-{number}-{n}" for n in range(500)]})
+                writer.ingest([clicks.stage([table])], Batch(producer="clicks-query", number=number))
         accounts = db.streams("accounts", create=True)
         for n in range(30):
             accounts.append(f"account-{n % 5}", [Record(b'{"amount": %d}' % n, id=f"e{n}", type="paid")])
@@ -97,12 +179,33 @@ def shop(folder: Path) -> str:
         with emails.consume("mailer", prefetch=12) as consumer:
             for number, delivery in enumerate(consumer.receive(timeout_s=10)):
                 if number < 7:
-                    delivery.nack("smtp 550 no such user" if number % 2 else "ack_timeout")
+                    delivery.nack("smtp 550 no such user" if number % 2 else "smtp timeout")
                 else:
                     delivery.ack()
         with emails.consume("mailer", prefetch=1) as consumer:
             consumer.receive(timeout_s=10)[0].ack()
-    return folder.as_uri()
+
+
+def inbox(url: str) -> None:
+    """Make an inbox with effects that happened, and one that failed."""
+    with Inbox(url) as keys:
+        for number in range(6):
+            with keys.once(f"order-{number}", topic="invoices") as effect:
+                effect.result = {"invoice": 100 + number}
+        with suppress(ZeroDivisionError), keys.once("order-6", topic="invoices") as effect:
+            effect.result = {"invoice": 1 // 0}
+
+
+def report(path: Path) -> None:
+    """Write a report, as a pipeline does after a run."""
+    stored, duplicates = [980, 1010, 640, 1000, 990], [20, 0, 360, 12, 10]
+    series = [Series("stored", "stored", stored), Series("duplicates refused", "duplicate", duplicates)]
+    plot = plots.columns([str(number) for number in range(5)], series, what="rows of each batch")
+    section = Section("Batches", "The rows of each batch, by what became of them.", plots.legend(series) + plot)
+    figures = [Figure("rows read", 5022), Figure("records stored", 4620), Figure("duplicates refused", 402)]
+    figures.append(Figure("not accounted for", 0, good=True))
+    text = report_page.page("Pipeline orders", "1 run, into the log orders.", figures, [section], "Oncelog")
+    report_page.write(path, text)
 
 
 if __name__ == "__main__":

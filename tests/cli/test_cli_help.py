@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +50,37 @@ def test_help_has_examples_that_parse(call: Call, name: str) -> None:
         assert words[:3] == ["oncelog", "log", name]
         with COMMANDS[name].make_context(name, words[3:]):
             pass
+
+
+def _all(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command below one, with the words that call it."""
+    if not hasattr(command, "commands"):
+        yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _all(below, (*words, name))
+
+
+EVERY = dict(_all(ROOT, ()))
+
+
+def test_every_help_has_an_example_and_no_noise(call: Call) -> None:
+    """Each command shows how it is called; arguments stand as they are typed; a type that says nothing is left out."""
+    for words, command in EVERY.items():
+        shown = call(*words, "--help").seen
+        assert f"oncelog {' '.join(words)}" in command.epilog
+        usage = re.split(r"\n\s*\n", shown[shown.index("Usage:") :])[0]
+        assert not re.search(r"[{}]|\[\[", usage), usage
+        assert not re.search(r"<(bool|str|int|float|path)>", shown), shown
+
+
+def test_one_word_stands_for_one_thing() -> None:
+    """The field of an id is ``--id-field`` everywhere, a group ``--group`` or ``-g``, a queue's memory ``--state``."""
+    names = {words: {name for one in command.params for name in one.opts} for words, command in EVERY.items()}
+    with_field = {("ingest",), ("pipeline", "init"), ("log", "append")}
+    assert {words for words, given in names.items() if "--id-field" in given} == with_field
+    assert {words for words, given in names.items() if "--id" in given} <= with_field | {("queue", "send")}
+    assert all("-g" in given for given in names.values() if "--group" in given)
+    assert all("--state" in given for given in names.values() if "--queue-state" in given)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from oncelog.cli.commands import (
     console,
@@ -32,9 +31,10 @@ from oncelog.cli.commands import (
 from oncelog.cli.terminal import profile_option
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
+from oncelog.cli.terminal.plain import PlainGroup, Shell
 
 
-class _Commands(TyperGroup):
+class _Commands(PlainGroup):
     """All commands; one whose reader has gone (``| head``) is done."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -56,7 +56,7 @@ The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=fi
 Exit codes: 0 done; 1 done, but something was found, or refused; 2 the call is wrong; 3 try again; 4 the data are
 damaged; 130 interrupted."""
 
-app = typer.Typer(
+app = Shell(
     cls=_Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

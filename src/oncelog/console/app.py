@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -29,6 +30,8 @@ _HEADERS = [
     (b"referrer-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 ]
+_KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+"""A browser keeps style and script: their addresses have a part that changes with their content."""
 
 
 def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Starlette:
@@ -79,6 +82,8 @@ class _SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if scope["path"].startswith(f"{ROOT}/static/") and message["status"] == HTTPStatus.OK:
+                    message["headers"] = [*message["headers"], _KEPT]
                 given = {name.lower() for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in _HEADERS if pair[0] not in given)]
             await send(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.resources
 import json
 from collections.abc import Sequence
 from datetime import datetime
@@ -40,10 +41,24 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        count=count, size=size, clock=clock_time, day=day_time, short=short, pretty=pretty, duration=duration
+        count=count,
+        size=size,
+        clock=clock_time,
+        day=day_time,
+        short=short,
+        pretty=pretty,
+        duration=duration,
+        plain=plain,
     )
-    made.globals.update(link=link, spark=spark, memory=memory, tag=tag)
+    made.globals.update(link=link, spark=spark, memory=memory, tag=tag, edition=_edition())
     return made
+
+
+def _edition() -> str:
+    """Return what stands for the style and the script as they are now."""
+    static = importlib.resources.files("oncelog.console") / "static"
+    parts = [(static / name).read_bytes() for name in ("console.css", "console.js")]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
 def count(number: float | None) -> str:
@@ -131,6 +146,15 @@ def pretty(value: bytes) -> str:
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         text = json.dumps(msgspec.json.decode(value), indent=2, ensure_ascii=False)
     return text[:VALUE_PAGE_MAX]
+
+
+def plain(value: object) -> str:
+    """Return a value of any kind as JSON, for people.
+
+    >>> plain({"invoice": 7})
+    '{"invoice": 7}'
+    """
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def memory(info: LogInfo) -> str:

@@ -47,6 +47,9 @@ REPORT_BYTES_MAX = 16 << 20
 NAMES_TIMES = 10
 """A list of names is shown so many times as long as it took to make: a bucket with 100,000 logs lists for seconds."""
 
+NAMES_WAIT_US = 100_000
+"""A page waits for names that were quick to ask for the last time, and shows the old ones otherwise."""
+
 
 class Answer(NamedTuple):
     """An answer that a server gave: ``outcome`` is ``stored``, ``duplicate``, ``conflict``, or the name of an error."""
@@ -90,6 +93,14 @@ class Sample(NamedTuple):
     counts: Counts | None
 
 
+class _Names(NamedTuple):
+    """Names, until when they are good, and how long it took to ask for them."""
+
+    until_us: int
+    took_us: int
+    names: list[str]
+
+
 class Source:
     """A database as the console sees it: read-only, beside the process that writes."""
 
@@ -113,7 +124,8 @@ class Source:
         self.queue_state: str | None = None
         self.clock = clock
         self._lock = threading.Lock()
-        self._names: dict[str, tuple[int, list[str]]] = {}
+        self._names: dict[str, _Names] = {}
+        self._asking: set[str] = set()
 
     # Names.
 
@@ -132,15 +144,34 @@ class Source:
             return []
 
     def _cached(self, what: str, ask: Callable[[], list[str]]) -> list[str]:
-        """Return names, and ask for them again when those that are kept are old."""
-        begun_us = self.clock.elapsed_us()
+        """Return names. Names that are old are asked for again; if that takes long, beside the page, which does not
+        wait for it.
+        """
         with self._lock:
-            until_us, names = self._names.get(what, (-1, []))
-            if begun_us > until_us:
-                names = ask()
-                took_us = self.clock.elapsed_us() - begun_us
-                self._names[what] = begun_us + took_us * (1 + NAMES_TIMES), names
+            kept = self._names.get(what)
+            if kept is not None and self.clock.elapsed_us() <= kept.until_us:
+                return kept.names
+            if kept is not None and kept.took_us > NAMES_WAIT_US:
+                if what not in self._asking:
+                    self._asking.add(what)
+                    threading.Thread(target=self._ask, args=(what, ask), daemon=True).start()
+                return kept.names
+            return self._asked(what, ask)
+
+    def _asked(self, what: str, ask: Callable[[], list[str]]) -> list[str]:
+        begun_us = self.clock.elapsed_us()
+        names = ask()
+        took_us = self.clock.elapsed_us() - begun_us
+        self._names[what] = _Names(begun_us + took_us * (1 + NAMES_TIMES), took_us, names)
         return names
+
+    def _ask(self, what: str, ask: Callable[[], list[str]]) -> None:
+        """Ask in a thread of its own. An outage leaves the names that are known; the next page asks again."""
+        try:
+            with contextlib.suppress(OncelogError):
+                self._asked(what, ask)
+        finally:
+            self._asking.discard(what)
 
     def forget_names(self) -> None:
         """Ask for names again: something was created or deleted."""

@@ -13,7 +13,7 @@ from oncelog.console.pages import Pages, Paging, number
 from oncelog.console.viewer import Viewer
 from oncelog.errors import OncelogError
 
-LOOKED_AT = 200
+LOOKED_AT = 50
 """Logs that one page of pipelines looks into: each is a manifest to read."""
 
 _REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
@@ -32,11 +32,9 @@ class WorkPages:
         page = number(request, "page", 0)
         names = self._pages.visible(viewer, "log", await self._pages.run(self._source.log_names))
         looked_at = names[page * LOOKED_AT : (page + 1) * LOOKED_AT]
-
-        def marks() -> list[tuple[str, Any]]:
-            return [(name, mark) for name in looked_at for mark in self._marks(name)]
-
-        rows, now_us = await self._pages.run(marks), self._source.clock.now_us()
+        found = await self._pages.rows(looked_at, self._marks)
+        rows = [(name, mark) for name, marks in zip(looked_at, found, strict=True) for mark in marks]
+        now_us = self._source.clock.now_us()
         paging = Paging("/pipelines", page, LOOKED_AT, len(names), "logs were looked into")
         return await self._pages.show(
             "pipelines.html", viewer, title="Pipelines", rows=rows, now_us=now_us, **paging._asdict()

@@ -56,7 +56,7 @@ def queue(url: str, call: Call) -> Iterator[Queue]:
 def test_every_command_is_there() -> None:
     """What operators were promised."""
     promised = {"create", "send", "consume", "stats", "peek", "pause", "resume", "groups", "remove-group", "trim"}
-    promised |= {"list", "delete", "dlq list", "dlq show", "dlq redrive"}
+    promised |= {"list", "info", "set", "delete", "dlq list", "dlq show", "dlq redrive", "dlq discard"}
     assert {" ".join(words[1:]) for words in COMMANDS} == promised
 
 
@@ -227,3 +227,41 @@ def test_a_queue_is_made_by_the_first_send_if_asked_to_and_is_listed(tmp_path: P
     assert shell("queue", "send", "mails", "hello", "--id", "1", "--create", url=url).code == 0
     (row,) = shell("queue", "list", "--json", url=url).lines
     assert (row["name"], row["sent"], row["groups"]) == ("mails", 1, 0)
+
+
+def test_set_changes_what_is_given_and_info_shows_it(call: Call, queue: Queue) -> None:
+    """Each option changes its setting and no other; what is wrong is refused, and changes nothing."""
+    before = queue.settings
+    assert call("queue", "set", "emails", "--max-attempts", "3", "--backoff", "2s").code == 0
+    changed = queue.settings
+    assert (changed.retry.max_attempts, changed.retry.backoff_s) == (3, 2.0)
+    assert (changed.retry.max_backoff_s, changed.ack_timeout_s) == (before.retry.max_backoff_s, before.ack_timeout_s)
+    given = ("--max-attempts", "never", "--ack-timeout", "5m", "--gate", "1h", "--trim", "never", "--jitter", "0.5")
+    assert call("queue", "set", "emails", *given, "--max-backoff", "1h").code == 0
+    shown = call("queue", "info", "emails", "--json").json["settings"]
+    assert shown["retry"] == {"max_attempts": None, "backoff_s": 2.0, "max_backoff_s": 3600.0, "jitter": 0.5}
+    assert (shown["ack_timeout_s"], shown["gate_s"], shown["trim_s"]) == (300.0, 3600.0, None)
+    assert "for ever" in call("queue", "info", "emails").seen
+    assert call("queue", "set", "emails").code == 2
+    assert call("queue", "set", "emails", "--max-attempts", "many").code == 2
+    assert call("queue", "set", "emails", "--ack-timeout", "0s").code == 2
+    assert call("queue", "set", "none", "--gate", "1h").code == 2
+    assert queue.settings.ack_timeout_s == 300.0
+
+
+def test_discard_gives_up_what_it_is_told_and_asks_first(call: Call, queue: Queue) -> None:
+    """Letters by their positions, or all; one of the two must be said."""
+    call("queue", "set", "emails", "--max-attempts", "1")
+    queue.send_many([Message(b"x", id=f"m{n}") for n in range(3)])
+    with queue.consume("g") as consumer:
+        for delivery in consumer.receive(3, timeout_s=60):
+            delivery.nack("no")
+    while len(queue.dead_letters.list()) < 3:
+        with queue.consume("g") as consumer:
+            consumer.receive(timeout_s=0.1)
+    assert call("queue", "dlq", "discard", "emails").code == 2
+    assert call("queue", "dlq", "discard", "emails", "0", "--all").code == 2
+    assert call("queue", "dlq", "discard", "emails", "0", "--yes", "--json").json == {"queue": "emails", "discarded": 1}
+    assert len(queue.dead_letters.list()) == 2
+    assert "2 dead letters discarded" in call("queue", "dlq", "discard", "emails", "--all", "--yes").seen
+    assert queue.dead_letters.list() == []

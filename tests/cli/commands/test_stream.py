@@ -110,3 +110,18 @@ def test_help_has_examples_that_parse(call: Call, name: str) -> None:
             pass
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     assert {"--url", "--json"} <= options
+
+
+def test_a_log_for_streams_is_made_and_deleted(call: Call, db: Database) -> None:
+    """``create`` makes a log whose ids are of their stream; ``delete`` takes it away, and only a log of streams."""
+    assert call("stream", "create", "ledger", "--json").json == {"log": "ledger", "created": True}
+    assert call("stream", "create", "ledger", "--json").json == {"log": "ledger", "created": False}
+    assert db.log("ledger").settings.id_scope == "stream"
+    db.streams("ledger").append("a", [Record(b"1", id="1")])
+    db.log("plain", create=True)
+    assert call("stream", "delete", "plain", "--yes").code == 2
+    assert db.logs() == ["ledger", "plain"]
+    db.streams("ledger").close()
+    gone = call("stream", "delete", "ledger", "--yes", "--json").json
+    assert gone == {"log": "ledger", "deleted": True, "streams": 1, "events": 1}
+    assert db.logs() == ["plain"]

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 import oncelog
-from oncelog.cli.terminal.options import Json, SourceUrl, Url, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl, Url, paragraphs
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_bytes
@@ -52,7 +52,7 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def doctor(url: SourceUrl = None, *, json: Json = False) -> None:
+def doctor(url: MaybeUrl = None, *, json: Json = False) -> None:
     """Look for what is wrong with the set-up: Python, packages, Java, the folder or bucket, every log."""
     checks = list(_checks(url))
     if json:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
@@ -14,14 +14,17 @@ from rich.text import Text
 import oncelog
 from oncelog.cli.terminal.asking import confirm
 from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import print_facts, print_json, say
+from oncelog.cli.terminal.output import harmless, plural, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from oncelog.inbox.inbox import Inbox, Known
 
-app = typer.Typer(
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+app = Shell(
     help="Effects that happen once: look at one, decide about one.", callback=show_help, invoke_without_command=True
 )
 
@@ -71,7 +74,80 @@ def _only(found: list[Known]) -> dict[str, Any]:
     return {"tenant": one.tenant, "topic": one.topic, "group": one.group}
 
 
-@app.command(help=paragraphs("Show the whole story of a key: attempts, owners, tokens, outcome, result."))
+def _command(help: str, *examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
+    """Make a command, with examples below its help."""
+    lines = "\n".join(f"  [cyan]oncelog inbox {example}[/]" for example in examples)
+    epilog = f"Examples, with ONCELOG_INBOX set (sqlite:///shop.db, say):\n\n{lines}"
+    return app.command(name, help=paragraphs(help), epilog=epilog)
+
+
+@_command(
+    "List the keys that changed last: what became of each effect.",
+    "list",
+    "list --status FAILED --limit 20",
+    "list --json | jq -r .key",
+    name="list",
+)
+def list_keys(
+    inbox: Home,
+    *,
+    status: Annotated[
+        Literal["PENDING", "COMMITTED", "FAILED"] | None, typer.Option("--status", help="Only keys that stand so.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="Show so many.")] = 100,
+    json: Json = False,
+) -> None:
+    """List the keys that changed last."""
+    with _opened(inbox) as opened:
+        found = opened.latest(status, limit=limit)
+    if json:
+        for known in found:
+            print_json(_plain(known))
+        return
+    if not found:
+        say("no keys")
+        return
+    columns = [("key", "left"), ("status", "left"), ("attempts", "right"), ("changed", "left"), ("topic", "left")]
+    columns += [("group", "left"), ("tenant", "left"), ("result or last error", "fold")]
+    print_table(columns, [_row(known) for known in found])
+
+
+def _row(known: Known) -> list[str | Text]:
+    result = "" if known.result is None else repr(known.result)
+    told = result if known.status == "COMMITTED" else known.last_error or ""
+    place = [known.topic, known.group, known.tenant]
+    status = Text(known.status, _STYLES[known.status])
+    return [
+        Text(harmless(known.key), "cyan"),
+        status,
+        str(known.attempts),
+        _time(known.changed_us),
+        *place,
+        harmless(told),
+    ]
+
+
+@_command(
+    "Remove the keys whose retention is over. A key that may still come is removed, too: give inboxes a retention that "
+    "is longer than a message can be on its way.",
+    "prune",
+    "prune --json",
+)
+def prune(inbox: Home, *, json: Json = False) -> None:
+    """Remove the keys whose retention is over."""
+    with _opened(inbox) as opened:
+        count = opened.prune()
+    if json:
+        print_json({"pruned": count})
+    else:
+        say(plural(count, "key"), " removed")
+
+
+@_command(
+    "Show the whole story of a key: attempts, owners, tokens, outcome, result.",
+    "show order-42",
+    "show order-42 --topic invoices --json",
+)
 def show(
     key: Key, inbox: Home, *, tenant: Tenant = None, topic: Topic = None, group: Group = None, json: Json = False
 ) -> None:
@@ -115,7 +191,11 @@ def _facts(known: Known) -> list[tuple[str, str | Text]]:
     return facts
 
 
-@app.command(help=paragraphs("Decide about a key whose lease ran out, or that failed: committed, failed, or again."))
+@_command(
+    "Decide about a key whose lease ran out, or that failed: committed, failed, or again.",
+    "resolve order-42 committed",
+    "resolve order-42 again --topic invoices",
+)
 def resolve(
     key: Key,
     to: Annotated[str, typer.Argument(metavar="DECISION", help="committed, failed or again.", show_default=False)],
@@ -137,7 +217,11 @@ def resolve(
         say((key, "cyan"), f": {to}")
 
 
-@app.command(help=paragraphs("Erase what is known of a key but that it was there: it is still not run again."))
+@_command(
+    "Erase what is known of a key but that it was there: it is still not run again.",
+    "erase order-42",
+    "erase anna@example.com --yes",
+)
 def erase(
     key: Key,
     inbox: Home,

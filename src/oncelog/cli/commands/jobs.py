@@ -14,7 +14,7 @@ from rich.text import Text
 
 from oncelog.cli.commands.log import opened
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, Name, Url, Yes, paragraphs
+from oncelog.cli.terminal.options import Create, Json, Name, Url, Yes, paragraphs
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, plural, print_facts, print_json, print_table, say
 from oncelog.cli.terminal.quantities import show_bytes, show_count
@@ -39,7 +39,10 @@ ByOption = Annotated[str, typer.Option("--by", metavar="COLUMN", help="Count by 
 def add_to(app: typer.Typer) -> None:
     """Make the commands known."""
     for command, examples in (
-        (ingest, ("ingest orders incoming/ --id order_id", "ingest orders day.parquet --id order_id --create")),
+        (
+            ingest,
+            ("ingest orders incoming/ --id-field order_id", "ingest orders day.parquet --id-field id --create"),
+        ),
         (export, ("export orders out/", "export orders out/ --schema 'id STRING, amount LONG'")),
         (audit, ("audit orders", "audit orders --by type --report audit.html", "audit orders --json | jq .duplicates")),
         (rebuild, ("rebuild orders", "rebuild orders --master spark://host:7077")),
@@ -55,11 +58,13 @@ def ingest(
     source: Annotated[str, typer.Argument(metavar="PATH", help="The files to read: a file, folder or pattern.")],
     url: Url,
     *,
-    id: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="The column that is the id.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id-field", "--id", metavar="COLUMN", help="The column that has the id.")
+    ] = None,
     format: Annotated[
         str | None, typer.Option("--format", metavar="FORMAT", help="What Spark calls it.", show_default="by the name")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", metavar="", help="Create the log if it is not there.")] = False,
+    create: Create = False,
     master: Master = "local[*]",
     json: Json = False,
 ) -> None:

@@ -33,6 +33,7 @@ from oncelog.cli.terminal.options import (
 )
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_bytes, show_count, start
 from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.settings import LogSettings, Window, differences
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from oncelog.log.log import Log
     from oncelog.log.upkeep.sealing import Sealing
 
-app = typer.Typer(
+app = Shell(
     help="Logs: make them, fill them, read them, keep them in order.",
     callback=show_help,
     invoke_without_command=True,

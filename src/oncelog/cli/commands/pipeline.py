@@ -14,6 +14,7 @@ from rich.text import Text
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import Meter, meter, note, print_facts, print_json, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_count, show_duration, show_time
 from oncelog.errors import InvalidArgument
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from oncelog.spark.pipeline.rehearsal import Rehearsal
     from oncelog.spark.pipeline.spec import Spec
 
-app = typer.Typer(
+app = Shell(
     help="Pipelines: records from anywhere, into a log once, and on from there.",
     callback=show_help,
     invoke_without_command=True,
@@ -366,12 +367,14 @@ def rejected(
             say("    ", one.text[:200].rstrip("\n"))
 
 
-@_command("init orders.toml", "init clicks.toml --input clicks/ --id click_id")
+@_command("init orders.toml", "init clicks.toml --input clicks/ --id-field click_id")
 def init(
     spec: SpecFile,
     *,
     input: Annotated[str, typer.Option("--input", metavar="PATH", help="The folder of JSON files.")] = "incoming",
-    id: Annotated[str, typer.Option("--id", metavar="COLUMN", help="The column that is the identity.")] = "order_id",
+    id: Annotated[
+        str, typer.Option("--id-field", "--id", metavar="COLUMN", help="The column that has the id.")
+    ] = "order_id",
     log_url: Annotated[str, typer.Option("--log-url", metavar="URL", help="The database of the log.")] = "data",
     output: Annotated[str, typer.Option("--output", metavar="PATH", help="The folder of Parquet to write.")] = "out",
     json: Json = False,

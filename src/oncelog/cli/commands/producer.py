@@ -15,13 +15,14 @@ from oncelog.cli.commands.log_settings import MaxProducers, ProducerInactivity, 
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, Name, Url, Wait, Yes, paragraphs, show_help
 from oncelog.cli.terminal.output import harmless, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_duration
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
     from oncelog.log.log import Log
 
-app = typer.Typer(
+app = Shell(
     help="Producers: who writes a log by sequences, and how far each got.",
     callback=show_help,
     invoke_without_command=True,

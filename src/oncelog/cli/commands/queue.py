@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 import oncelog
+from oncelog.cli.commands import queue_settings
 from oncelog.cli.commands.queue_letters import dlq
 from oncelog.cli.commands.queue_options import (
     Group,
@@ -25,6 +26,7 @@ from oncelog.cli.commands.queue_options import (
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes, show_help
 from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
 from oncelog.errors import NotFound
 
@@ -33,12 +35,13 @@ if TYPE_CHECKING:
     from oncelog.queue.deliver.consumer import Consumer
     from oncelog.queue.inspect import QueueStats
 
-app = typer.Typer(
+app = Shell(
     help="Work queues: send, consume, look, and deal with dead letters.",
     callback=show_help,
     invoke_without_command=True,
 )
 app.add_typer(dlq, name="dlq")
+queue_settings.add_to(app)
 
 _BATCH = 500
 

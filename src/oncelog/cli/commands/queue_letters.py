@@ -17,14 +17,16 @@ from oncelog.cli.commands.queue_options import (
     short,
     text_of,
 )
-from oncelog.cli.terminal.options import Json, Limit, Url, show_help
+from oncelog.cli.terminal import asking
+from oncelog.cli.terminal.options import Json, Limit, Url, Yes, show_help
 from oncelog.cli.terminal.output import plural, print_facts, print_json, print_table, say
-from oncelog.cli.terminal.quantities import show_time
+from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.quantities import show_count, show_time
 
 if TYPE_CHECKING:
     from oncelog.queue.deliver.dead_letters import DeadLetter
 
-dlq = typer.Typer(help="Dead letters: what could not be delivered.", callback=show_help, invoke_without_command=True)
+dlq = Shell(help="Dead letters: what could not be delivered.", callback=show_help, invoke_without_command=True)
 
 
 def _letter(letter: DeadLetter) -> dict[str, object]:
@@ -98,3 +100,31 @@ def redrive(
         print_json({"queue": name, "redriven": count})
     else:
         say((name, "cyan"), ": ", plural(count, "message"), " sent back")
+
+
+@queue_command(dlq, "queue dlq", "discard emails 3 4 7", "discard emails --all --yes")
+def discard(
+    name: QueueName,
+    url: Url,
+    positions: Annotated[
+        list[int] | None, typer.Argument(metavar="[POSITION]...", help="Which, as list shows it.", show_default=False)
+    ] = None,
+    *,
+    all_letters: Annotated[bool, typer.Option("--all", metavar="", help="All that are there now.")] = False,
+    yes: Yes = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Give dead letters up for good. They are not delivered again; their records stay in the log of dead letters."""
+    if bool(positions) == all_letters:
+        message = "say which dead letters to discard: their positions, or --all"
+        raise typer.BadParameter(message)
+    with opened_queue(url, name, state) as queue:
+        chosen = positions or [letter.position for letter in queue.dead_letters.list()]
+        if not yes and chosen:
+            asking.confirm(f"{show_count(len(chosen), 'dead letter')} of {name} will be given up for good. Go on?")
+        count = queue.dead_letters.discard(chosen)
+    if json:
+        print_json({"queue": name, "discarded": count})
+    else:
+        say((name, "cyan"), ": ", plural(count, "dead letter"), " discarded")

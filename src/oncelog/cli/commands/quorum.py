@@ -15,6 +15,7 @@ import oncelog
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from oncelog.storage.quorum.home import QuorumStorage
 
 PREFIX = "quorum:"
-app = typer.Typer(
+app = Shell(
     help="Quorums: logs whose newest records are on several stores, and survive the loss of one.",
     callback=show_help,
     invoke_without_command=True,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from oncelog.cli.terminal.options import Json, SourceUrl, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
 from oncelog.cli.terminal.output import print_json, say
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.redaction import redacted
@@ -28,7 +28,7 @@ _EXAMPLES = """Examples:
 
 def run(
     *,
-    url: SourceUrl = None,
+    url: MaybeUrl = None,
     grpc: Annotated[
         str | None,
         typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC listens.", show_default="127.0.0.1:7676"),
@@ -40,7 +40,13 @@ def run(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What clients see as its name.")] = None,
     queue_state: Annotated[
         str | None,
-        typer.Option("--queue-state", envvar="ONCELOG_QUEUE_STATE", metavar="URL", help="Where queues remember."),
+        typer.Option(
+            "--state",
+            "--queue-state",
+            envvar="ONCELOG_QUEUE_STATE",
+            metavar="URL",
+            help="Where queues remember: postgresql://…",
+        ),
     ] = None,
     drain_s: Annotated[
         float | None,

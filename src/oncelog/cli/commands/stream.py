@@ -13,16 +13,18 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, paragraphs, show_help
+from oncelog.cli.terminal import asking
+from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, Yes, paragraphs, show_help
 from oncelog.cli.terminal.output import harmless, note, plural, print_json, print_table, say
-from oncelog.cli.terminal.quantities import show_time
+from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.quantities import show_count, show_time
 from oncelog.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from oncelog.streams.events import EventAck, Expected, StreamEvent
     from oncelog.streams.streams import Streams
 
-app = typer.Typer(
+app = Shell(
     help="Streams: events with versions, in a log that takes ids for those of their stream.",
     callback=show_help,
     invoke_without_command=True,
@@ -228,6 +230,38 @@ def _print(event: StreamEvent, *, as_json: bool) -> None:
 
         fields["headers"] = headers_of(event.headers)
     print_json(fields)
+
+
+@_command("create orders", "create shop/orders --json")
+def create(name: Name, url: Url, *, json: Json = False) -> None:
+    """Create a log for streams: an id is one of its stream there. One that is there is left as it is.
+
+    For other settings: oncelog log create --id-scope stream.
+    """
+    with oncelog.connect(url) as db:
+        there = name in db.logs()
+        db.streams(name, create=True)
+    if json:
+        print_json({"log": name, "created": not there})
+    else:
+        say((name, "cyan"), " was there already" if there else " is there, for streams")
+
+
+@_command("delete orders", "delete orders --yes")
+def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> None:
+    """Delete a log with all its streams, for good. A single stream cannot be deleted: the log is append-only."""
+    with _opened(url, name) as streams:
+        found = streams.list()
+    events = sum(one.count for one in found)
+    if not yes:
+        lost = f"{show_count(len(found), 'stream')} with {show_count(events, 'event')} will be gone"
+        asking.confirm_name(f"{lost}. Type the log's name to go on", name)
+    with oncelog.connect(url) as db:
+        db.delete(name)
+    if json:
+        print_json({"log": name, "deleted": True, "streams": len(found), "events": events})
+    else:
+        say((name, "cyan"), " is deleted, with ", plural(len(found), "stream"), " and ", plural(events, "event"))
 
 
 @_command("list orders", "list orders --prefix order- --json | jq -r .stream", name="list")

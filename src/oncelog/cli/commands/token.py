@@ -11,10 +11,11 @@ import typer
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
 from oncelog.cli.terminal.output import note, print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import duration_s, show_duration
 from oncelog.clock import SYSTEM
 
-app = typer.Typer(
+app = Shell(
     help="Tokens: who may call a server, and what each may do there.", callback=show_help, invoke_without_command=True
 )
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -39,7 +39,19 @@ Url = Annotated[
         "-u",
         envvar="ONCELOG_URL",
         metavar="URL",
-        help="The database the log is in: a folder, or a URL such as s3://bucket/shop.",
+        help="The database: a folder, or a URL such as s3://bucket/shop.",
+        show_default=False,
+    ),
+]
+
+MaybeUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        "-u",
+        envvar="ONCELOG_URL",
+        metavar="URL",
+        help="The database: a folder, or a URL such as s3://bucket/shop.",
         show_default=False,
     ),
 ]
