@@ -170,7 +170,7 @@ def test_strangers_among_the_logs(home: Path, db: Database) -> None:
 def test_log_under_another_logs_name(home: Path, db: Database) -> None:
     """A copy made by hand is not opened as what its folder says: its ids and its lock would be two logs'."""
     shutil.copytree(home, home.parent / "copy")
-    refused(lambda: db.log("copy"), "'copy'", "holds log 'orders'")
+    refused(lambda: db.log("copy"), "'copy'", "holds log 'orders'", error=CorruptionError)
     assert_unharmed(db)
 
 

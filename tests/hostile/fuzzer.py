@@ -366,7 +366,7 @@ class Whole:
                 except (CorruptionError, Unsupported) as error:
                     refused = error
                 except OncelogError as error:
-                    is_other = "holds log" in str(error) or "another log is there" in str(error)
+                    is_other = "another log is there" in str(error)
                     if use is not _write and not is_other:  # other settings, say, let a writer refuse what is right
                         raise
                     refused = error

@@ -311,6 +311,7 @@ class SealedFile:
 
     def __init__(self, data: pa.Buffer, what: str) -> None:
         self._what = what
+        self.size_bytes = int(data.size)
         try:
             self._file = pq.ParquetFile(pa.BufferReader(data))
             counts = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]

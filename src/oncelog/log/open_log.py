@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, NotFound, Unavailable
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.format.manifest import Manifest
 from oncelog.log.ingest.conflicts import ConflictManifests
 from oncelog.log.log import Lender, Log
@@ -80,8 +80,11 @@ def _open_conflicts(name: str, home: LogHome, clock: Clock, *, create: bool) -> 
 
 def _check_same(name: str, manifest: Manifest, wanted: LogSettings | None) -> None:
     if manifest.name != name:
-        message = f"the home of log {name!r} holds log {manifest.name!r}"
-        raise InvalidArgument(message)
+        message = (
+            f"the home of log {name!r} holds log {manifest.name!r}: it was copied or renamed by hand; "
+            f"give it its name back, or copy the log with `oncelog log copy`"
+        )
+        raise CorruptionError(message)
     if wanted is None:
         return
     kept = settings_module.keeping_window(manifest.settings, wanted)

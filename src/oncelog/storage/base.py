@@ -103,9 +103,12 @@ class LogHome(Protocol):
         """
         ...
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Return an object's bytes, or those from ``start``, at most ``length`` of them; ``NotFound`` if it is not
         there. What was read once is there after any crash, until somebody deletes it.
+
+        ``mapped``: a home on this machine may show the bytes where they are, instead of loading them. Only what is
+        touched takes memory then, and a file that shrinks meanwhile ends the process.
         """
         ...
 

@@ -87,7 +87,7 @@ class MemoryHome:
             self._objects[key] = joined(data)
             return True
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:  # noqa: ARG002
         """Return an object's bytes from ``start``, at most ``length`` of them."""
         with self._lock:
             found = self._objects.get(check_key(key))

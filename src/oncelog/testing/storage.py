@@ -103,9 +103,9 @@ class FaultyHome:
 
         return self._storage.call("create", key, work)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Read an object."""
-        return self._storage.call("read", key, lambda: self._inner.read(key, start, length))
+        return self._storage.call("read", key, lambda: self._inner.read(key, start, length, mapped=mapped))
 
     def location(self, key: str) -> str:
         """Tell where an object is, without being counted."""

@@ -45,9 +45,9 @@ class CountedHome(MemoryHome):
         self._count("create", key, sum(memoryview(chunk).nbytes for chunk in data))
         return super().create(key, data)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Read an object."""
-        found = super().read(key, start, length)
+        found = super().read(key, start, length, mapped=mapped)
         self._count("read", key, found.size)
         return found
 

@@ -68,12 +68,12 @@ class Refusing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Read anything but secrets."""
         if key.startswith(secrets.PREFIX):
             message = f"{key}: permission denied"
             raise InvalidArgument(message)
-        return self._inner.read(key, start, length)
+        return self._inner.read(key, start, length, mapped=mapped)
 
 
 class ReadersStorage(MemoryStorage):

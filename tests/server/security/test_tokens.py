@@ -31,6 +31,22 @@ def test_the_file_has_no_token_and_nobody_else_reads_it(tmp_path: Path) -> None:
     assert known.token.name == "importer"
 
 
+def test_no_link_beside_the_file_is_followed(tmp_path: Path) -> None:
+    """The name of the new file cannot be guessed: a link that somebody planted leads nowhere."""
+    path, precious = tmp_path / "tokens.json", tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "tokens.json.new").symlink_to(precious)
+    _made(path)
+    assert precious.read_text() == "mine"
+    assert not path.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {found.name for found in tmp_path.iterdir()} - {"tokens.json.lock"} == {
+        "tokens.json",
+        "tokens.json.new",
+        "precious",
+    }
+
+
 def test_a_running_server_sees_a_new_token_and_a_revoked_one_at_once(tmp_path: Path) -> None:
     """Revoked means: the next call is refused."""
     path = tmp_path / "tokens.json"

@@ -86,7 +86,7 @@ class RunObjects:
     def _open_part(self, run: Run, number: int) -> OpenPart:
         key, told = run.part_key(number), run.parts[number]
         if self.is_here:
-            data = self.home.read(key)
+            data = self.home.read(key, mapped=True)
             if data.size != told.size_bytes:
                 message = f"{key}: {data.size} bytes, expected {told.size_bytes}; `oncelog rebuild` makes the run again"
                 raise CorruptionError(message)

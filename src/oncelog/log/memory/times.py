@@ -67,7 +67,7 @@ class OpenTimes:
     def _opened(self) -> _Opened:
         if self._known is None:
             here = self._objects.is_here
-            data = self._objects.home.read(self._key, 0, None if here else self.told.front_bytes)
+            data = self._objects.home.read(self._key, 0, None if here else self.told.front_bytes, mapped=here)
             head, index = decode_front(data, self.told, self._key)
             self._known = _Opened(head, index, memoryview(data).cast("B") if here else None)
         return self._known

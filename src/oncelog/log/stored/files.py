@@ -12,10 +12,14 @@ from oncelog.errors import CorruptionError
 from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Segment
 from oncelog.format.sealed import Piece, SealedFile
+from oncelog.limits import MIB
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
 
 OPEN_MAX = 4
+OPEN_BYTES_MAX = 128 * MIB
+"""How much of files is kept in memory for the next look; the newest always is."""
+
 READ_BYTES = 8 << 20
 
 
@@ -40,9 +44,12 @@ class Files:
         opened = SealedFile(data, file.key)
         with self._lock:
             self._open[file.key] = opened
-            while len(self._open) > OPEN_MAX:
+            while len(self._open) > 1 and (len(self._open) > OPEN_MAX or self._open_bytes() > OPEN_BYTES_MAX):
                 self._open.popitem(last=False)
         return opened
+
+    def _open_bytes(self) -> int:
+        return sum(found.size_bytes for found in self._open.values())
 
     def rows(
         self, segment: Segment, entry: int, names: Sequence[str] | None = None, not_before_us: int | None = None

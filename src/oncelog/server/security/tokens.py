@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -133,14 +134,12 @@ def _change(path: Path, change: Callable[[list[Token]], list[Token]]) -> None:
     """Replace the file by a changed one, as a whole, one process at a time."""
     with _locked(path):
         tokens = change(stored(path))
-        new = path.with_name(f"{path.name}.new")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600, and nobody's before
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
             file.write(msgspec.json.format(msgspec.json.encode(_Stored(_VERSION, tokens)), indent=1))
             file.flush()
             os.fsync(descriptor)
-        new.replace(path)
+        Path(new).replace(path)
 
 
 @contextlib.contextmanager

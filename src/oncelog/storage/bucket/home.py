@@ -118,7 +118,7 @@ class ObjectHome:
         """Create an object if nothing is there. Where the client repeated its request, ``False`` may be of its own."""
         return self._bucket.create(self._prefix + check_key(key), data)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:  # noqa: ARG002
         """Return an object's bytes from ``start``, at most ``length`` of them."""
         return self._bucket.get(self._prefix + check_key(key), start, length)
 

@@ -144,9 +144,9 @@ class LocalHome:
         """Store an object that nobody has stored; ``False`` when it exists."""
         return self._objects.create(self._objects.path(key), data)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Return an object's bytes from ``start``, at most ``length`` of them."""
-        return self._objects.read(self._objects.path(key), start, length)
+        return self._objects.read(self._objects.path(key), start, length, mapped=mapped)
 
     def location(self, key: str) -> str:
         """Return an object's path."""

@@ -111,8 +111,8 @@ class Objects:
             raise explain(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)), path)
         return created
 
-    def read(self, path: Path, start: int, length: int | None) -> pa.Buffer:
-        """Return a part of a file: mapped when it is large, so that it outlives the file's name either way.
+    def read(self, path: Path, start: int, length: int | None, *, mapped: bool = False) -> pa.Buffer:
+        """Return a part of a file, loaded, or ``mapped`` when it is large: it outlives the file's name either way.
 
         Who gave it its name may have died before that was durable, so that is made sure of: what was seen stays.
         """
@@ -123,9 +123,9 @@ class Objects:
                 size = self._disk.size(descriptor)
                 start = min(start, size)
                 length = size - start if length is None else min(length, size - start)
-                if length >= _MAPPED_BYTES_MIN:
+                if mapped and length >= _MAPPED_BYTES_MIN:
                     return self._disk.map(descriptor, size).slice(start, length)
-                return pa.py_buffer(self._disk.read(descriptor, length, start))
+                return self._disk.load(descriptor, length, start)
             finally:
                 close_quietly(self._disk, descriptor)
         except IsADirectoryError as error:

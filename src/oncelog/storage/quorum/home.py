@@ -147,7 +147,7 @@ class QuorumHome:
         """Create an object if nothing is there."""
         return self.store.create(key, data)
 
-    def read(self, key: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+    def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:  # noqa: ARG002
         """Return an object's bytes from ``start``, at most ``length`` of them."""
         return self.store.read(key, start, length)
 
