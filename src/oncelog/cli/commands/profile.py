@@ -11,8 +11,9 @@ import typer
 from oncelog import profiles
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 
-app = typer.Typer(
+app = Shell(
     help="Profiles: databases by a name of your own, for --profile.", callback=show_help, invoke_without_command=True
 )
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -10,13 +10,14 @@ import typer
 from oncelog.cli.commands.log import opened
 from oncelog.cli.terminal.options import Json, Name, Url, paragraphs, show_help
 from oncelog.cli.terminal.output import print_facts, print_json
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from oncelog.tables.publishing import Published, Table
 
-app = typer.Typer(
+app = Shell(
     help="Tables: a log's history as a table of Delta or Iceberg.", callback=show_help, invoke_without_command=True
 )
 _EXAMPLES = """Examples, with ONCELOG_URL set:
