@@ -55,10 +55,16 @@ class SegmentWriter(Protocol):
     up to ``in_flight_max`` calls of ``append`` with different numbers may run at once.
 
     ``commit_interval_s`` is how long a block that is not full had better wait after the one before was offered.
+    ``ends_early`` becomes true when the segment should be closed before it is full: too few stores hold its blocks.
     """
 
     in_flight_max: int
     commit_interval_s: float
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the next block had better begin another segment."""
+        ...
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the cursor behind it.
@@ -86,10 +92,12 @@ class LogHome(Protocol):
     """The home of one log. Safe to share between threads and processes, but for what ``SegmentWriter`` says.
 
     Keys are relative paths of ASCII letters, digits and ``._-/~%``. ``exclusive`` tells whether a claim keeps everybody
-    else out; where it does not, a holder is asked for the log through the log itself, and fenced.
+    else out; where it does not, a holder is asked for the log through the log itself, and fenced. ``seals_early`` tells
+    whether ``at_risk`` can ever be true: where it can, a new writer looks at the segments of the one before.
     """
 
     exclusive: bool
+    seals_early: bool
 
     def probe(self) -> None:
         """Raise ``Unsupported`` if this home cannot do what a log needs. Called before a log is created."""
@@ -170,6 +178,10 @@ class LogHome(Protocol):
 
     def has_segments(self) -> bool:
         """Tell whether blocks of any segment are here, whatever the log's manifest says."""
+        ...
+
+    def at_risk(self, segment: int, end: int) -> bool:
+        """Tell whether a closed segment should be sealed now, however small it is: too few stores hold its blocks."""
         ...
 
     def remove_segment(self, segment: int) -> None:

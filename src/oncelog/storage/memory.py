@@ -62,6 +62,7 @@ class MemoryHome:
     """The home of one log in memory. Every method is atomic."""
 
     exclusive = True
+    seals_early = False
 
     def __init__(self, key: str, clock: Clock, in_flight_max: int) -> None:
         """Make an empty home; ``MemoryStorage.home`` calls this."""
@@ -179,6 +180,10 @@ class MemoryHome:
         with self._lock:
             return any(state.blocks for state in self._segments.values())
 
+    def at_risk(self, segment: int, end: int) -> bool:  # noqa: ARG002
+        """Return ``False``: a block has one place here."""
+        return False
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. That it was fenced is remembered."""
         with self._lock:
@@ -257,6 +262,7 @@ class MemorySegmentWriter:
     """Appends blocks to one open segment in memory."""
 
     commit_interval_s = 0.0
+    ends_early = False
 
     def __init__(self, home: MemoryHome, state: _Segment, epoch: int, in_flight_max: int) -> None:
         """Write for one epoch; ``MemoryHome.start_segment`` calls this."""

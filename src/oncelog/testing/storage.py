@@ -86,6 +86,7 @@ class FaultyHome:
 
     def __init__(self, storage: FaultyStorage, inner: LogHome, key: str) -> None:
         self.exclusive = inner.exclusive
+        self.seals_early = inner.seals_early
         self._storage = storage
         self._inner = inner
         self._key = key
@@ -166,6 +167,10 @@ class FaultyHome:
         """Look for segments."""
         return self._storage.call("has_segments", "", self._inner.has_segments)
 
+    def at_risk(self, segment: int, end: int) -> bool:
+        """Tell whether a closed segment should be sealed now."""
+        return self._storage.call("at_risk", str(segment), lambda: self._inner.at_risk(segment, end))
+
     def remove_segment(self, segment: int) -> None:
         """Remove a segment."""
         self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
@@ -201,6 +206,11 @@ class FaultySegmentWriter:
         self._storage = storage
         self._inner = inner
         self._segment = segment
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the next block had better begin another segment, without being counted."""
+        return self._inner.ends_early
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Append a block."""

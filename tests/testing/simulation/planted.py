@@ -163,18 +163,23 @@ def no_lock() -> Planted:
 
 
 PLANTED: list[tuple[Callable[[], Planted], Kind]] = [
-    (ack_one_too_few, "quorum"),
-    (one_fence_too_few, "quorum"),
-    (nothing_rescued, "quorum"),
     (last_decides, "quorum"),
-    (wiped_node_counts, "quorum"),
-    (visible_at_one_copy, "quorum"),
     (no_tombstone, "quorum"),
     (fence_not_heeded, "quorum"),
     (no_fence, "quorum"),
-    (ambiguous_is_success, "quorum"),
     (creates_overwrite, "quorum"),
     (bucket_without_fence, "bucket"),
     (no_sync, "local"),
     (no_lock, "local"),
 ]
+"""Mistakes that nearly every run meets."""
+
+RARE: list[tuple[Callable[[], Planted], Kind]] = [
+    (ack_one_too_few, "quorum"),
+    (one_fence_too_few, "quorum"),
+    (nothing_rescued, "quorum"),
+    (wiped_node_counts, "quorum"),
+    (visible_at_one_copy, "quorum"),
+    (ambiguous_is_success, "quorum"),
+]
+"""Mistakes that need several faults at once."""

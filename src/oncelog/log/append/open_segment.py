@@ -115,8 +115,12 @@ class Run:
     def append(self, group: Group) -> int:
         """Store a group's block; on return it is durable. Return the cursor behind it."""
         assert group.block is not None
-        assert self._segment_writer is not None
-        return self._segment_writer.append(group.number, group.block.chunks)
+        writer = self._segment_writer
+        assert writer is not None
+        end = writer.append(group.number, group.block.chunks)
+        if writer.ends_early:
+            self.tail.ends_early = True
+        return end
 
     def prepare(self) -> None:
         """Make sure that there is a segment to put the next block into. Nothing may be in flight if this one is

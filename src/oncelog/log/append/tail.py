@@ -50,12 +50,13 @@ class Tail:
         self.entries = self.blocks = self.size_bytes = self.ids = 0
         self.end = self.checksum = 0
         self._first_timestamp_us = self._last_uptime_us = self._labels = 0
+        self.ends_early = False
 
     def is_full(self, now_us: int) -> bool:
         """Tell whether the next block belongs into another segment."""
         if self.entries == 0:
             return False
-        if self.size_bytes >= self._bytes_max or self.ids >= self._ids_max:
+        if self.size_bytes >= self._bytes_max or self.ids >= self._ids_max or self.ends_early:
             return True
         return self._age_us is not None and now_us - self._started_us >= self._age_us
 

@@ -75,6 +75,8 @@ class Keeper:
         memory.begin()
         self._tail_position = watermark
         self._ages = seen.window is not None and not isinstance(seen.window, Table)
+        if home.seals_early and settings.seal == "auto":
+            self._housekeeper.ask("tidy", self._tidy)  # the writer before this one may have left segments at risk
 
     def start_due(self) -> None:
         """Begin what the core says is due. The committer's lock is held."""

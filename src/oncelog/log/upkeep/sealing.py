@@ -59,12 +59,14 @@ def seal(
 ) -> Iterator[Sealing]:
     """Seal every closed segment, small neighbours together in files of about ``file_bytes``; yield after each file.
 
-    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later.
+    Neighbours whose files are small are put together again. What has less than ``bytes_min`` is left for later, unless
+    too few stores hold it.
     """
     while True:
         try:
             for group in _groups(home, manifests, known.manifest, file_bytes):
-                done = _seal_group(home, manifests, clock, group) if size(group) >= bytes_min else None
+                is_due = size(group) >= bytes_min or _is_at_risk(home, group)
+                done = _seal_group(home, manifests, clock, group) if is_due else None
                 if done is not None:
                     yield done
             break
@@ -74,6 +76,10 @@ def seal(
                 raise
             known = newer
     collect(home, manifests)
+
+
+def _is_at_risk(home: LogHome, group: Sequence[Segment]) -> bool:
+    return home.seals_early and any(one.file is None and home.at_risk(one.number, one.end) for one in group)
 
 
 class _Weight(NamedTuple):

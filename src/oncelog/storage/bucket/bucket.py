@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 import pyarrow as pa
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ALIGNMENT_BYTES = 64
+_EXPRESS = "--x-s3"
 _FAILURES = (exceptions.BaseError, OSError, NotImplementedError)
 _REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 _CHANGING = {"copy", "delete", "upload"}
@@ -46,13 +48,19 @@ class Bucket:
         self.url = url.rstrip("/")
         self.requests: Counter[str] = Counter()
         self._store = store
+        self._knows_start = not is_express(url)
         self._lock = threading.Lock()
 
     @classmethod
     def connect(cls, url: str, options: Mapping[str, str]) -> Bucket:
         """Return the bucket of a URL. Options are those of the store's own client; what is not given comes from the
         environment. ``InvalidArgument`` for one that there is not.
+
+        A bucket whose name ends in ``--x-s3`` is one of S3 Express One Zone: its client opens sessions.
         """
+        config = dict(options)
+        if is_express(url):
+            config.setdefault("s3_express", "true")
         client = {
             "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
             "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
@@ -60,7 +68,7 @@ class Bucket:
         }
         retrying = {"max_retries": CLIENT_RETRIES, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
         try:
-            store = from_url(url, config=dict(options), client_options=client, retry_config=retrying)  # type: ignore[call-overload]
+            store = from_url(url, config=config, client_options=client, retry_config=retrying)  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError, TypeError) as error:
             message = f"{url!r}: {_first_line(error)}"
             raise InvalidArgument(message) from error
@@ -106,8 +114,9 @@ class Bucket:
         """Return paths that begin with ``prefix``, behind ``after``, with their sizes, sorted."""
 
         def pages() -> list[tuple[str, int]]:
-            stream = obstore.list(self._store, prefix, offset=after)
-            return sorted((str(meta["path"]), int(meta["size"])) for page in stream for meta in page)
+            stream = obstore.list(self._store, prefix, offset=after if self._knows_start else None)
+            found = sorted((str(meta["path"]), int(meta["size"])) for page in stream for meta in page)
+            return found if after is None else [one for one in found if one[0] > after]
 
         return self._ask("list", prefix, pages)
 
@@ -155,6 +164,15 @@ class Bucket:
         ):  # perhaps of the second of two requests: what was done by the first is not known
             reason = "access denied: check the credentials, and that they may read, write, list and delete"
         return Unavailable(f"{where}: {reason}", outcome=outcome)
+
+
+def is_express(url: str) -> bool:
+    """Tell whether a URL is of a bucket of S3 Express One Zone: lists are in no order, and know no ``start-after``.
+
+    >>> is_express("s3://shop--use1-az4--x-s3/db"), is_express("s3://shop/db--x-s3")
+    (True, False)
+    """
+    return urlsplit(url).netloc.endswith(_EXPRESS)
 
 
 def _aligned(data: Buffer) -> pa.Buffer:

@@ -84,6 +84,7 @@ class ObjectHome:
     """The home of one log in a bucket. Safe to share between threads and processes."""
 
     exclusive = False
+    seals_early = False
     commit_interval_s = COMMIT_INTERVAL_S
 
     def __init__(self, bucket: Bucket, prefix: str, pool: ThreadPoolExecutor, clock: Clock) -> None:
@@ -297,6 +298,10 @@ class ObjectHome:
         """Tell whether there is a block or a fence."""
         return bool(self._listed("segments/"))
 
+    def at_risk(self, segment: int, end: int) -> bool:  # noqa: ARG002
+        """Return ``False``: a block has one place here."""
+        return False
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. Fences stay: a writer that slept must not find a freed number."""
         for key, size_bytes in self._listed(_segment_prefix(segment)):
@@ -329,6 +334,7 @@ class ObjectSegmentWriter:
     """Creates the blocks of one segment."""
 
     in_flight_max = IN_FLIGHT_MAX
+    ends_early = False
 
     def __init__(self, home: ObjectHome, segment: int) -> None:
         """Write one segment; ``ObjectHome.start_segment`` calls this."""

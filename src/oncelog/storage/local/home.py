@@ -125,6 +125,7 @@ class LocalHome:
     """The home of one log in a folder. Safe to share between threads and processes."""
 
     exclusive = True
+    seals_early = False
 
     def __init__(self, disk: Disk, folders: Folders, path: Path, clock: Clock) -> None:
         self._disk = disk
@@ -244,6 +245,10 @@ class LocalHome:
             return False
         except OSError as error:
             raise explain(error, folder) from error
+
+    def at_risk(self, segment: int, end: int) -> bool:  # noqa: ARG002
+        """Return ``False``: a block has one place here."""
+        return False
 
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's file, if it is there. What recovery cut off it stays, for people to look at."""

@@ -24,6 +24,7 @@ class LocalSegmentWriter:
 
     in_flight_max = 1
     commit_interval_s = 0.0
+    ends_early = False
 
     def __init__(
         self, disk: Disk, path: Path, segment: int, *, claim: LocalClaim, publisher: Publisher, bell: Bell

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -33,6 +34,12 @@ IN_FLIGHT_MAX = 4
 COMMIT_INTERVAL_S = 0.0
 POLL_S = 0.25
 LOOK_S = 1.0
+MEMBERSHIP_US = 10_000_000
+"""How often a writer looks whether a node was replaced."""
+
+SHORT_US = 60_000_000
+"""A segment of which a node lacks blocks is closed when it is so old."""
+
 _FOLDER_BYTES = 8
 
 
@@ -59,6 +66,8 @@ class QuorumStorage:
         self.membership = found
         self._nodes: dict[str, Node] = {}
         self._open(found)
+        self._looked_us = clock.elapsed_us()
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="oncelog-membership")
         self._homes: dict[str, QuorumHome] = {}
 
     def _open(self, membership: Membership) -> None:
@@ -78,6 +87,14 @@ class QuorumStorage:
             self._open(found)
         return self.membership
 
+    def refresh_now_and_then(self) -> None:
+        """Look for replaced nodes, in another thread: an append does not wait for the store."""
+        now_us = self._clock.elapsed_us()
+        if now_us - self._looked_us >= MEMBERSHIP_US:
+            self._looked_us = now_us
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self._looking.submit(self.refresh)
+
     def options_of(self, name: str) -> Mapping[str, str]:
         """Return the options of a node's client."""
         return self._options.get(name, {})
@@ -95,6 +112,11 @@ class QuorumStorage:
             self.refresh()
         found = [self._nodes[identity] for _, identity in ensemble.nodes if identity in self._nodes]
         return sorted(found, key=lambda node: node.name != self._near)
+
+    def has_all(self, ensemble: Ensemble, *, look: bool = True) -> bool:
+        """Tell whether all nodes of an ensemble are nodes of the quorum now: none was replaced."""
+        membership = self.refresh() if look else self.membership
+        return {identity for _, identity in ensemble.nodes} <= {member.identity for member in membership.nodes}
 
     def homes(self) -> list[str]:
         """Return the keys of the homes there are, sorted."""
@@ -118,6 +140,7 @@ class QuorumStorage:
 
     def close(self) -> None:
         """Let go of the threads, and close the store."""
+        self._looking.shutdown(wait=False, cancel_futures=True)
         for node in self._nodes.values():
             node.close()
         self.store.close()
@@ -129,6 +152,7 @@ class QuorumHome:
     def __init__(self, storage: QuorumStorage, store: LogHome, prefix: str, clock: Clock) -> None:
         """Keep everything but blocks in the store's home; ``QuorumStorage.home`` calls this."""
         self.exclusive = store.exclusive
+        self.seals_early = True
         self.store = store
         self._storage = storage
         self._prefix = prefix
@@ -136,6 +160,7 @@ class QuorumHome:
         self._bell = Bell()
         self._known: dict[int, Registers] = {}
         self._seen: dict[int, tuple[int, int]] = {}
+        self._whole: set[int] = set()
 
     # Objects: all in the store.
 
@@ -187,11 +212,12 @@ class QuorumHome:
         if found.epoch != epoch or not found.nodes:
             message = f"segment {segment} was started or fenced by the writer of epoch {found.epoch}"
             raise WriterFenced(message, outcome="not written")
-        return QuorumSegmentWriter(self, self._registers(segment, found))
+        return QuorumSegmentWriter(self, self._registers(segment, found), self._clock)
 
     def appended(self) -> None:
         """Wake readers in this process."""
         self._bell.nudge()
+        self._storage.refresh_now_and_then()
 
     def fence(self, segment: int, epoch: int) -> Tail:
         """Stop every earlier writer from adding to a segment, and return where it ends."""
@@ -277,6 +303,20 @@ class QuorumHome:
         """Tell whether a segment was ever started."""
         return bool(self.store.list(ENSEMBLES))
 
+    def at_risk(self, segment: int, end: int) -> bool:
+        """Tell whether a closed segment lacks a copy, or names a node that was replaced. A whole one stays whole."""
+        ensemble = None if segment in self._whole else stored.read(self.store, segment)
+        if ensemble is None or not ensemble.nodes:
+            return False
+        if not self._storage.has_all(ensemble) or not self._registers(segment, ensemble).is_whole(end):
+            return True
+        self._whole.add(segment)
+        return False
+
+    def is_replaced(self, ensemble: Ensemble) -> bool:
+        """Tell whether a node of an ensemble is no node any more, as far as this process knows."""
+        return not self._storage.has_all(ensemble, look=False)
+
     def remove_segment(self, segment: int) -> None:
         """Delete a segment's blocks. Fences stay. Blocks on a node that does not answer are noted, and go later."""
         registers = self._found(segment)
@@ -322,10 +362,22 @@ class QuorumSegmentWriter:
     in_flight_max = IN_FLIGHT_MAX
     commit_interval_s = COMMIT_INTERVAL_S
 
-    def __init__(self, home: QuorumHome, registers: Registers) -> None:
+    def __init__(self, home: QuorumHome, registers: Registers, clock: Clock) -> None:
         """Write one segment; ``QuorumHome.start_segment`` calls this."""
         self._home = home
         self._registers = registers
+        self._clock = clock
+        self._until_us = clock.elapsed_us() + SHORT_US
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a node was replaced, or a node lacks a block and the segment is not brand-new: it is sealed soon.
+
+        While a node is away every segment lacks its copies: one a minute is closed for that reason, and not more.
+        """
+        if self._home.is_replaced(self._registers.ensemble):
+            return True
+        return self._registers.is_short and self._clock.elapsed_us() >= self._until_us
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under its number, on a quorum."""

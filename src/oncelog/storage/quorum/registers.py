@@ -36,6 +36,8 @@ class Registers:
         self.segment = segment
         self.ensemble = ensemble
         self.nodes = nodes
+        self.is_short = len(nodes) < len(ensemble.nodes)
+        """Whether a node lacks a block that was offered. Nobody repairs that: the segment is sealed early."""
         self._folder = f"{prefix}{ensemble.folder}/"
         self._store = store
 
@@ -54,9 +56,11 @@ class Registers:
         awake = [node for node in self.nodes if not node.rests]
         targets = awake if len(awake) >= ack else self.nodes
         failures = missing + len(self.nodes) - len(targets)
+        self.is_short = self.is_short or failures > 0
         answers: queue.SimpleQueue[Written | OncelogError] = queue.SimpleQueue()
         for node in targets:
-            _ask(node, partial(node.write, self.path(number), data), answers, data.size)
+            if not _ask(node, partial(self._write, node, number, data), answers, data.size):
+                self.is_short = True
         copies = 0
         while copies < ack:
             try:
@@ -78,6 +82,21 @@ class Registers:
                 if failures > len(self.ensemble.nodes) - ack:
                     message = f"segment {self.segment}, block {number}: {failures} nodes do not answer: {answer}"
                     raise Unavailable(message, outcome="unknown")
+
+    def _write(self, node: Node, number: int, data: pa.Buffer) -> Written:
+        """Store a block on one node, also when nobody waits for it any more."""
+        try:
+            return node.write(self.path(number), data)
+        except OncelogError:
+            self.is_short = True
+            raise
+
+    def is_whole(self, blocks: int) -> bool:
+        """Tell whether all nodes hold the first so many blocks."""
+        listed = self._listed()
+        return len(listed) == len(self.ensemble.nodes) and all(
+            one.get(number, 0) >= HEADER_BYTES for one in listed.values() for number in range(blocks)
+        )
 
     # Fencing.
 
@@ -259,8 +278,8 @@ def fences_of(kinds: Sequence[Written | OncelogError]) -> int:
 
 def _ask(
     node: Node, work: Callable[[], _T], answers: queue.SimpleQueue[_T | OncelogError], size_bytes: int = 0
-) -> None:
-    """Ask a node; its answer, or its error, goes into a queue."""
+) -> bool:
+    """Ask a node; its answer, or its error, goes into a queue. ``False`` if the node is too far behind to be asked."""
 
     def answered(done: Future[_T]) -> None:
         if not done.cancelled():
@@ -271,6 +290,8 @@ def _ask(
         node.ask(work, size_bytes).add_done_callback(answered)
     except OncelogError as error:
         answers.put(error)
+        return False
+    return True
 
 
 def _all(nodes: Sequence[Node], work: Callable[[Node], _T]) -> list[_T | OncelogError]:
