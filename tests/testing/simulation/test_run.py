@@ -55,7 +55,7 @@ def test_a_planted_mistake_is_found_at_last(plant: Callable[[], Planted], kind: 
 
 
 def is_found(plant: Callable[[], Planted], kind: Kind, seeds: int) -> bool:
-    """Tell whether a planted mistake shows: a violation, damage that the log itself sees, or a process that is stuck."""
+    """Tell whether a planted mistake shows: a violation, damage that the log sees, or a process that is stuck."""
     for seed in range(seeds):
         try:
             with plant():
