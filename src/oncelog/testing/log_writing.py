@@ -406,7 +406,7 @@ class ArrowContract(LogContractFixtures):
         [
             {"id": ["1", "2"]},
             {"value": [b"1", None]},
-            {"value": ["text", "text"]},
+            {"value": [1, 2]},
             {"value": [b"1", b"2"], "colour": ["red", "blue"]},
             {"value": [b"1", b"2"], "id": [1, 2]},
             {"value": [b"1", b"2"], "id": ["1", ""]},
