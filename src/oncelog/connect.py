@@ -27,7 +27,7 @@ from oncelog.log.open_log import open_log
 from oncelog.log.stored.manifests import Manifests, version_key
 from oncelog.log.stored.policies import Policies
 from oncelog.settings import LogSettings, ProducerPolicy
-from oncelog.storage.base import QUORUM_HOME, REMOVING, Storage
+from oncelog.storage.base import QUORUM_HOME, REMOVING, LogHome, Storage
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 
@@ -80,6 +80,14 @@ class Database(Handle):
         ``let_go`` is called with the name of a log that is about to be deleted: its writer must be closed then.
         """
         self._lender, self._let_go = lender, let_go
+
+    def home(self, key: str) -> LogHome:
+        """Return a home beside those of the logs, in which servers keep what they share. No log's key begins with
+        ``~``.
+        """
+        self._check_usable()
+        assert key.startswith("~"), key
+        return self._storage.home(key)
 
     @arguments.checked
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:

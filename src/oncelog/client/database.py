@@ -169,7 +169,7 @@ class RemoteDatabase(Database):
             self._channel.close()
 
 
-DATABASE_ABSENT = ("lend_writers",)
+DATABASE_ABSENT = ("home", "lend_writers")
 """What the server calls of its own database: not a part of the public surface."""
 
 absent(RemoteDatabase, DATABASE_ABSENT)

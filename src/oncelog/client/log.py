@@ -424,7 +424,7 @@ def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBa
 
 READER_ABSENT = ("rows",)
 TAIL_ABSENT = ("poll_rows",)
-LOG_ABSENT = ("base", "desk", "follow_policy", "home", "is_lent", "lent", "reader", "scan")
+LOG_ABSENT = ("base", "desk", "follow_policy", "hold", "holding", "home", "is_lent", "lent", "reader", "scan")
 """What rooms of one process call of each other on a log: not a part of the public surface."""
 
 absent(RemoteLog, LOG_ABSENT)

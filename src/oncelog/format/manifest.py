@@ -145,6 +145,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     segment that none covers is remembered by the log's writer, in memory.
     ``purged_until`` is the position behind the last row that was purged, 0 if none was.
     ``secret`` is that of a log of format 1; others have it in an object of its own, which readers need not see.
+    ``holder`` is the server that won ``epoch``: its name and incarnation; ``None`` for a process that is no server.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     forgotten: tuple[tuple[str, Count], ...] = ()
     memory: tuple[Run, ...] = ()
     purged_until: Count = 0
+    holder: tuple[str, Count] | None = None
 
 
 class Version(msgspec.Struct, frozen=True, array_like=True):

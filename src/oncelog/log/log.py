@@ -43,6 +43,7 @@ from oncelog.log.stored import bases, secrets, snapshots
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.log.takeover import handover
+from oncelog.log.takeover.fencing import Holding, holding
 from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.keeper import SEAL_BYTES_MIN
@@ -124,13 +125,33 @@ class Log(Handle):
         and says no other is that producer's, by sequences that are given or counted (from ``initial_sequence``, or
         behind the last).
         """
-        self._check_usable()
         if takeover not in ("polite", "force"):
             message = f"takeover {takeover!r}: must be 'polite' or 'force'"
             raise InvalidArgument(message)
-        claim = self._home.claim(arguments.seconds("wait_s", wait_s), force=takeover == "force")
+        writer = self._taken(arguments.seconds("wait_s", wait_s), open_writer.EMBEDDED, ask=takeover == "polite")
+        if producer is not None:
+            try:
+                writer.own(producer, initial_sequence)
+            except BaseException:
+                writer.close()
+                raise
+        return writer
+
+    def holding(self) -> Holding:
+        """Return who has the log, as its manifest says now."""
+        return holding(self._manifest())
+
+    def hold(self, term: open_writer.Term, wait_s: float, *, ask: bool) -> Writer:
+        """Become the log's writer in the name of a server. With ``ask`` its holder is asked first, as ``writer`` does;
+        without, it is taken. ``LogBusy`` if another took it since the epoch of ``term``.
+        """
+        return self._taken(wait_s, term, ask=ask)
+
+    def _taken(self, wait_s: float, term: open_writer.Term, *, ask: bool) -> Writer:
+        self._check_usable()
+        claim = self._home.claim(wait_s, force=not ask)
         try:
-            if not self._home.exclusive and takeover == "polite":
+            if not self._home.exclusive and ask:
                 handover.ask(self._home, self._manifests, self._clock, wait_s)
             writer = open_writer.open_writer(
                 self._home,
@@ -140,17 +161,12 @@ class Log(Handle):
                 objects=self._objects,
                 held=self._writer.held if self._writer is not None else Held(),
                 policy=self.producer_policy,
+                term=term,
             )
         except BaseException:
             claim.release()
             raise
         self._writer = writer
-        if producer is not None:
-            try:
-                writer.own(producer, initial_sequence)
-            except BaseException:
-                writer.close()
-                raise
         if self._closed:  # meanwhile, by another thread
             writer.close()
         self._check_usable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oncelog import limits
 from oncelog.clock import Clock
@@ -27,6 +28,19 @@ from oncelog.settings import ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
 
 
+class Term(NamedTuple):
+    """In whose name a log is taken (a server's, or nobody's), from which epoch alone, and for how long it is kept, at
+    least, when others ask for it.
+    """
+
+    holder: tuple[str, int] | None = None
+    epoch: int | None = None
+    tenure_s: float | None = None
+
+
+EMBEDDED = Term()
+
+
 def open_writer(
     home: LogHome,
     manifests: Manifests,
@@ -36,11 +50,12 @@ def open_writer(
     objects: RunObjects,
     held: Held,
     policy: Callable[[], ProducerPolicy],
+    term: Term = EMBEDDED,
 ) -> Writer:
     """Take a log over under a claim, and return a writer that knows all that the log says."""
     identity = clock.token(16)
-    known, _ = fencing.take(home, manifests, identity)
-    watch = Watch(home, clock, known.manifest.epoch)
+    known, _ = fencing.take(home, manifests, identity, holder=term.holder, epoch=term.epoch)
+    watch = Watch(home, clock, known.manifest.epoch, term.tenure_s)
     settings = known.manifest.settings
     try:
         epoch = known.manifest.epoch

@@ -14,6 +14,8 @@ class Call(NamedTuple):
     peer: str = ""
     bearer: str | None = None
     certificate_names: tuple[str, ...] = ()
+    handed_on: bool = False
+    """Whether another server of the fleet has handed this call on."""
 
     def __repr__(self) -> str:
         """Show who calls, without the secret."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import uvicorn
@@ -21,6 +21,8 @@ from oncelog.limits import MIB
 from oncelog.server import folder_lock, systemd
 from oncelog.server import settings as settings_module
 from oncelog.server.crew import Crew
+from oncelog.server.fleet import starting
+from oncelog.server.fleet.starting import Addresses
 from oncelog.server.http import app as http_app
 from oncelog.server.http.protocol import Protocol
 from oncelog.server.rpc import services
@@ -41,13 +43,6 @@ CLOSE_S = 5.0
 _log = logging.getLogger("oncelog.server")
 
 
-class Addresses(NamedTuple):
-    """Where a server listens."""
-
-    grpc: str
-    http: str
-
-
 def run(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
     """Serve until SIGTERM or SIGINT; ``announce`` is called with the addresses when the server is ready.
 
@@ -62,14 +57,18 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
     opening = Crew("open", 1)
     database = await opening.run(lambda: connect(settings.url, options=settings.options or None))
     server = Server(database, settings)
-    app = http_app.build(server)  # first: it says who may call, of gRPC too
+    key = await opening.run(lambda: starting.fleet_key(server))
+    app = http_app.build(server, starting.sessions_key(key))  # first: it says who may call, of gRPC too
     with _http_socket(settings.http) as http_socket:
         grpc_server, grpc_port = await _grpc(server, settings, app.security.tls)
+        host, _ = settings_module.address(settings.grpc)
+        listening = Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2]))
+        if key is not None:
+            await starting.join(server, app, key, listening, stop.set)
         http_server = _Uvicorn(_http_config(app))
         serving = asyncio.create_task(http_server.serve([http_socket]))
         server.start()
-        host, _ = settings_module.address(settings.grpc)
-        announce(Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2])))
+        announce(listening)
         systemd.notify("READY=1")
         try:
             await stop.wait()
@@ -94,6 +93,9 @@ async def _drain(server: Server, grpc_server: Any) -> None:
     server.begin_drain()
     await grpc_server.stop(GRACE_S)
     await server.leave_logs()
+    if server.fleet is not None:  # last: logs of a server that has left are taken by force
+        await server.closers.run(server.fleet.leave)
+        await server.fleet.peers.close()
 
 
 async def _close(crew: Crew, database: Database) -> None:

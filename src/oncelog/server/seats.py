@@ -187,6 +187,11 @@ class Seat:
         with self.writing() as (writer, _):
             yield writer
 
+    def warm(self) -> None:
+        """Open the writer, if it is not: for a log that another server gives to this one."""
+        with self.writing():
+            pass
+
     def _sit(self) -> tuple[Writer, int]:
         with self._changed:
             while self._opening:

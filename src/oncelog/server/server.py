@@ -18,6 +18,7 @@ from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
 from oncelog.server.consumers import Consumers
 from oncelog.server.crew import Crew
+from oncelog.server.fleet.fleet import Fleet
 from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
 from oncelog.server.seats import Seat, Seats
@@ -39,10 +40,7 @@ one log or queue.
 """
 
 OPENING_WAIT_S = 1.0
-"""How long a seat waits for a log on a disk that another process holds."""
-
-OPENING_WAIT_BUCKET_S = 10.0
-"""The same in a bucket, where the holder is asked and lets go after a while."""
+"""How long a seat waits for a log on a disk that another process holds. In a bucket the fleet decides."""
 
 LEAVE_S_MIN = 0.1
 LEAVE_GRACE_S = 2.0
@@ -80,6 +78,8 @@ class Server:
     ) -> None:
         self.database = database
         self.settings = settings
+        self.fleet: Fleet | None = None
+        """The other servers of the database; a database on a disk has one server."""
         self.gate: Gate | None = None
         """Judges every call of gRPC; HTTP sets it, and judges its own calls by the same functions."""
         self.calls = Calls()
@@ -147,8 +147,8 @@ class Server:
 
     def open_writer(self, name: str) -> Writer:
         """Become the writer of a log. For the log's seat, in a thread."""
-        wait_s = OPENING_WAIT_S if self.database.url.startswith(("file:", "memory:")) else OPENING_WAIT_BUCKET_S
-        return self.database.log(name).writer(wait_s=wait_s)
+        log = self.database.log(name)
+        return log.writer(wait_s=OPENING_WAIT_S) if self.fleet is None else self.fleet.take(log)
 
     async def delete_log(self, name: str) -> None:
         """Let a log go here, and delete it. ``LogBusy`` if another process holds it."""
@@ -233,7 +233,10 @@ class Server:
             _log.warning("not all logs were closed in time: the next writer decides what is in them")
 
     def _leave(self, seat: Seat, deadline_us: int) -> None:
+        was_open = seat.writer is not None
         try:
             seat.leave(max(LEAVE_S_MIN, (deadline_us - self.clock.elapsed_us()) / 1e6))
         except OncelogError as error:
             _log.warning("log %r was not closed: %s; the next writer decides what is in it", seat.name, error)
+        if was_open and self.fleet is not None:
+            self.fleet.give(seat.name)

@@ -27,7 +27,11 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     grpc: str = "127.0.0.1:7676"
     http: str = "127.0.0.1:7677"
     name: str | None = None
-    """What clients see as the server's name; by default its gRPC address."""
+    """The server's name among the servers of its database; by default the gRPC address that it advertises."""
+    advertise: str | None = None
+    """The gRPC address at which the other servers reach this one; by default the one on which it listens."""
+    advertise_http: str | None = None
+    """The same for HTTP."""
     queue_state: str | None = None
     """Where queues remember what they delivered: ``postgresql://…``; by default beside the logs."""
     drain_s: float = 30.0
@@ -53,6 +57,10 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Files with the server's certificate chain and its key."""
     tls_client_ca: str | None = None
     """A file with the authorities of clients' certificates; with it, clients must have one."""
+    tls_fleet_ca: str | None = None
+    """A file with the authorities of the other servers' certificates; by default the server's own chain."""
+    tls_name: str | None = None
+    """The name in this server's certificate, if the others reach it by another one."""
     tokens: str | None = None
     """A file with tokens; by default they are kept in the database."""
     insecure: bool = False

@@ -37,7 +37,17 @@ def run(
         str | None,
         typer.Option("--http", metavar="HOST:PORT", help="Where HTTP listens.", show_default="127.0.0.1:7677"),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What clients see as its name.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Its name among the servers of the database.")
+    ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="Where the other servers reach its gRPC."),
+    ] = None,
+    advertise_http: Annotated[
+        str | None,
+        typer.Option("--advertise-http", metavar="HOST:PORT", help="Where the other servers reach its HTTP."),
+    ] = None,
     queue_state: Annotated[
         str | None,
         typer.Option(
@@ -77,16 +87,18 @@ def run(
     """Serve a database over gRPC and HTTP."""
     from oncelog.server import process  # noqa: PLC0415  (needs oncelog[server])
     from oncelog.server import settings as settings_module  # noqa: PLC0415
+    from oncelog.server.fleet.starting import Addresses  # noqa: PLC0415
     from oncelog.server.watch import log_lines  # noqa: PLC0415
 
     given = {"url": url, "grpc": grpc, "http": http, "name": name, "queue_state": queue_state, "drain_s": drain_s}
     given |= {"tokens": tokens, "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
+    given |= {"advertise": advertise, "advertise_http": advertise_http}
     given |= {"insecure": True if insecure else None}
     environment = {key: text for key, text in os.environ.items() if key != "ONCELOG_SERVE_CONFIG"}
     settings = settings_module.load(given, environment, config)
     log_lines.set_up(as_json=json)
 
-    def announce(addresses: process.Addresses) -> None:
+    def announce(addresses: Addresses) -> None:
         if json:
             print_json(addresses._asdict())
         else:

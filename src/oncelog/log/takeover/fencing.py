@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
-from oncelog.errors import CorruptionError, NotFound, WriterFenced
+from oncelog.errors import CorruptionError, LogBusy, NotFound, WriterFenced
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.ingest.staging import Adoption, adopted
@@ -13,14 +15,40 @@ from oncelog.log.upkeep.sealing import created_us
 from oncelog.storage.base import LogHome, Tail
 
 
-def take(home: LogHome, manifests: Manifests, writer: bytes) -> tuple[Known, Tail | None]:
+class Holding(NamedTuple):
+    """Who has a log, as its manifest says. ``holder`` is a server, ``None`` a process that is none; the log is free
+    unless it is ``open``.
+    """
+
+    log_id: str
+    epoch: int
+    open: bool
+    holder: tuple[str, int] | None
+
+
+def holding(manifest: Manifest) -> Holding:
+    """Return who has a log."""
+    return Holding(manifest.log_id, manifest.epoch, manifest.open_segment is not None, manifest.holder)
+
+
+def take(
+    home: LogHome,
+    manifests: Manifests,
+    writer: bytes,
+    *,
+    holder: tuple[str, int] | None = None,
+    epoch: int | None = None,
+) -> tuple[Known, Tail | None]:
     """Make ``writer`` the log's only writer, and decide the fate of what was in flight before it.
 
     The epoch is won first, so that of two takers one loses; then the open segment is fenced, so that its tail can be
     known; only the manifest version that closes it decides, for everybody and for ever. On return the newest
     manifest has an open segment that nobody has written to. The tail is that of a segment that was left open.
+
+    A server names itself as the ``holder``. With ``epoch``, the log is taken from that epoch alone: ``LogBusy`` if
+    another has taken it since.
     """
-    known = manifests.update(_claim(writer))
+    known = manifests.update(_claim(writer, holder, epoch))
     manifest = known.manifest
     if manifest.open_segment is None or manifest.open_epoch == manifest.epoch:
         return known, None
@@ -29,11 +57,14 @@ def take(home: LogHome, manifests: Manifests, writer: bytes) -> tuple[Known, Tai
     return manifests.update(_close_abandoned(manifest.epoch, manifest.open_segment, abandoned), known), tail
 
 
-def _claim(writer: bytes) -> Change:
+def _claim(writer: bytes, holder: tuple[str, int] | None, epoch: int | None) -> Change:
     def change(manifest: Manifest) -> Manifest:
         if manifest.writer == writer:
             return manifest
-        claimed = msgspec.structs.replace(manifest, epoch=manifest.epoch + 1, writer=writer)
+        if epoch is not None and manifest.epoch != epoch:
+            message = f"log {manifest.name!r} was taken by another writer just now (epoch {manifest.epoch})"
+            raise LogBusy(message)
+        claimed = msgspec.structs.replace(manifest, epoch=manifest.epoch + 1, writer=writer, holder=holder)
         return claimed if claimed.open_segment is not None else _open_next(_with_window(claimed))
 
     return change

@@ -23,6 +23,9 @@ from oncelog.storage.base import LogHome
 TENURE_S = 5.0
 """So long a writer keeps a log at least, whoever asks for it."""
 
+SERVER_TENURE_S_MAX = 600.0
+"""A server may keep a log for longer, but never for longer than this."""
+
 LOOK_S = 1.0
 """So often a writer looks whether somebody asks for its log."""
 
@@ -65,7 +68,8 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
         if epoch != asked_epoch:
             home.create(request_key(epoch), [b"asked"])
             asked_epoch, patience_until_us, answered = epoch, now_us + int(ANSWER_S * 1e6), False
-        if not answered and (left_ms := _answer(home, epoch)) is not None:
+        longest_s = TENURE_S if known.manifest.holder is None else SERVER_TENURE_S_MAX
+        if not answered and (left_ms := _answer(home, epoch, longest_s)) is not None:
             patience_until_us, answered = now_us + left_ms * 1000 + int(ANSWER_S * 1e6), True
         if now_us >= patience_until_us:
             return
@@ -79,13 +83,13 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
         known = manifests.newest(known)
 
 
-def _answer(home: LogHome, epoch: int) -> int | None:
+def _answer(home: LogHome, epoch: int, longest_s: float) -> int | None:
     """Return in how many milliseconds the writer of ``epoch`` will let go; ``None`` when it has not answered."""
     try:
         left = home.read(answer_key(epoch)).to_pybytes()
     except NotFound:
         return None
-    return min(int(left[:_DIGITS]), int(TENURE_S * 1000)) if left.isdigit() else 0
+    return min(int(left[:_DIGITS]), int(longest_s * 1000)) if left.isdigit() else 0
 
 
 class Watch:
@@ -95,14 +99,14 @@ class Watch:
     that takes long is not taken for dead.
     """
 
-    def __init__(self, home: LogHome, clock: Clock, epoch: int) -> None:
+    def __init__(self, home: LogHome, clock: Clock, epoch: int, tenure_s: float | None = None) -> None:
         self._home = home
         self._clock = clock
         self._epoch = epoch
         self._let_go: Callable[[], None] | None = None
         self._has_ended: Callable[[], bool] = lambda: False
         self._seen: Callable[[], None] = lambda: None
-        self._until_us = clock.elapsed_us() + int(TENURE_S * 1e6)
+        self._until_us = clock.elapsed_us() + int((TENURE_S if tenure_s is None else tenure_s) * 1e6)
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None

@@ -258,15 +258,19 @@ def _details(data: bytes) -> dict[str, Any]:
     return {name: part for name, part in found.items() if name != "name"}
 
 
-def build(server: Server) -> App:
+def build(server: Server, sessions_key: bytes | None = None) -> App:
     """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
-    security = setup.load(server.settings, server.clock)
-    name = server.settings.name  # servers of one database need a name each, and an audit log each
-    audit = Audit(_auditing(server), AUDIT_LOG if name is None else f"{AUDIT_LOG}/{name}")
+    security = setup.load(server.settings, server.clock, sessions_key)
+    audit = Audit(_auditing(server), audit_log(server.settings.name))
     server.gate = Gate(security.authorizer, audit)
     app = App(server, security, audit, ServerMetrics(server))
     app.console = console_app(app)
     return app
+
+
+def audit_log(name: str | None) -> str:
+    """Return the audit log of a server: servers of one database have a name each, and a log each."""
+    return AUDIT_LOG if name is None else f"{AUDIT_LOG}/{name}"
 
 
 def _auditing(server: Server) -> Callable[[str, Record], Awaitable[object]]:

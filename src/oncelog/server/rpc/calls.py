@@ -11,8 +11,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from oncelog.errors import InvalidArgument, OncelogError, Unavailable
+from oncelog.errors import InvalidArgument, NotAllowed, OncelogError, Unavailable
 from oncelog.server.call import Call
+from oncelog.server.fleet import routing
+from oncelog.server.fleet.hop import GRPC_KEY
+from oncelog.server.fleet.members import Member
+from oncelog.server.fleet.peers import Answered, HolderGone
+from oncelog.server.fleet.routing import Subject
 from oncelog.server.security.authorize import Principal
 from oncelog.server.server import Server
 from oncelog.server.watch import tracing
@@ -40,15 +45,16 @@ class Requests:
     A request that is not asked for is not read: HTTP/2 flow control holds its sender back.
     """
 
-    def __init__(self, rpc: _Rpc, context: Any, call: Call) -> None:
+    def __init__(self, rpc: _Rpc, context: Any, call: Call, first: Any) -> None:
         self._rpc = rpc
         self._context = context
         self._call = call
+        self._first = first  # was read already, to see where the call goes
         self.caller = _Caller(rpc.server)
 
     async def next(self) -> Any | None:
         """Return the next request; ``None`` at the end. ``NotAuthenticated`` once the caller's token has ended."""
-        data = await self._context.read()
+        data, self._first = (self._first, None) if self._first is not None else (await self._context.read(), None)
         self.caller.check_still()
         return None if data is grpc.aio.EOF else self._rpc.decoded(data)
 
@@ -97,13 +103,47 @@ class _Rpc:
         gate = self.server.gate
         return None if gate is None else gate.admit(call, self.key, name, request)
 
-    async def admit_request(self, call: Call, request: Any) -> Principal | None:
-        """Do the same for the log or queue that a request names, and write an admin verb to the audit log."""
-        name = next((getattr(request, field) for field in ("log", "queue", "name") if hasattr(request, field)), None)
-        principal = self.admit(call, name, request)
+    def admit_request(self, call: Call, request: Any) -> Principal | None:
+        """Do the same for the log or queue that a request names."""
+        if self.key == "Database.Take":
+            check_of_fleet(call)
+            return None
+        return self.admit(call, _named(request), request)
+
+    async def note(self, principal: Principal | None, call: Call, request: Any) -> None:
+        """Write an admin verb to the audit log, before it is done."""
         if self.server.gate is not None and principal is not None:
-            await self.server.gate.note(principal, call, self.key, name, request)
-        return principal
+            await self.server.gate.note(principal, call, self.key, _named(request), request)
+
+    async def elsewhere(self, call: Call, subject: Subject | None) -> Member | None:
+        """Return the other server that a call goes to; ``None``: it is served here."""
+        fleet = self.server.fleet
+        if fleet is None or subject is None:
+            return None
+        return await fleet.place(subject.log, takes=subject.takes, handed_on=call.handed_on)
+
+    async def hand_on(self, member: Member, subject: Subject, context: Any, call: Call, first: Any) -> Any:
+        """Hand a call on to the server that holds its log."""
+        fleet = self.server.fleet
+        assert fleet is not None
+        try:
+            return await fleet.peers.hand_on(member, self.method, context, call, first)
+        except (Answered, HolderGone, Unavailable) as error:
+            if not isinstance(error, Answered) or error.passes:
+                fleet.forget(subject.log)
+            raise
+
+
+def _named(request: Any) -> str | None:
+    """Return the log or queue that a request names."""
+    return next((getattr(request, field) for field in ("log", "queue", "name") if hasattr(request, field)), None)
+
+
+def check_of_fleet(call: Call) -> None:
+    """Raise ``NotAllowed`` unless another server of the fleet makes this call."""
+    if not call.handed_on:
+        message = "only servers of this fleet may call this"
+        raise NotAllowed(message)
 
 
 def handlers(server: Server, service: str, methods: Mapping[str, Callable[..., Any]]) -> Any:
@@ -152,9 +192,13 @@ def _serialized(method: Method, answer: Any) -> bytes:
 def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
     async def handle(data: bytes, context: Any) -> Any:
         try:
-            call = call_of(context)
+            call = call_of(rpc.server, context)
             request = rpc.decoded(data)
-            await rpc.admit_request(call, request)
+            principal = rpc.admit_request(call, request)
+            subject = routing.subject(rpc.key, request)
+            if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
+                return await rpc.hand_on(member, subject, context, call, data)
+            await rpc.note(principal, call, request)
             return await does(request, call)
         except asyncio.CancelledError:
             raise
@@ -167,8 +211,8 @@ def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
 def _gathering(rpc: _Rpc, does: Unary) -> Callable[[Any, Any], Awaitable[Any]]:
     async def handle(_: Any, context: Any) -> Any:
         try:
-            call = call_of(context)
-            return await does(Requests(rpc, context, call), call)
+            call = call_of(rpc.server, context)
+            return await does(Requests(rpc, context, call, None), call)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -180,10 +224,15 @@ def _gathering(rpc: _Rpc, does: Unary) -> Callable[[Any, Any], Awaitable[Any]]:
 def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[None]]:
     async def handle(data: bytes, context: Any) -> None:
         try:
-            call = call_of(context)
+            call = call_of(rpc.server, context)
             request = rpc.decoded(data)
-            caller = _Caller(rpc.server, await rpc.admit_request(call, request))
-            await _send(context, does(request, call), caller)
+            principal = rpc.admit_request(call, request)
+            subject = routing.subject(rpc.key, request)
+            if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
+                await rpc.hand_on(member, subject, context, call, data)
+                return
+            await rpc.note(principal, call, request)
+            await _send(context, does(request, call), _Caller(rpc.server, principal))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -195,8 +244,16 @@ def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[Non
 def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
     async def handle(_: Any, context: Any) -> None:
         try:
-            call = call_of(context)
-            requests = Requests(rpc, context, call)
+            call = call_of(rpc.server, context)
+            first = await context.read() if rpc.server.fleet is not None else None
+            is_there = first is not None and first is not grpc.aio.EOF
+            subject = routing.first_subject(rpc.key, rpc.decoded(first)) if is_there else None
+            if subject is not None:
+                rpc.admit(call, subject.name)
+                if (member := await rpc.elsewhere(call, subject)) is not None:
+                    await rpc.hand_on(member, subject, context, call, first)
+                    return
+            requests = Requests(rpc, context, call, first)
             await _send(context, does(requests, call), requests.caller)
         except asyncio.CancelledError:
             raise
@@ -222,6 +279,11 @@ async def _abort(context: Any, rpc: _Rpc, error: Exception) -> None:
     """End a call with an error and all its fields. What is no error of Oncelog's own is a bug: its text stays here."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if isinstance(error, Answered):
+        told = error.error
+        await context.abort(told.code(), told.details() or "", trailing_metadata=tuple(told.trailing_metadata() or ()))
+    if isinstance(error, HolderGone):  # no error of ours: nobody knows what became of the call
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the server that holds the log stopped answering")
     known = error if isinstance(error, OncelogError) else _bug(rpc, error)
     code = getattr(grpc.StatusCode, failures.grpc_code(known))
     trailer = ((failures.TRAILER, failures.trailer(known)),)
@@ -233,12 +295,16 @@ def _bug(rpc: _Rpc, error: Exception) -> OncelogError:
     return Unavailable(f"{rpc.key}: the server failed: see its log", outcome="unknown")
 
 
-def call_of(context: Any) -> Call:
-    """Return who makes a call."""
-    bearer = None
+def call_of(server: Server, context: Any) -> Call:
+    """Return who makes a call, also if another server has handed the call on."""
+    bearer, hop = None, None
     for name, value in context.invocation_metadata() or ():
         if name == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
             bearer = value[7:].strip()
+        if name == GRPC_KEY and server.fleet is not None:
+            hop = server.fleet.hop_of(value)
+    if hop is not None:
+        return Call(hop.peer, bearer, hop.sans, handed_on=True)
     names = tuple(
         value.decode("utf-8", "replace")
         for value in (context.auth_context() or {}).get("x509_subject_alternative_name", ())

@@ -8,6 +8,7 @@ from typing import Any
 from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.call import Call
+from oncelog.server.fleet import listing
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.security.scopes import Kind
 from oncelog.server.server import VERSION, Server
@@ -30,6 +31,8 @@ class DatabaseService:
             "Delete": self.delete,
             "Queues": self.queues,
             "Policy": self.policy,
+            "Servers": self.servers,
+            "Take": self.take,
         }
 
     async def describe(self, _: Any, __: Call) -> Any:
@@ -109,6 +112,18 @@ class DatabaseService:
             return document(self._server.database.producer_policy(namespace))
 
         return await self._server.write(work)
+
+    async def servers(self, _: Any, __: Call) -> Any:
+        """Return the servers of the fleet; of a database that has one server, that one."""
+        return document(await self._server.read(lambda: listing.servers(self._server)))
+
+    async def take(self, request: Any, _: Call) -> Any:
+        """Begin to take a log that nobody holds. Without a log it only tells that this server is here."""
+        self._server.check_serving()
+        if request.log:
+            seat = self._server.seats[request.log]
+            self._server.closers.post(seat.warm)
+        return messages.Empty()
 
 
 def _given(request: Any, kind: Any) -> Any:

@@ -24,6 +24,7 @@ class Tls:
     cert: bytes
     key: bytes
     client_ca: bytes | None
+    fleet_ca: bytes
     context: ssl.SSLContext
 
 
@@ -38,10 +39,11 @@ class Security:
     loopback: bool
 
 
-def load(settings: ServeSettings, clock: Clock) -> Security:
+def load(settings: ServeSettings, clock: Clock, sessions_key: bytes | None = None) -> Security:
     """Return the security of a server; ``InvalidArgument`` for what is wrong with its settings.
 
-    A server that other machines reach needs TLS and callers that are known, or ``insecure``.
+    A server that other machines reach needs TLS and callers that are known, or ``insecure``. The servers of a fleet
+    share the key of sessions: each knows the sessions of all.
     """
     _check_origins(settings.origins)
     tls = _tls(settings)
@@ -53,7 +55,7 @@ def load(settings: ServeSettings, clock: Clock) -> Security:
     hosts = {f"--{name}": address(getattr(settings, name))[0] for name in ("grpc", "http")}
     exposure.check(hosts, tls=tls is not None, authenticated=not authorizer.is_open, insecure=settings.insecure)
     loopback = all(exposure.is_loopback(host) for host in hosts.values())
-    return Security(settings, authorizer, Sessions(clock, clock.token(_KEY_BYTES)), tls, loopback)
+    return Security(settings, authorizer, Sessions(clock, sessions_key or clock.token(_KEY_BYTES)), tls, loopback)
 
 
 def _check_origins(origins: list[str]) -> None:
@@ -80,7 +82,9 @@ def _tls(settings: ServeSettings) -> Tls | None:
         message = f"the certificates cannot be used: {error}"
         raise InvalidArgument(message) from None
     ca = _read("tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca is not None else None
-    return Tls(_read("tls_cert", settings.tls_cert), _read("tls_key", settings.tls_key), ca, context)
+    cert = _read("tls_cert", settings.tls_cert)
+    others = cert if settings.tls_fleet_ca is None else _read("tls_fleet_ca", settings.tls_fleet_ca)
+    return Tls(cert, _read("tls_key", settings.tls_key), ca, others, context)
 
 
 def _read(name: str, path: str) -> bytes:

@@ -74,10 +74,14 @@ METHODS: dict[str, Need] = {
     "Database.Delete": Need("admin", "log", "name", audited=True, making=True),
     "Database.Queues": Need("look", "server", ""),
     "Database.Policy": Need("admin", "server", "", audited=True),
+    "Database.Servers": Need("look", "server", ""),
+    "Database.Take": Need("admin", "server", ""),
 }
-"""By service and method. ``Database.Logs`` and ``Queues`` return only names that the caller may look at."""
+"""By service and method. ``Database.Logs`` and ``Queues`` return only names that the caller may look at. ``Take`` is
+for servers alone: they prove that they are some.
+"""
 
-LISTING = frozenset({"Database.Describe", "Database.Logs", "Database.Queues"})
+LISTING = frozenset({"Database.Describe", "Database.Logs", "Database.Queues", "Database.Servers"})
 """Everybody who is known may call these: what they return is filtered."""
 
 

@@ -1,0 +1,303 @@
+"""This server among the others of its database: its beats, and where each log is held.
+
+A log stays where it is held, as long as its holder lives: a balancer that sprays requests moves nothing. A log that
+nobody holds goes to the server that rendezvous hashing prefers (Thaler and Ravishankar, 1998): all servers compute the
+same one without asking each other, and a server that comes or goes moves only its own share of the logs. Of two servers
+that take a log at once the log's epoch decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from oncelog.clock import Clock
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.log.log import Log
+from oncelog.log.open_writer import Term
+from oncelog.log.takeover.fencing import Holding
+from oncelog.log.takeover.handover import SERVER_TENURE_S_MAX
+from oncelog.log.writer import Writer
+from oncelog.server.fleet import members
+from oncelog.server.fleet.hop import Hop, opened
+from oncelog.server.fleet.members import Beat, Card, Member, Members, Membership
+
+if TYPE_CHECKING:
+    from oncelog.server.fleet.peers import Peers
+    from oncelog.server.server import Server
+
+ASK_S = 10.0
+"""How long a holder that cannot be reached, or is no server, is asked for a log."""
+
+TENURE_S = 30.0
+TENURE_AGAIN_S = 300.0
+"""How long a log is kept when another server asks for it through the log itself; twice as long each time that it was
+taken back within five minutes: two servers that cannot reach each other must not play tennis with it.
+"""
+
+GIVE_S = 2.0
+"""How long a server that drains waits for another one to take a log."""
+
+KEPT_MAX = 10_000
+"""Logs whose places are remembered."""
+
+QUEUE = "queue/"
+"""What the names of a queue's logs begin with."""
+
+_log = logging.getLogger("oncelog.server.fleet")
+
+
+class _Tenure(NamedTuple):
+    lost_us: int
+    length_s: float
+
+
+class Fleet:
+    """Knows the other servers, and places logs. Made in the event loop; ``take`` is for threads."""
+
+    def __init__(self, server: Server, peers: Peers, key: bytes, on_replaced: Callable[[], None]) -> None:
+        """Take what is there before this server has joined; ``on_replaced`` is called if its name is taken."""
+        self._server = server
+        self._clock: Clock = server.clock
+        self._home = server.database.home(members.HOME)
+        self.peers = peers
+        self._on_replaced = on_replaced
+        self.key = key
+        self.members = Members(self._home, self._clock)
+        self._membership: Membership | None = None
+        self._stopping = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._places: dict[str, Member] = {}
+        self._here: dict[str, int] = {}
+        """Logs that were looked for and belong here, and until when that is believed without another look."""
+        self._looks: dict[tuple[str, bool], asyncio.Future[Member | None]] = {}
+        self._tenures: dict[str, _Tenure] = {}
+
+    # Joining, beating, leaving. For threads.
+
+    @property
+    def card(self) -> Card:
+        """This server's card."""
+        assert self._membership is not None, "the server has not joined yet"
+        return self._membership.card
+
+    def join(self, card: Card) -> None:
+        """Become a member, and see who else is."""
+        self._membership = members.join(self._home, card)
+        self._membership.beat(Beat())
+        self.members.look()
+        self._thread = threading.Thread(target=self._beat_on, name="oncelog-beat", daemon=True)
+        self._thread.start()
+
+    def _beat_on(self) -> None:
+        while not self._waited():
+            self.beat()
+
+    def _waited(self) -> bool:
+        """Wait for the next beat; tell whether it is over."""
+        with self._stopping:
+            if not self._stopped:
+                self._clock.wait(self._stopping, members.BEAT_S)
+            return self._stopped
+
+    def beat(self) -> None:
+        """Beat once, and see who is there; what fails is tried again with the next beat."""
+        assert self._membership is not None
+        try:
+            self._membership.beat(Beat(self._server.seats.open_count()))
+            self.members.look()
+        except OncelogError as error:
+            _log.warning("this server's beat failed: %s", error)
+            return
+        if self.members.newest_incarnation(self.card.name) > self.card.incarnation:
+            _log.error("another server has the name %r now: this one stops", self.card.name)
+            self._server.loop.call_soon_threadsafe(self._on_replaced)
+
+    def leave(self) -> None:
+        """Beat no more, and tell the others that this server lets everything go."""
+        with self._stopping:
+            self._stopped = True
+            self._stopping.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        if self._membership is not None:
+            try:
+                self._membership.leave()
+            except OncelogError as error:
+                _log.warning("the others will notice in %d s that this server left: %s", members.DEAD_S, error)
+
+    def hop_of(self, sealed: object) -> Hop | None:
+        """Return what another server says of a call that it hands on to this one; ``None`` if none did."""
+        found = opened(self.key, sealed) if isinstance(sealed, bytes) else None
+        if found is not None and self._membership is not None and found.to != self.card.holder:
+            message = f"this server is {self.card.name!r}, not {found.to[0]!r}, for which the call was meant"
+            raise Unavailable(message)
+        return found
+
+    def others(self) -> list[Member]:
+        """Return the other servers that live."""
+        return [member for member in self.members.living() if member.card.name != self.card.name]
+
+    # Placing, on the event loop.
+
+    async def place(self, log: str, *, takes: bool, handed_on: bool = False) -> Member | None:
+        """Return the other server that a call for a log goes to; ``None``: it is served here.
+
+        ``takes``: the call needs the log's writer, so that a log without one is given to the preferred server. A call
+        that was handed on is served here, or ``Unavailable``, not written.
+        """
+        seat = self._server.seats.get(log)
+        if seat is not None and seat.writer is not None and not seat.writer.ended:
+            return None
+        if self._here.get(log, 0) > self._clock.elapsed_us():
+            return None
+        if handed_on:
+            await self._server.read(lambda: self._check_not_elsewhere(log))
+            self._believe(log)
+            return None
+        known = self._places.get(log)
+        if known is not None and self.members.find(known.card.holder) is not None:
+            return known
+        return await self._looked(log, takes=takes)
+
+    def forget(self, log: str) -> None:
+        """Forget where a log was: the server there did not take a call for it."""
+        self._places.pop(log, None)
+        self._here.pop(log, None)
+
+    def _believe(self, log: str) -> None:
+        """Note that a log belongs here, for a while."""
+        now_us = self._clock.elapsed_us()
+        if len(self._here) > KEPT_MAX:
+            self._here = {name: until_us for name, until_us in self._here.items() if until_us > now_us}
+        self._here[log] = now_us + int(members.BEAT_S * 1e6)
+
+    async def _looked(self, log: str, *, takes: bool) -> Member | None:
+        """Look where a log is. One look serves all who wait for it."""
+        looking = self._looks.get((log, takes))
+        if looking is None:
+            looking = self._looks[log, takes] = asyncio.ensure_future(self._look(log, takes=takes))
+            looking.add_done_callback(lambda _: self._looks.pop((log, takes), None))
+        return await asyncio.shield(looking)
+
+    async def _look(self, log: str, *, takes: bool) -> Member | None:
+        try:
+            holding = await self._server.read(lambda: self._server.open_log(log).holding())
+        except (NotFound, CorruptionError):
+            return None  # the call itself will say so
+        found = self._elsewhere(holding)
+        if found is None and takes and self._is_free(holding):
+            found = await self._given(log, holding)
+        if found is None:
+            self._believe(log)
+            return None
+        if len(self._places) > KEPT_MAX:
+            self._places.clear()
+        self._places[log] = found
+        return found
+
+    async def _given(self, log: str, holding: Holding) -> Member | None:
+        """Give a free log to the server that is preferred, if that is another one, and answers."""
+        wanted = self.preferred(log, holding.log_id)
+        if wanted is None or not await self.peers.take(wanted, log):
+            return None
+        return wanted
+
+    def preferred(self, log: str, log_id: str) -> Member | None:
+        """Return the server that should have a free log; ``None``: this one."""
+        subject = placing_key(log, log_id)
+        others = self.others()
+        best = _highest(subject, [self.card.name, *(member.card.name for member in others)])
+        return next((member for member in others if member.card.name == best), None)
+
+    def give(self, log: str) -> None:
+        """Have another server take a log that this one has let go, before anybody asks for it. For threads.
+
+        If that fails, the first server that is asked for the log takes it.
+        """
+        try:
+            log_id = self._server.open_log(log).log_id
+        except OncelogError:
+            return
+        others = self.others()
+        if others:
+            best = _highest(placing_key(log, log_id), [member.card.name for member in others])
+            wanted = next(member for member in others if member.card.name == best)
+            giving = asyncio.run_coroutine_threadsafe(self.peers.take(wanted, log), self._server.loop)
+            with contextlib.suppress(TimeoutError):
+                giving.result(GIVE_S)
+
+    def _elsewhere(self, holding: Holding) -> Member | None:
+        """Return the other server that holds a log and lives."""
+        if not holding.open or holding.holder is None or holding.holder == self.card.holder:
+            return None
+        return self.members.find(holding.holder)
+
+    def _is_free(self, holding: Holding) -> bool:
+        """Tell whether a log is held by nobody who lives. A process that is no server is asked, and not taken from."""
+        if not holding.open:
+            return True
+        return holding.holder not in (None, self.card.holder) and self._elsewhere(holding) is None
+
+    def _check_not_elsewhere(self, log: str) -> None:
+        try:
+            found = self._elsewhere(self._server.open_log(log).holding())
+        except NotFound:
+            return
+        if found is not None:
+            raise self._moved(log, found)
+
+    def _moved(self, log: str, member: Member) -> Unavailable:
+        message = f"log {log!r} is held by the server {member.card.name!r}: try again"
+        return Unavailable(message, retry_after_s=0.2 * self._server.retry_after_s())
+
+    # Taking, in threads.
+
+    def take(self, log: Log) -> Writer:
+        """Become the writer of a log, in the name of this server. Never takes it from a server that lives; the logs of
+        a queue, whose calls are not handed on one by one, are asked for.
+        """
+        holding = log.holding()
+        found = self._elsewhere(holding)
+        if found is not None and not log.name.startswith(QUEUE):
+            self.forget(log.name)
+            raise self._moved(log.name, found)
+        ask = holding.open and (found is not None or holding.holder is None)
+        epoch = None if ask else holding.epoch
+        writer = log.hold(Term(self.card.holder, epoch, self._tenure_s(log.name, holding)), ASK_S, ask=ask)
+        self._places.pop(log.name, None)
+        return writer
+
+    def _tenure_s(self, log: str, holding: Holding) -> float:
+        """Return how long the log will be kept when others ask for it; longer if it went back and forth lately."""
+        now_us = self._clock.elapsed_us()
+        before = self._tenures.get(log)
+        taken_back = holding.holder not in (None, self.card.holder)
+        recent = before is not None and now_us - before.lost_us < TENURE_AGAIN_S * 1e6
+        length_s = TENURE_S
+        if before is not None and recent and taken_back:
+            length_s = min(2 * before.length_s, SERVER_TENURE_S_MAX)
+        self._tenures[log] = _Tenure(now_us, length_s)
+        return length_s
+
+
+def placing_key(log: str, log_id: str) -> str:
+    """Return what a log is placed by. All logs of a queue, and of its dead letters, are placed together.
+
+    >>> placing_key("orders", "f00"), placing_key("queue/emails/3", "1"), placing_key("queue/dlq.emails/0", "2")
+    ('f00', 'queue emails', 'queue emails')
+    """
+    if not log.startswith(QUEUE):
+        return log_id
+    return f"queue {log.removeprefix(QUEUE).rpartition('/')[0].removeprefix('dlq.')}"
+
+
+def _highest(subject: str, candidates: Sequence[str]) -> str:
+    """Return the name with the highest weight for a subject: rendezvous hashing."""
+    return max(candidates, key=lambda name: hashlib.blake2b(f"{name}\0{subject}".encode(), digest_size=8).digest())
