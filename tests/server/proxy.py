@@ -26,6 +26,11 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def lead_to(self, target: str) -> None:
+        """Forward new connections to another address."""
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:

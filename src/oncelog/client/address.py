@@ -16,10 +16,10 @@ _OPTIONS = ("token", "token_file", "tls", "tls_ca", "tls_cert", "tls_key", "tls_
 
 
 class Address(NamedTuple):
-    """A server, and what is needed to speak to it. ``repr`` shows no secret."""
+    """A server, or several of one database, and what is needed to speak to them. ``repr`` shows no secret."""
 
     url: str
-    target: str
+    targets: tuple[str, ...]
     token: str | None = None
     token_file: Path | None = None
     tls: bool = False
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 
 def parse(url: str, options: Mapping[str, str]) -> Address:
     """Return the address of a server; ``InvalidArgument`` for a URL with a secret, or with more than host and port."""
-    target = _target(url)
+    targets = _targets(url)
     for name in options:
         if name not in _OPTIONS:
             message = f"option {name!r}: those of a server are {', '.join(_OPTIONS)}"
@@ -57,8 +57,8 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
         raise InvalidArgument(message)
     token = given if given is not None or file is not None else os.environ.get(TOKEN_VARIABLE) or None
     return Address(
-        url=f"oncelog://{target}",
-        target=target,
+        url=f"oncelog://{','.join(targets)}",
+        targets=targets,
         token=None if token is None else _checked_token(token),
         token_file=None if file is None else Path(file),
         tls=_is_tls(options),
@@ -67,6 +67,12 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
         tls_key=_bytes_of(options, "tls_key"),
         tls_name=options.get("tls_name"),
     )
+
+
+def _targets(url: str) -> tuple[str, ...]:
+    """Return the addresses of a URL, each once: ``oncelog://a:7676,b:7676``."""
+    scheme, separator, rest = url.partition("://")
+    return tuple(dict.fromkeys(_target(f"{scheme}{separator}{part}") for part in rest.split(",")))
 
 
 def _target(url: str) -> str:

@@ -15,6 +15,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import (
     Closed,
     InvalidArgument,
+    LogBusy,
     NotAllowed,
     NotAuthenticated,
     Unavailable,
@@ -31,8 +32,8 @@ MESSAGE_BYTES_MAX = 72 << 20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -67,50 +68,63 @@ class Broken(Exception):
 
 
 class Channel:
-    """The connection to one server, made when the first call is. Safe to share between threads."""
+    """The connection to a server, made when the first call is. Safe to share between threads.
+
+    Of several servers of one database one is spoken to. When it does not answer, or cannot serve, the next one is.
+    """
 
     def __init__(self, address: Address, clock: Clock = SYSTEM) -> None:
         self.address = address
         self.clock = clock
         self._lock = threading.Lock()
-        self._channel: Any = None
-        self._callables: dict[str, Any] = {}
+        self._at = 0
+        """The server that is spoken to: its number among the addresses."""
+        self._channels: dict[int, Any] = {}
+        self._callables: dict[tuple[int, str], Any] = {}
         self._closing = threading.Condition()
         self.closed = False
 
     # Making calls.
 
-    def _method(self, key: str) -> Any:
-        """Return what calls a method of ``wire.proto``."""
+    def _method(self, key: str) -> tuple[Any, int]:
+        """Return what calls a method of ``wire.proto``, and the number of the server that it calls."""
         with self._lock:
             if self.closed:
                 message = "the connection to the server is closed"
                 raise Closed(message)
-            if key not in self._callables:
-                if self._channel is None:
-                    self._channel = self._connected()
+            at = self._at
+            if (at, key) not in self._callables:
+                if at not in self._channels:
+                    self._channels[at] = self._connected(self.address.targets[at])
+                channel = self._channels[at]
                 method = METHODS[key]
                 ways = {
-                    (False, False): self._channel.unary_unary,
-                    (False, True): self._channel.unary_stream,
-                    (True, False): self._channel.stream_unary,
-                    (True, True): self._channel.stream_stream,
+                    (False, False): channel.unary_unary,
+                    (False, True): channel.unary_stream,
+                    (True, False): channel.stream_unary,
+                    (True, True): channel.stream_stream,
                 }
                 make = ways[method.client_streams, method.server_streams]
-                self._callables[key] = make(
+                self._callables[at, key] = make(
                     method.path,
                     request_serializer=method.encode_request,
                     response_deserializer=method.decode_response,
                 )
-            return self._callables[key]
+            return self._callables[at, key], at
 
-    def _connected(self) -> Any:
+    def _connected(self, target: str) -> Any:
         address = self.address
         if not address.tls:
-            return grpc.insecure_channel(address.target, options=_OPTIONS)
+            return grpc.insecure_channel(target, options=_OPTIONS)
         name = (("grpc.ssl_target_name_override", address.tls_name),) if address.tls_name is not None else ()
         credentials = grpc.ssl_channel_credentials(address.tls_ca, address.tls_key, address.tls_cert)
-        return grpc.secure_channel(address.target, credentials, options=(*_OPTIONS, *name))
+        return grpc.secure_channel(target, credentials, options=(*_OPTIONS, *name))
+
+    def _move_on(self, at: int | None) -> None:
+        """Speak to the next server, unless another call that failed there has moved on already."""
+        with self._lock:
+            if at == self._at:
+                self._at = (at + 1) % len(self.address.targets)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         bearer = self.address.bearer()
@@ -118,31 +132,41 @@ class Channel:
 
     def stream(self, key: str, request: Any) -> Any:
         """Begin a call that has a stream of answers; iterating it raises ``grpc.RpcError``: see ``translated``."""
-        return self._method(key)(request, metadata=self._metadata())
+        return self._begun(key, request)
 
     def talk(self, key: str, requests: Iterator[Any]) -> Any:
         """Begin a call that has a stream of requests and a stream of answers."""
-        return self._method(key)(requests, metadata=self._metadata())
+        return self._begun(key, requests)
+
+    def _begun(self, key: str, given: Any) -> Any:
+        """Begin a call, which remembers the server that it was made to: the error that it raises is the call itself."""
+        method, at = self._method(key)
+        call = method(given, metadata=self._metadata())
+        call.oncelog_at = at
+        return call
 
     def once(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
         """Call once; raise the server's error, or ``Broken``."""
-        method = self._method(key)
+        method, at = self._method(key)
         try:
             return method(request, timeout=timeout_s, metadata=self._metadata())
         except grpc.RpcError as error:
-            raise self.translated(error) from None
+            raise self.translated(error, at) from None
 
     def gather(self, key: str, requests: Iterator[Any], timeout_s: float | None = TIMEOUT_S) -> Any:
         """Call what takes a stream of requests and gives one answer."""
-        method = self._method(key)
+        method, at = self._method(key)
         try:
             return method(requests, timeout=timeout_s, metadata=self._metadata())
         except grpc.RpcError as error:
-            raise self.translated(error) from None
+            raise self.translated(error, at) from None
 
     def future(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
         """Begin a call; the future raises ``grpc.RpcError``."""
-        return self._method(key).future(request, timeout=timeout_s, metadata=self._metadata())
+        method, at = self._method(key)
+        call = method.future(request, timeout=timeout_s, metadata=self._metadata())
+        call.oncelog_at = at
+        return call
 
     def ask(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
         """Call what may be called again: whenever the connection breaks, until the time is over.
@@ -200,8 +224,17 @@ class Channel:
 
     # Errors.
 
-    def translated(self, error: Any) -> Exception:
-        """Return the server's error with all its fields, or ``Broken`` if the server had no say."""
+    def translated(self, error: Any, at: int | None = None) -> Exception:
+        """Return the server's error with all its fields, or ``Broken`` if the server had no say.
+
+        A server that cannot serve is left for the next one, if there are several. ``at`` is the number of the server.
+        """
+        found = self._translated(error)
+        if isinstance(found, Broken | Unavailable | LogBusy):
+            self._move_on(getattr(error, "oncelog_at", None) if at is None else at)
+        return found
+
+    def _translated(self, error: Any) -> Exception:
         for name, value in error.trailing_metadata() or ():
             if name == failures.TRAILER:
                 return failures.from_trailer(value)
@@ -219,9 +252,9 @@ class Channel:
         """End every call."""
         with self._lock, self._closing:
             self.closed = True
-            channel, self._channel = self._channel, None
+            channels, self._channels = list(self._channels.values()), {}
             self._closing.notify_all()
-        if channel is not None:
+        for channel in channels:
             channel.close()
 
 

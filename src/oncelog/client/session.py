@@ -173,7 +173,7 @@ class Session:
                 failure = self._failure
                 if isinstance(failure, OncelogError):
                     raise failure
-                message = f"the server at {self._channel.address.target} does not answer ({failure or 'in time'})"
+                message = f"the server at {self._channel.address.url} does not answer ({failure or 'in time'})"
                 raise Unavailable(message)
             return self.welcome
 

@@ -152,7 +152,7 @@ class Log(Handle):
         claim = self._home.claim(wait_s, force=not ask)
         try:
             if not self._home.exclusive and ask:
-                handover.ask(self._home, self._manifests, self._clock, wait_s)
+                handover.ask(self._home, self._manifests, self._clock, wait_s, term.answer_s)
             writer = open_writer.open_writer(
                 self._home,
                 self._manifests,

@@ -29,13 +29,14 @@ from oncelog.storage.base import Claim, LogHome
 
 
 class Term(NamedTuple):
-    """In whose name a log is taken (a server's, or nobody's), from which epoch alone, and for how long it is kept, at
-    least, when others ask for it.
+    """In whose name a log is taken (a server's, or nobody's), and from which epoch alone. ``tenure_s`` is for how long
+    it is kept, at least, when others ask for it; who has not answered after ``answer_s`` is taken for dead.
     """
 
     holder: tuple[str, int] | None = None
     epoch: int | None = None
     tenure_s: float | None = None
+    answer_s: float | None = None
 
 
 EMBEDDED = Term()

@@ -32,6 +32,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The gRPC address at which the other servers reach this one; by default the one on which it listens."""
     advertise_http: str | None = None
     """The same for HTTP."""
+    beat_s: float = 2.0
+    """How often a server tells the others that it lives; one that does not for four times as long is taken for dead.
+    The same for all servers of a database."""
     queue_state: str | None = None
     """Where queues remember what they delivered: ``postgresql://…``; by default beside the logs."""
     drain_s: float = 30.0

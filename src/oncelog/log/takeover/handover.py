@@ -47,11 +47,12 @@ def answer_key(epoch: int) -> str:
     return f"answers/{epoch:020d}"
 
 
-def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> None:
+def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer_s: float | None = None) -> None:
     """Return when the log may be taken: nobody holds it, its holder let it go, or does not answer.
 
     Raises ``LogBusy`` when a holder that answers keeps it for ``wait_s``.
     """
+    answer_us = int((ANSWER_S if answer_s is None else answer_s) * 1e6)
     started_us = clock.elapsed_us()
     asked_epoch, patience_until_us, answered = -1, 0, False
     idle = threading.Condition()
@@ -67,10 +68,10 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float) -> Non
             home.create(request_key(epoch), [b"asked"])  # again, if another who asked has given up
         if epoch != asked_epoch:
             home.create(request_key(epoch), [b"asked"])
-            asked_epoch, patience_until_us, answered = epoch, now_us + int(ANSWER_S * 1e6), False
+            asked_epoch, patience_until_us, answered = epoch, now_us + answer_us, False
         longest_s = TENURE_S if known.manifest.holder is None else SERVER_TENURE_S_MAX
         if not answered and (left_ms := _answer(home, epoch, longest_s)) is not None:
-            patience_until_us, answered = now_us + left_ms * 1000 + int(ANSWER_S * 1e6), True
+            patience_until_us, answered = now_us + left_ms * 1000 + answer_us, True
         if now_us >= patience_until_us:
             return
         if answered and now_us - started_us >= wait_s * 1e6:

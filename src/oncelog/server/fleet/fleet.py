@@ -24,7 +24,7 @@ from oncelog.log.takeover.fencing import Holding
 from oncelog.log.takeover.handover import SERVER_TENURE_S_MAX
 from oncelog.log.writer import Writer
 from oncelog.server.fleet import members
-from oncelog.server.fleet.hop import Hop, opened
+from oncelog.server.fleet.hop import Hop, opened, opened_text
 from oncelog.server.fleet.members import Beat, Card, Member, Members, Membership
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ GIVE_S = 2.0
 
 KEPT_MAX = 10_000
 """Logs whose places are remembered."""
+
+NOT_REACHED_S = 15.0
+"""How long a server that could not be reached is not tried again."""
 
 QUEUE = "queue/"
 """What the names of a queue's logs begin with."""
@@ -68,7 +71,7 @@ class Fleet:
         self.peers = peers
         self._on_replaced = on_replaced
         self.key = key
-        self.members = Members(self._home, self._clock)
+        self.members = Members(self._home, self._clock, server.settings.beat_s)
         self._membership: Membership | None = None
         self._stopping = threading.Condition()
         self._stopped = False
@@ -76,6 +79,7 @@ class Fleet:
         self._places: dict[str, Member] = {}
         self._here: dict[str, int] = {}
         """Logs that were looked for and belong here, and until when that is believed without another look."""
+        self._not_reached: dict[tuple[str, int], int] = {}
         self._looks: dict[tuple[str, bool], asyncio.Future[Member | None]] = {}
         self._tenures: dict[str, _Tenure] = {}
 
@@ -103,7 +107,7 @@ class Fleet:
         """Wait for the next beat; tell whether it is over."""
         with self._stopping:
             if not self._stopped:
-                self._clock.wait(self._stopping, members.BEAT_S)
+                self._clock.wait(self._stopping, self.members.beat_s)
             return self._stopped
 
     def beat(self) -> None:
@@ -130,11 +134,13 @@ class Fleet:
             try:
                 self._membership.leave()
             except OncelogError as error:
-                _log.warning("the others will notice in %d s that this server left: %s", members.DEAD_S, error)
+                _log.warning("the others will notice in %d s that this server left: %s", self.members.dead_s, error)
 
     def hop_of(self, sealed: object) -> Hop | None:
         """Return what another server says of a call that it hands on to this one; ``None`` if none did."""
-        found = opened(self.key, sealed) if isinstance(sealed, bytes) else None
+        found = None
+        if sealed is not None:
+            found = opened(self.key, sealed) if isinstance(sealed, bytes) else opened_text(self.key, str(sealed))
         if found is not None and self._membership is not None and found.to != self.card.holder:
             message = f"this server is {self.card.name!r}, not {found.to[0]!r}, for which the call was meant"
             raise Unavailable(message)
@@ -162,7 +168,7 @@ class Fleet:
             self._believe(log)
             return None
         known = self._places.get(log)
-        if known is not None and self.members.find(known.card.holder) is not None:
+        if known is not None and self.members.find(known.card.holder) is not None and self._is_reached(known):
             return known
         return await self._looked(log, takes=takes)
 
@@ -171,12 +177,19 @@ class Fleet:
         self._places.pop(log, None)
         self._here.pop(log, None)
 
+    def not_reached(self, member: Member) -> None:
+        """Note that a server that lives could not be reached: for a while its logs are asked for, not handed on to."""
+        self._not_reached[member.card.holder] = self._clock.elapsed_us() + int(NOT_REACHED_S * 1e6)
+
+    def _is_reached(self, member: Member) -> bool:
+        return self._not_reached.get(member.card.holder, 0) <= self._clock.elapsed_us()
+
     def _believe(self, log: str) -> None:
         """Note that a log belongs here, for a while."""
         now_us = self._clock.elapsed_us()
         if len(self._here) > KEPT_MAX:
             self._here = {name: until_us for name, until_us in self._here.items() if until_us > now_us}
-        self._here[log] = now_us + int(members.BEAT_S * 1e6)
+        self._here[log] = now_us + int(self.members.beat_s * 1e6)
 
     async def _looked(self, log: str, *, takes: bool) -> Member | None:
         """Look where a log is. One look serves all who wait for it."""
@@ -188,19 +201,23 @@ class Fleet:
 
     async def _look(self, log: str, *, takes: bool) -> Member | None:
         try:
-            holding = await self._server.read(lambda: self._server.open_log(log).holding())
+            holding, found = await self._server.read(lambda: self._seen(log))
         except (NotFound, CorruptionError):
             return None  # the call itself will say so
-        found = self._elsewhere(holding)
         if found is None and takes and self._is_free(holding):
             found = await self._given(log, holding)
-        if found is None:
+        if found is None or not self._is_reached(found):
             self._believe(log)
             return None
         if len(self._places) > KEPT_MAX:
             self._places.clear()
         self._places[log] = found
         return found
+
+    def _seen(self, log: str) -> tuple[Holding, Member | None]:
+        """Return who has a log, and the other server that does. For threads."""
+        holding = self._server.open_log(log).holding()
+        return holding, self._elsewhere(holding)
 
     async def _given(self, log: str, holding: Holding) -> Member | None:
         """Give a free log to the server that is preferred, if that is another one, and answers."""
@@ -234,16 +251,19 @@ class Fleet:
                 giving.result(GIVE_S)
 
     def _elsewhere(self, holding: Holding) -> Member | None:
-        """Return the other server that holds a log and lives."""
+        """Return the other server that holds a log and lives. For threads.
+
+        A holder that was not seen yet is looked for: it may have joined a moment ago.
+        """
         if not holding.open or holding.holder is None or holding.holder == self.card.holder:
             return None
+        if not self.members.knows(holding.holder):
+            self.members.look()
         return self.members.find(holding.holder)
 
     def _is_free(self, holding: Holding) -> bool:
-        """Tell whether a log is held by nobody who lives. A process that is no server is asked, and not taken from."""
-        if not holding.open:
-            return True
-        return holding.holder not in (None, self.card.holder) and self._elsewhere(holding) is None
+        """Tell whether a log that no other server holds is held by nobody: a process that is no server is asked."""
+        return not holding.open or holding.holder not in (None, self.card.holder)
 
     def _check_not_elsewhere(self, log: str) -> None:
         try:
@@ -260,17 +280,24 @@ class Fleet:
     # Taking, in threads.
 
     def take(self, log: Log) -> Writer:
-        """Become the writer of a log, in the name of this server. Never takes it from a server that lives; the logs of
-        a queue, whose calls are not handed on one by one, are asked for.
+        """Become the writer of a log, in the name of this server. Never takes it from a server that lives.
+
+        A server that lives and cannot be reached from here is asked for it, through the log itself. So is the holder of
+        a queue's log: calls for partitions are not handed on one by one.
         """
         holding = log.holding()
         found = self._elsewhere(holding)
-        if found is not None and not log.name.startswith(QUEUE):
+        if found is not None and not log.name.startswith(QUEUE) and self._is_reached(found):
             self.forget(log.name)
             raise self._moved(log.name, found)
         ask = holding.open and (found is not None or holding.holder is None)
-        epoch = None if ask else holding.epoch
-        writer = log.hold(Term(self.card.holder, epoch, self._tenure_s(log.name, holding)), ASK_S, ask=ask)
+        term = Term(
+            holder=self.card.holder,
+            epoch=None if ask else holding.epoch,
+            tenure_s=self._tenure_s(log.name, holding),
+            answer_s=None if holding.holder is None else self.members.dead_s,
+        )
+        writer = log.hold(term, ASK_S, ask=ask)
         self._places.pop(log.name, None)
         return writer
 

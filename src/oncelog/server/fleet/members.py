@@ -8,12 +8,13 @@
     key                              the secret that the servers share
 
 Who looks compares the numbers of beats by its own steady clock, and never compares wall clocks. A server without a new
-beat for ``DEAD_S`` is taken for dead. That may be wrong (the server was paused): the epoch of each log decides then.
+beat for eight seconds is taken for dead. That may be wrong (the server was paused): the epoch of each log decides then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,8 +31,8 @@ HOME = "~servers"
 """The key of the home: no log's name becomes it."""
 
 BEAT_S = 2.0
-DEAD_S = 8.0
-"""A server that shows no new beat for so long is taken for dead."""
+DEAD_BEATS = 4
+"""A server that shows no new beat for so many times as long is taken for dead."""
 
 _CARD, _CARD_FORMAT = b"OLsc", 1
 _BEAT, _BEAT_FORMAT = b"OLsb", 1
@@ -87,16 +88,23 @@ class _Found(NamedTuple):
 
 
 class Members:
-    """The servers of a database, as this process sees them. ``look`` is for one thread; the rest is for any."""
+    """The servers of a database, as this process sees them. Safe to share between threads."""
 
-    def __init__(self, home: LogHome, clock: Clock) -> None:
+    def __init__(self, home: LogHome, clock: Clock, beat_s: float = BEAT_S) -> None:
         """Keep a home; nothing is asked of it yet."""
         self._home = home
         self._clock = clock
+        self.beat_s = beat_s
+        self.dead_s = DEAD_BEATS * beat_s
+        self._looking = threading.Lock()
         self._members: dict[str, Member] = {}
 
     def look(self) -> None:
         """See who is there: one request, and one more for a server that was not seen before."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         now_us = self._clock.elapsed_us()
         seen: dict[str, Member] = {}
         for found in _newest(self._home.list("")):
@@ -138,7 +146,7 @@ class Members:
 
     def is_living(self, member: Member) -> bool:
         """Tell whether a server is not taken for dead, now."""
-        return not member.left and self._clock.elapsed_us() - member.seen_us < DEAD_S * 1e6
+        return not member.left and self._clock.elapsed_us() - member.seen_us < self.dead_s * 1e6
 
     def find(self, holder: tuple[str, int]) -> Member | None:
         """Return the living server that a manifest names; ``None`` if it is dead, or was started again since."""
@@ -146,6 +154,12 @@ class Members:
             if member.card.holder == holder and self.is_living(member):
                 return member
         return None
+
+    def knows(self, holder: tuple[str, int]) -> bool:
+        """Tell whether a server that a manifest names was seen, or a later incarnation of it. One that was not may have
+        joined since the last look.
+        """
+        return self.newest_incarnation(holder[0]) >= holder[1]
 
     def newest_incarnation(self, name: str) -> int:
         """Return the newest incarnation of a name that was seen."""

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from oncelog.server.security.setup import Tls
     from oncelog.server.server import Server
 
-TAKE_S = 1.0
+TAKE_S = 2.0
 """A server that does not say within this time that it takes a log is passed over."""
 
-CONNECT_S = 1.0
+CONNECT_S = 5.0
+"""A server that is busy may take long to answer; one that is not there refuses at once."""
+
 LOOK_S = 1.0
 """How often a call that waits for another server looks whether that server is still there."""
 
@@ -150,8 +152,8 @@ class Peers:
         channel = self._channel(member.card)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await channel.channel_ready()
-        except TimeoutError:
+                await _connected(channel)
+        except (TimeoutError, ConnectionError):
             message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
             raise Unavailable(message, retry_after_s=self._server.retry_after_s()) from None
         return channel
@@ -166,6 +168,14 @@ class Peers:
         fleet, draining = self._server.fleet, self._server.draining
         assert fleet is not None
         return lambda: fleet.members.find(member.card.holder) is None or (stream and draining.is_set())
+
+
+async def _connected(channel: grpc.aio.Channel) -> None:
+    """Wait until a channel is connected; ``ConnectionError`` when the server refuses."""
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        await channel.wait_for_state_change(state)
+        if channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            raise ConnectionError
 
 
 async def _requests(context: Any, first: bytes) -> AsyncIterator[bytes]:

@@ -34,6 +34,27 @@ ASKING = frozenset(
 """These ask or change what the writer has in its memory; without a holder any server can do them."""
 
 
+HTTP_TAKING = frozenset({"records_append", "streams_append"})
+HTTP_ASKING = frozenset(
+    {
+        "logs_info", "logs_find", "logs_producers", "logs_configure", "logs_truncate", "logs_seal", "logs_verify",
+        "logs_delete",
+    }
+)  # fmt: skip
+"""The same for routes of HTTP, by their names."""
+
+
+def http_subject(route: str, kind: str, name: str | None) -> Subject | None:
+    """Return the log whose holder serves an HTTP request about a log or queue; ``None``: any server does."""
+    if name is None:
+        return None
+    if kind == "queue":
+        return queue_subject(name)
+    if route in HTTP_TAKING or route in HTTP_ASKING:
+        return log_subject(name, takes=route in HTTP_TAKING)
+    return None
+
+
 def queue_subject(queue: str) -> Subject:
     """Return the log by which a queue is placed: the first partition; of dead letters, that of their queue.
 
@@ -48,12 +69,12 @@ def first_subject(key: str, request: Any) -> Subject | None:
     if key == "Queue.Consume" and request.WhichOneof("request") == "open":
         return queue_subject(request.open.queue)
     if key == "Log.Write" and request.WhichOneof("request") == "hello":
-        return _log(request.hello.log, takes=True)
+        return log_subject(request.hello.log, takes=True)
     if key == "Log.WriteArrow":
         raw = frames.unpack(request)
         if raw.kind is Kind.HELLO:
             with contextlib.suppress(DecodeError):
-                return _log(messages.Hello.FromString(bytes(raw.body)).log, takes=True)
+                return log_subject(messages.Hello.FromString(bytes(raw.body)).log, takes=True)
     return None
 
 
@@ -64,12 +85,13 @@ def subject(key: str, request: Any) -> Subject | None:
     if key.startswith("Database.") and getattr(request, "kind", "") == "queue":
         return queue_subject(request.name)
     if key in TAKING:
-        return _log(request.log, takes=True)
+        return log_subject(request.log, takes=True)
     if key in ASKING:
         named = next(getattr(request, field) for field in ("log", "name") if hasattr(request, field))
-        return _log(named, takes=False)
+        return log_subject(named, takes=False)
     return None
 
 
-def _log(name: str, *, takes: bool) -> Subject:
+def log_subject(name: str, *, takes: bool) -> Subject:
+    """Return a log as the subject of a call."""
     return Subject(name, takes, name)

@@ -15,6 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from oncelog import limits
 from oncelog.errors import NotAuthenticated, OncelogError
 from oncelog.server.budget import Budget
+from oncelog.server.fleet import routing
+from oncelog.server.fleet.forward import forward
+from oncelog.server.fleet.hop import HTTP_HEADER, Hop
+from oncelog.server.fleet.members import Member
 from oncelog.server.http import forms, guard, openapi, paths, problem, routes
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.call import Call, headers_of, query_of
@@ -124,14 +128,39 @@ class App:
             raise _no_route(scope["method"], found)
         route, raw_names = found
         seen.route = route.template.text
-        peer = _peer(scope)
-        principal = self._admitted(scope, headers, route, peer)
+        hop = self._hop(headers)
+        peer, sans = (_peer(scope), scope.get("oncelog_sans", ())) if hop is None else (hop.peer, hop.sans)
+        principal = self._admitted(scope, headers, route, peer, sans)
         query = query_of(scope["query_string"], route.query)
         call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, peer)
-        await self._judge(call)
+        name = await self._judged(call)
+        member = await self._elsewhere(call, name, handed_on=hop is not None)
+        if member is not None:
+            return await forward(call, member, _target(scope), sans)
+        if route.audited and name is not None:
+            await self._audited(call, name)
         return await route.does(call)
 
-    def _admitted(self, scope: Scope, headers: Mapping[str, str], route: Route, peer: str) -> Principal:
+    def _hop(self, headers: Mapping[str, str]) -> Hop | None:
+        """Return what another server says of a request that it hands on."""
+        fleet = self.server.fleet
+        return None if fleet is None else fleet.hop_of(headers.get(HTTP_HEADER))
+
+    async def _elsewhere(self, call: Call, name: str | None, *, handed_on: bool) -> Member | None:
+        """Return the other server that a request goes to; ``None``: it is served here."""
+        fleet = self.server.fleet
+        if fleet is None:
+            return None
+        subject = routing.http_subject(call.route.name, call.route.kind, name)
+        if call.route.name == "hooks_post" and (hook := self.hooks.get(call.names["name"])) is not None:
+            subject = routing.log_subject(hook.settings.log, takes=True)
+        if subject is None:
+            return None
+        return await fleet.place(subject.log, takes=subject.takes, handed_on=handed_on)
+
+    def _admitted(
+        self, scope: Scope, headers: Mapping[str, str], route: Route, peer: str, sans: tuple[str, ...]
+    ) -> Principal:
         """Return who calls. A request that a foreign page may have sent is refused before anything is looked at."""
         ambient = "authorization" not in headers
         if route.verb is not None or not route.writes:  # a webhook has a signature, and comes from anywhere
@@ -139,7 +168,7 @@ class App:
             guard.check(headers, scheme=scope["scheme"], origins=self.origins, ambient=ambient, loopback=loopback)
         if route.verb is None:
             return authorize.NOBODY
-        return self.principal(headers, peer, scope.get("oncelog_sans", ()), writes=route.writes)
+        return self.principal(headers, peer, sans, writes=route.writes)
 
     def principal(
         self, headers: Mapping[str, str], peer: str, sans: tuple[str, ...], *, writes: bool = False
@@ -161,19 +190,22 @@ class App:
             self.sessions.check_csrf(session, csrf)
         return found
 
-    async def _judge(self, call: Call) -> None:
-        """Raise unless the caller may do this; write admin verbs to the audit log before they are done."""
+    async def _judged(self, call: Call) -> str | None:
+        """Raise unless the caller may do this; return the log or queue that the call is about."""
         route = call.route
         if route.verb is None or route.kind == "server":
-            return
+            return None
         name = call.names[route.subject] if route.subject != "body" and route.subject is not None else None
         if name is None:
             name = _named(await call.body.whole(_ACT_BYTES_MAX))
         authorize.check(call.principal, route.verb, route.kind, name, making=route.making)
-        if route.audited:
-            details = _details(await call.body.whole(_ACT_BYTES_MAX))
-            act = Act(act=route.name, kind=route.kind, name=name, details=details)
-            await self.audit.note(call.principal, call.peer, act)
+        return name
+
+    async def _audited(self, call: Call, name: str) -> None:
+        """Write an admin verb to the audit log, before it is done."""
+        details = _details(await call.body.whole(_ACT_BYTES_MAX))
+        act = Act(act=call.route.name, kind=call.route.kind, name=name, details=details)
+        await self.audit.note(call.principal, call.peer, act)
 
     async def _send(self, response: Response, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
         """Send an answer. One that does not wait for the whole body ends the connection: the rest is no request.
@@ -221,6 +253,12 @@ class _Seen:
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _target(scope: Scope) -> bytes:
+    """Return the path and the query as they came."""
+    path, query = bytes(scope["raw_path"]), bytes(scope["query_string"])
+    return path + b"?" + query if query else path
 
 
 def _peer(scope: Scope) -> str:

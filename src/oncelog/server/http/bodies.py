@@ -55,6 +55,11 @@ class Body:
         self._whole = b"".join(parts)
         return self._whole
 
+    @property
+    def known(self) -> bytes | None:
+        """The body, if it was read whole already."""
+        return self._whole
+
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes; ``Gone`` when the client leaves before its end."""
         while not self.complete:

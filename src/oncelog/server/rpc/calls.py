@@ -128,8 +128,11 @@ class _Rpc:
         assert fleet is not None
         try:
             return await fleet.peers.hand_on(member, self.method, context, call, first)
-        except (Answered, HolderGone, Unavailable) as error:
-            if not isinstance(error, Answered) or error.passes:
+        except Unavailable:
+            fleet.not_reached(member)
+            raise
+        except (Answered, HolderGone) as error:
+            if isinstance(error, HolderGone) or error.passes:
                 fleet.forget(subject.log)
             raise
 
@@ -246,8 +249,9 @@ def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
         try:
             call = call_of(rpc.server, context)
             first = await context.read() if rpc.server.fleet is not None else None
-            is_there = first is not None and first is not grpc.aio.EOF
-            subject = routing.first_subject(rpc.key, rpc.decoded(first)) if is_there else None
+            subject = None
+            if first is not None and first is not grpc.aio.EOF:
+                subject = routing.first_subject(rpc.key, rpc.decoded(first))
             if subject is not None:
                 rpc.admit(call, subject.name)
                 if (member := await rpc.elsewhere(call, subject)) is not None:

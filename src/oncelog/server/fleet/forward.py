@@ -1,0 +1,203 @@
+"""HTTP requests that are handed on to the server that holds their log: as they came, one hop, and the answer as it is.
+
+A redirect would not do: curl does not follow one by itself, and drops the token when it is told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import httptools
+from starlette.responses import Response, StreamingResponse
+
+from oncelog.errors import Unavailable
+from oncelog.server import settings as settings_module
+from oncelog.server.fleet.hop import HTTP_HEADER, Hop, seal
+from oncelog.server.fleet.members import Member
+
+if TYPE_CHECKING:
+    from oncelog.server.http.call import Call
+
+CONNECT_S = 5.0
+LOOK_S = 1.0
+READ_BYTES = 64 * 1024
+
+_OF_CONNECTION = frozenset(
+    {
+        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+        "upgrade", "content-length", "expect", HTTP_HEADER,
+    }
+)  # fmt: skip
+"""Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that are made anew."""
+
+
+async def forward(call: Call, member: Member, target: bytes, sans: tuple[str, ...]) -> Response:
+    """Hand a request on; return the answer of the holder.
+
+    ``Unavailable``, not written, if nothing was sent; with outcome ``"unknown"`` when the answer does not come.
+    """
+    reader, writer = await _connected(call, member)
+    exchange = _Exchange(call, member, reader, writer)
+    try:
+        await exchange.send(target, sans)
+        await exchange.head()
+    except BaseException:
+        exchange.close()
+        raise
+    response = StreamingResponse(exchange.body(), exchange.status)
+    response.raw_headers = [(name, value) for name, value in exchange.headers if name.decode() not in _OF_CONNECTION]
+    return response
+
+
+async def _connected(call: Call, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = settings_module.address(member.card.http)
+    tls = call.app.security.tls
+    fleet = call.server.fleet
+    assert fleet is not None
+    try:
+        if member.card.tls != (tls is not None):
+            message = f"the server {member.card.name!r} does not use TLS as this one does"
+            raise Unavailable(message)
+        async with asyncio.timeout(CONNECT_S):
+            context = None if tls is None else _context(call, tls.fleet_ca)
+            name = (member.card.tls_name or host) if context is not None else None
+            return await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+    except (OSError, TimeoutError) as error:
+        fleet.not_reached(member)
+        message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
+        raise Unavailable(message, retry_after_s=call.server.retry_after_s()) from error
+
+
+def _context(call: Call, ca: bytes) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=ca.decode("ascii", "replace"))
+    settings = call.server.settings
+    if settings.tls_client_ca is not None and settings.tls_cert is not None:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
+class _Exchange:
+    """One request to another server, and its answer as ``httptools`` parses it."""
+
+    def __init__(self, call: Call, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._call = call
+        self._member = member
+        self._reader = reader
+        self._writer = writer
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._complete_head = self._complete = False
+        self._parts: list[bytes] = []
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.status = 0
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Note that the head is complete."""
+        self.status = self._parser.get_status_code()
+        self._complete_head = True
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end."""
+        self._complete = True
+
+    # The exchange.
+
+    async def send(self, target: bytes, sans: tuple[str, ...]) -> None:
+        """Send the request, its body as it comes."""
+        call = self._call
+        lines = [call.route.method.encode() + b" " + target + b" HTTP/1.1"]
+        lines += [f"{name}: {value}".encode("latin-1") for name, value in self._headers(call.headers, sans).items()]
+        self._writer.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        async for part in _parts(call):
+            self._writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+            await self._drained()
+            call.body.let_go(len(part))
+        self._writer.write(b"0\r\n\r\n")
+        await self._drained()
+
+    def _headers(self, given: Mapping[str, str], sans: tuple[str, ...]) -> dict[str, str]:
+        fleet = self._call.server.fleet
+        assert fleet is not None
+        kept = {name: value for name, value in given.items() if name not in _OF_CONNECTION}
+        sealed = seal(fleet.key, Hop(self._member.card.holder, self._call.peer, sans))
+        return kept | {HTTP_HEADER: sealed.hex(), "connection": "close", "transfer-encoding": "chunked"}
+
+    async def _drained(self) -> None:
+        try:
+            await self._watched(self._writer.drain())
+        except OSError as error:
+            raise self._gone() from error
+
+    async def head(self) -> None:
+        """Wait for the head of the answer."""
+        while not self._complete_head:
+            await self._read()
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the body of the answer as it comes."""
+        try:
+            while True:
+                parts, self._parts = self._parts, []
+                for part in parts:
+                    yield part
+                if self._complete:
+                    return
+                await self._read()
+        finally:
+            self.close()
+
+    async def _read(self) -> None:
+        try:
+            data = await self._watched(self._reader.read(READ_BYTES))
+            if not data:
+                raise self._gone()
+            self._parser.feed_data(data)
+        except (OSError, httptools.HttpParserError) as error:
+            raise self._gone() from error
+
+    async def _watched(self, work: Any) -> Any:
+        """Wait for the other server, as long as it lives."""
+        fleet = self._call.server.fleet
+        assert fleet is not None
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=LOOK_S)
+                if not task.done() and fleet.members.find(self._member.card.holder) is None:
+                    raise self._gone()
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+
+    def _gone(self) -> Unavailable:
+        message = "the server that holds the log stopped answering: send the same again with the same id"
+        return Unavailable(message, outcome="unknown")
+
+    def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+
+
+async def _parts(call: Call) -> AsyncIterator[bytes]:
+    """Yield the body of a request, also if it was read already."""
+    if call.body.known is not None:
+        if call.body.known:
+            yield call.body.known
+        return
+    async for part in call.body.parts():
+        yield part

@@ -1,0 +1,205 @@
+"""Several servers on one bucket: any of them serves any log, and a log stays where it is held."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog.errors import NotAllowed, NotFound, Unavailable
+from oncelog.server.fleet.fleet import placing_key
+from oncelog.server.fleet.hop import GRPC_KEY
+from oncelog.wire import messages
+from oncelog.wire.methods import METHODS
+from tests.server.clients import Wire, WriteSession, error_of, record
+from tests.servers import Serving
+
+
+@pytest.fixture
+def log(fleet: list[Serving]) -> str:
+    """Return a new log of the fleet."""
+    name = f"log-{os.urandom(8).hex()}"
+    with Wire(fleet[0].grpc) as wire:
+        wire.call("Database.Create", name=name, kind="log", create=True)
+    return name
+
+
+def holder(server: Serving, log: str) -> tuple[str, int] | None:
+    """Return who holds a log, as the server that was asked reports its epoch and name."""
+    with Wire(server.grpc) as wire:
+        stream = WriteSession(wire, log)
+        name, epoch = stream.welcome.server.rpartition(" ")[2], stream.welcome.epoch
+        stream.finish()
+        return name, epoch
+
+
+def test_requests_sprayed_over_all_servers_move_nothing(fleet: list[Serving], log: str) -> None:
+    """A balancer sends each request to another server: one writer serves them all, and its epoch stays."""
+    before = None
+    for number in range(12):
+        with Wire(fleet[number % 3].grpc) as wire:
+            [result] = wire.call("Log.Append", log=log, records=[record(b"v", id=str(number))]).results
+            assert (result.ack.position, result.ack.duplicate) == (number, False), result
+            [again] = wire.call("Log.Append", log=log, records=[record(b"v", id="0")]).results
+            assert (again.ack.position, again.ack.duplicate) == (0, True)
+        found = holder(fleet[number % 3], log)
+        assert before in (None, found), "the log moved"
+        before = found
+
+
+def test_looking_from_everywhere_moves_nothing(fleet: list[Serving], log: str) -> None:
+    """Finding, reading and asking are answered by any server, with what the holder knows."""
+    with Wire(fleet[1].grpc) as wire:
+        both = [record(b"v", id="x"), record(b"w", producer="p", sequence=7)]
+        assert [one.ack.position for one in wire.call("Log.Append", log=log, records=both).results] == [0, 1]
+    before = holder(fleet[1], log)
+    for server in fleet * 2:
+        with Wire(server.grpc) as wire:
+            assert wire.call("Log.Find", log=log, id="x").HasField("ack")
+            assert not wire.call("Log.Find", log=log, id="y").HasField("ack")
+            assert json.loads(wire.call("Log.Producers", log=log).json)["p"][:2] == [7, 1]
+            assert json.loads(wire.call("Log.Info", log=log).json)["counters"]["attempts"] == 2
+            [entries] = wire.answers("Log.Read", log=log)
+            assert [entry.record.value for entry in entries.entries] == [b"v", b"w"]
+    assert holder(fleet[0], log) == before
+
+
+def test_a_session_goes_on_over_another_server(fleet: list[Serving], log: str) -> None:
+    """The session lives at the holder: a client that is cut off from one server resumes over the next, without ids."""
+    session = os.urandom(16)
+    for number, server in enumerate(fleet):
+        with Wire(server.grpc) as wire:
+            stream = WriteSession(wire, log, session)
+            assert stream.welcome.resumed == (number > 0)
+            assert stream.welcome.last_tag == number
+            for tag in range(1, number + 2):  # those before it, again
+                stream.send(tag, record(b"frame %d" % tag))
+                assert [ack.position for ack in stream.answer()[1]] == [tag - 1]
+            stream.cut()
+
+
+def _http(server: Serving, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://{server.http}{path}", body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as response:
+            data = response.read()
+            return response.status, json.loads(data) if data else None
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_http_requests_are_handed_on(fleet: list[Serving], log: str) -> None:
+    """The same over HTTP: appends, conflicts, streams of lines, and what the holder knows, at any server."""
+    path = f"/v1/logs/{log}/records"
+    for number, server in enumerate(fleet):
+        status, found = _http(server, "POST", path, b"paid", **{"Idempotency-Key": f'"k{number}"'})
+        assert (status, found["position"]) == (201, number)
+        status, found = _http(server, "POST", path, b"paid", **{"Idempotency-Key": '"k0"'})
+        assert (status, found["duplicate"]) == (200, True)
+        status, found = _http(server, "POST", path, b"other", **{"Idempotency-Key": '"k0"'})
+        assert (status, found["position"]) == (422, 0)
+        status, found = _http(server, "POST", f"/v1/logs/{log}/find", b'{"id": "k0"}')
+        assert (status, found["ack"]["position"]) == (200, 0)
+    lines = b"".join(b'{"value": "v", "id": "line-%d"}\n' % number for number in range(1000))
+    for server in fleet:
+        status, found = _http(server, "POST", path, lines, **{"Content-Type": "application/x-ndjson"})
+        assert status in (200, 201), found
+        assert len(found["results"]) == 1000
+    status, found = _http(fleet[2], "GET", f"/v1/logs/{log}")
+    assert (status, found["last_position"]) == (200, 1002)
+    assert _http(fleet[1], "POST", "/v1/logs/none/records", b"x")[0] == 404
+
+
+def test_a_client_cannot_say_that_it_is_a_server(fleet: list[Serving], log: str) -> None:
+    """A call that claims to be handed on, without proof, is one of a client; only servers may give logs away."""
+    with Wire(fleet[0].grpc) as wire:
+        with pytest.raises(NotAllowed):
+            wire.call("Database.Take", log=log)
+        method = METHODS["Log.Append"]
+        call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)
+        request = messages.AppendRequest(log=log, records=[record(b"v")])
+        found = call(request, metadata=((GRPC_KEY, b"x" * 64),), timeout=120)
+        assert found.results[0].ack.position == 0
+
+
+def test_a_deleted_log_is_gone_everywhere(fleet: list[Serving], log: str) -> None:
+    """The holder lets go and deletes, whichever server is asked; the others do not go on."""
+    with Wire(fleet[0].grpc) as wire:
+        wire.call("Log.Append", log=log, records=[record(b"v")])
+    with Wire(fleet[1].grpc) as wire:
+        wire.call("Database.Delete", name=log, kind="log")
+    for server in fleet:
+        with Wire(server.grpc) as wire, pytest.raises(NotFound):
+            wire.call("Log.Append", log=log, records=[record(b"v")])
+
+
+def test_the_servers_are_listed(fleet: list[Serving]) -> None:
+    """Each server shows itself, with its addresses, among those that it has seen."""
+    for server in fleet:
+        with Wire(server.grpc) as wire:
+            found = {one["name"]: one for one in json.loads(wire.call("Database.Servers").json)}
+        name = "abc"[fleet.index(server)]
+        assert (found[name]["grpc"], found[name]["http"], found[name]["state"]) == (server.grpc, server.http, "living")
+
+
+def test_the_python_client_takes_several_addresses(fleet: list[Serving], log: str) -> None:
+    """An address at which nobody listens is passed over, by writers, readers and everything else."""
+    nobody = "127.0.0.1:1"
+    with oncelog.connect(f"oncelog://{nobody},{fleet[0].grpc},{fleet[2].grpc}") as db:
+        assert log in db.logs()
+        with db.log(log).writer() as writer:
+            assert writer.append(b"paid", id="1").position == 0
+            assert writer.append(b"paid", id="1").duplicate
+        assert [entry.value for entry in db.log(log).read()] == [b"paid"]
+
+
+def test_logs_of_one_queue_are_placed_together() -> None:
+    """One server sends and buries for all partitions of a queue."""
+    keys = {placing_key(f"queue/shop/emails/{number}", f"{number}") for number in range(4)}
+    assert keys == {placing_key("queue/dlq.shop/emails/0", "9")} == {"queue shop/emails"}
+    assert placing_key("orders", "id") == "id"
+
+
+def _position(wire: Wire, log: str, id: str) -> int | None:
+    """Return where a record was stored; ``None`` when the server could not store it now."""
+    try:
+        [result] = wire.call("Log.Append", log=log, records=[record(b"yours", id=id)]).results
+    except Unavailable:
+        return None
+    return int(result.ack.position)
+
+
+def test_an_embedded_process_is_asked(fleet: list[Serving], log: str, seaweedfs: Any) -> None:
+    """A process that is no server lets its log go when a server needs it, and is not robbed."""
+    with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
+        writer = db.log(log).writer()
+        assert writer.append(b"mine", id="1").position == 0
+        with Wire(fleet[0].grpc) as wire:
+            position = next(filter(None, (_position(wire, log, "2") for _ in range(60))))
+        assert position == 1
+        assert writer.ended
+        with pytest.raises(oncelog.WriterFenced):
+            writer.append(b"late", id="3")
+
+
+def test_a_call_for_another_server_is_refused(fleet: list[Serving], log: str, seaweedfs: Any) -> None:
+    """An address that leads to the wrong server (a port that was given again) does no harm: nothing is written."""
+    from oncelog.server.fleet import members
+    from oncelog.server.fleet.hop import Hop, seal
+
+    with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
+        key = db.home(members.HOME).read("key").to_pybytes()
+    method = METHODS["Log.Append"]
+    with Wire(fleet[0].grpc) as wire:
+        call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)
+        request = messages.AppendRequest(log=log, records=[record(b"v")])
+        with pytest.raises(Exception, match="meant") as refused:
+            call(request, metadata=((GRPC_KEY, seal(key, Hop(("b", 1)))),), timeout=120)
+        error = error_of(refused.value)
+        assert isinstance(error, Unavailable)
+        assert error.outcome == "not written"

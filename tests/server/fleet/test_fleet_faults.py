@@ -1,0 +1,240 @@
+"""Servers of a fleet that are killed, paused, cut off and drained while clients write and retry: 0 lost, 0 doubled."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog.errors import LogBusy, OncelogError, Unavailable, WriterFenced
+from tests.server.fleet.conftest import started
+from tests.server.proxy import Proxy
+from tests.servers import Serving
+
+BEAT_S = 0.5
+DEAD_S = 4 * BEAT_S
+
+
+class Harmed:
+    """A fleet, and what is done to it. Each server keeps its name and address when it is started again."""
+
+    def __init__(self, url: str, names: str = "abc") -> None:
+        """Start the servers."""
+        self.url = url
+        self.environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}
+        self.servers = dict(zip(names, started(url, names, **self.environment), strict=True))
+        self.pause = threading.Event()
+
+    @property
+    def addresses(self) -> str:
+        """The URL of a client of all servers."""
+        return "oncelog://" + ",".join(server.grpc for server in self.servers.values())
+
+    def holder(self, log: str) -> str:
+        """Return the name of the server that holds a log, as its manifest says; any one if it says none."""
+        with oncelog.connect(self.url) as db:
+            holder = db.log(log).holding().holder
+            return holder[0] if holder is not None else next(iter(self.servers))
+
+    def kill(self, name: str) -> None:
+        """End a server at once, and start it again under its name and at its address."""
+        server = self.servers[name]
+        server.kill()
+        flags = ("--name", name, "--grpc", server.grpc, "--http", server.http)
+        server.end()
+        self.servers[name] = Serving(self.url, flags, self.environment)
+
+    def stop_and_continue(self, name: str) -> None:
+        """Pause a server for longer than the others wait for it."""
+        process = self.servers[name].process
+        process.send_signal(signal.SIGSTOP)
+        self.pause.wait(2.5 * DEAD_S)
+        process.send_signal(signal.SIGCONT)
+
+    def drain(self, name: str) -> None:
+        """Have a server leave in order, and start it again."""
+        server = self.servers[name]
+        assert server.stop() == 0, server.errors()
+        flags = ("--name", name, "--grpc", server.grpc, "--http", server.http)
+        server.end()
+        self.servers[name] = Serving(self.url, flags, self.environment)
+
+    def end(self) -> None:
+        """End all servers."""
+        for server in self.servers.values():
+            server.end()
+
+
+@pytest.fixture
+def harmed(bucket_url: str) -> Iterator[Harmed]:
+    """Yield a fleet on an empty bucket."""
+    fleet = Harmed(bucket_url)
+    yield fleet
+    fleet.end()
+
+
+class Writers:
+    """Clients that append until they are stopped, and retry under the same id until there is an ack."""
+
+    def __init__(self, url: str, logs: list[str], count: int) -> None:
+        """Begin."""
+        self.acks: dict[str, dict[str, int]] = {log: {} for log in logs}
+        self.errors: list[BaseException] = []
+        self.retries: Counter[str] = Counter()
+        self._acked = threading.Condition()
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(url, logs[number % len(logs)], number))
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, url: str, log: str, number: int) -> None:
+        try:
+            with oncelog.connect(url) as db:
+                self._write(db, log, number)
+        except BaseException as error:  # noqa: BLE001 (the test raises it)
+            self.errors.append(error)
+            with self._acked:
+                self._acked.notify_all()
+
+    def _write(self, db: oncelog.Database, log: str, number: int) -> None:
+        writer: Any = None
+        count = 0
+        is_open = False
+        while is_open or not self._over.is_set():  # an id that was begun is acknowledged in the end
+            id = f"{number}-{count}"
+            is_open = True
+            try:
+                writer = writer or db.log(log).writer(wait_s=60)
+                ack = writer.append(f"value {id}".encode(), id=id, timeout_s=5)
+            except (Unavailable, WriterFenced, LogBusy) as error:
+                self.retries[type(error).__name__] += 1
+                continue
+            is_open = False
+            self.acks[log][id] = ack.position
+            count += 1
+            with self._acked:
+                self._acked.notify_all()
+        with contextlib.suppress(OncelogError):  # every append has its ack already
+            writer.close(timeout_s=60)
+
+    @property
+    def count(self) -> int:
+        """How many were acknowledged."""
+        return sum(map(len, self.acks.values()))
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more were acknowledged, of each log."""
+        wanted = {log: len(acks) + more for log, acks in self.acks.items()}
+
+        def are_there() -> bool:
+            return bool(self.errors) or all(len(self.acks[log]) >= count for log, count in wanted.items())
+
+        with self._acked:
+            assert self._acked.wait_for(are_there, 300), "the clients make no progress"
+        if self.errors:
+            raise self.errors[0]
+
+    def stop(self) -> None:
+        """End, when what is under way is acknowledged."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+
+def check(url: str, writers: Writers) -> int:
+    """Compare what is stored with what was acknowledged; return how many records there are."""
+    total = 0
+    with oncelog.connect(url) as db:
+        for log, acks in writers.acks.items():
+            entries = list(db.log(log).read())
+            at = {entry.id: entry.position for entry in entries}
+            assert max(Counter(entry.id for entry in entries).values(), default=0) <= 1, "doubled"
+            assert {id: at.get(id) for id in acks} == acks, "lost, or an ack was not true"
+            assert set(at) == set(acks), "stored, and never acknowledged"
+            total += len(entries)
+            assert db.log(log).verify().ok
+    return total
+
+
+def test_holders_that_are_killed_paused_and_drained_lose_and_double_nothing(harmed: Harmed) -> None:
+    """The first holder dies, the next sleeps until it was replaced, the next leaves in order: each id is stored once,
+    where its ack says, and the clients need to know nothing of it.
+    """
+    with oncelog.connect(harmed.addresses) as db:
+        db.log("orders", create=True)
+    writers = Writers(harmed.addresses, ["orders"], 3)
+    writers.wait_for(5)
+    killed = harmed.holder("orders")
+    harmed.servers[killed].kill()
+    writers.wait_for(5)
+    paused = harmed.holder("orders")
+    assert paused != killed
+    harmed.stop_and_continue(paused)
+    writers.wait_for(5)
+    drained = harmed.holder("orders")
+    assert harmed.servers[drained].stop() == 0, harmed.servers[drained].errors()
+    writers.wait_for(5)
+    writers.stop()
+    assert check(harmed.url, writers) == writers.count
+
+
+@pytest.mark.soak
+def test_a_fleet_is_harmed_for_minutes(harmed: Harmed) -> None:
+    """Minutes of harm: servers are killed, paused and drained at random while many clients write to many logs."""
+    chance = random.Random(22)
+    logs = [f"log-{number}" for number in range(4)]
+    with oncelog.connect(harmed.addresses) as db:
+        for log in logs:
+            db.log(log, create=True)
+    writers = Writers(harmed.addresses, logs, 8)
+    harms: list[Callable[[str], None]] = [harmed.kill, harmed.stop_and_continue, harmed.drain]
+    done: Counter[str] = Counter()
+    for _ in range(24):
+        writers.wait_for(5)
+        harm = chance.choice(harms)
+        harm(harmed.holder(chance.choice(logs)))
+        done[harm.__name__] += 1
+    writers.wait_for(5)
+    writers.stop()
+    total = check(harmed.url, writers)
+    print(f"{dict(done)}, {total} records of {writers.count} acks, retries {dict(writers.retries)}")  # noqa: T201
+    assert total == writers.count
+
+
+@pytest.mark.soak
+def test_servers_that_are_cut_off_from_each_other(bucket_url: str) -> None:
+    """Servers reach each other over a network that cuts and halves, clients reach all: 0 lost, 0 doubled."""
+    listeners = {name: Proxy("127.0.0.1:1", seed=number, bytes_max=20_000) for number, name in enumerate("abc")}
+    flags = {name: ("--name", name, "--advertise", proxy.address) for name, proxy in listeners.items()}
+    servers = {name: Serving(bucket_url, flags[name], {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}) for name in "abc"}
+    for name, proxy in listeners.items():
+        proxy.lead_to(servers[name].grpc)
+    try:
+        url = "oncelog://" + ",".join(server.grpc for server in servers.values())
+        with oncelog.connect(url) as db:
+            for log in ("x", "y"):
+                db.log(log, create=True)
+        writers = Writers(url, ["x", "y"], 6)
+        writers.wait_for(300)
+        writers.stop()
+        total = check(bucket_url, writers)
+        cuts = sum(proxy.connections for proxy in listeners.values())
+        print(f"{total} records of {writers.count} acks, {cuts} connections, retries {dict(writers.retries)}")  # noqa: T201
+        assert total == writers.count
+    finally:
+        for server in servers.values():
+            server.end()
+        for proxy in listeners.values():
+            proxy.close()
