@@ -21,6 +21,7 @@ from oncelog.cli.commands import (
     queue,
     quorum,
     serve,
+    server,
     sql,
     stream,
     table,
@@ -77,6 +78,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(table.app, name="table")
 app.add_typer(token.app, name="token")
+app.add_typer(server.app, name="server")
 worker.add_to(app)
 serve.add_to(app)
 top.add_to(app)

@@ -38,6 +38,12 @@ def connect(url: str, options: Mapping[str, str]) -> Database:
     return RemoteDatabase(Channel(parse(url, options)))
 
 
+def servers(database: Database) -> list[dict[str, Any]]:
+    """Return the servers of a database, as the one that is asked sees them."""
+    assert isinstance(database, RemoteDatabase)
+    return database.servers()
+
+
 class RemoteDatabase(Database):
     """The logs of a server. Made by ``connect``; safe to share between threads."""
 
@@ -84,6 +90,12 @@ class RemoteDatabase(Database):
             lambda: RemoteLog(self._channel, made, self.producer_policy),
         )
         return self._kept(("streams", made.name), lambda held: held.is_of(log), lambda: RemoteStreams(log))
+
+    def servers(self) -> list[dict[str, Any]]:
+        """Return the servers of the database, as the one that is asked sees them."""
+        self._check_usable()
+        found: list[dict[str, Any]] = msgspec.json.decode(self._channel.ask("Database.Servers", messages.Empty()).json)
+        return found
 
     # Queues.
 

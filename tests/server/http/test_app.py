@@ -129,16 +129,17 @@ _REQUESTS: dict[str, Any] = {
     "Queue.Configure": messages.ConfigureRequest(name="t/x", settings=b"{"),
     "Database.Create": messages.CreateRequest(name="t/x", kind="log", create=True),
     "Database.Delete": messages.DeleteRequest(name="t/none", kind="log"),
+    "Database.Take": messages.LogRequest(log="t/x"),
     "Log.Write": messages.WriteRequest(hello=messages.Hello(version=1, session=b"s" * 16, log="t/x")),
     "Queue.Consume": messages.ConsumeRequest(open=messages.OpenConsumer(queue="t/x", session=b"s" * 16)),
 }
 
 
 def _requests(method: str) -> Iterator[Any]:
-    kind = verbs.METHODS[method]
     if method in _REQUESTS:
         yield _REQUESTS[method]
         return
+    kind = verbs.METHODS[method]
     service, name = method.split(".")
     described = messages.FILE.services_by_name[service].methods_by_name[name].input_type.name
     yield messages.CLASSES[described](**{kind.field: "t/x"})
@@ -177,6 +178,13 @@ def test_every_grpc_method_by_every_verb(channel: Any, by_verb: dict[str, str], 
             assert code == "PERMISSION_DENIED", (verb, code)
     assert _code(channel, method, by_verb["elsewhere"]) == "NOT_FOUND"
     assert _code(channel, method, None) in ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+
+
+@pytest.mark.parametrize("method", sorted(verbs.SERVERS))
+def test_what_servers_call_of_each_other_needs_more_than_a_token(channel: Any, subjects: Guarded, method: str) -> None:
+    """An operator's token allows everything, and not this."""
+    assert _code(channel, method, subjects.operator) == "PERMISSION_DENIED"
+    assert _code(channel, method, None) == "PERMISSION_DENIED"
 
 
 # Audit.

@@ -18,6 +18,7 @@ from oncelog.server.fleet.hop import GRPC_KEY
 from oncelog.server.fleet.members import Member
 from oncelog.server.fleet.peers import Answered, HolderGone
 from oncelog.server.fleet.routing import Subject
+from oncelog.server.security import verbs
 from oncelog.server.security.authorize import Principal
 from oncelog.server.server import Server
 from oncelog.server.watch import tracing
@@ -105,14 +106,14 @@ class _Rpc:
 
     def admit_request(self, call: Call, request: Any) -> Principal | None:
         """Do the same for the log or queue that a request names."""
-        if self.key == "Database.Take":
+        if self.key in verbs.SERVERS:
             check_of_fleet(call)
             return None
         return self.admit(call, _named(request), request)
 
     async def note(self, principal: Principal | None, call: Call, request: Any) -> None:
         """Write an admin verb to the audit log, before it is done."""
-        if self.server.gate is not None and principal is not None:
+        if self.server.gate is not None and principal is not None:  # servers have no principal
             await self.server.gate.note(principal, call, self.key, _named(request), request)
 
     async def elsewhere(self, call: Call, subject: Subject | None) -> Member | None:

@@ -75,11 +75,11 @@ METHODS: dict[str, Need] = {
     "Database.Queues": Need("look", "server", ""),
     "Database.Policy": Need("admin", "server", "", audited=True),
     "Database.Servers": Need("look", "server", ""),
-    "Database.Take": Need("admin", "server", ""),
 }
-"""By service and method. ``Database.Logs`` and ``Queues`` return only names that the caller may look at. ``Take`` is
-for servers alone: they prove that they are some.
-"""
+"""By service and method. ``Database.Logs`` and ``Queues`` return only names that the caller may look at."""
+
+SERVERS = frozenset({"Database.Take"})
+"""Only servers of the same fleet call these, and prove that they are some; no token is enough."""
 
 LISTING = frozenset({"Database.Describe", "Database.Logs", "Database.Queues", "Database.Servers"})
 """Everybody who is known may call these: what they return is filtered."""

@@ -1,0 +1,73 @@
+"""``oncelog server``: the servers of a database."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from oncelog.cli.terminal.options import Json, Url, paragraphs, show_help
+from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.cli.terminal.quantities import show_duration
+from oncelog.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from oncelog.connect import Database
+
+app = typer.Typer(help="Servers: who serves a database.", callback=show_help, invoke_without_command=True)
+
+_HELP = """List the servers of a database: name, incarnation, state, age of the last beat, logs held, version.
+
+On a bucket it takes a few seconds to see who still beats: a server that does not for eight seconds is dead. Through a
+server the answer is there at once. With --json: one object a line."""
+_EXAMPLES = """Examples:
+
+  [cyan]oncelog server list --url s3://shop[/]
+  [cyan]oncelog server list --url oncelog://127.0.0.1:7676 --json[/]"""
+
+
+@app.command("list", help=paragraphs(_HELP), epilog=_EXAMPLES)
+def list_servers(url: Url, *, json: Json = False) -> None:
+    """List the servers of a database."""
+    import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
+
+    with oncelog.connect(url) as database:
+        found = _servers(database)
+    for one in found if json else ():
+        print_json(one)
+    if json:
+        return
+    if not found:
+        say("no server serves ", (database.url, "cyan"))
+        return
+    columns = [("name", "left"), ("incarnation", "right"), ("state", "left"), ("beat", "right"), ("logs", "right")]
+    columns += [("gRPC", "left"), ("version", "left")]
+    rows = [
+        (
+            one["name"], str(one["incarnation"]), one["state"], f"{show_duration(one['beat_age_s'])} ago",
+            str(one["logs"]), one["grpc"], one["version"],
+        )
+        for one in found
+    ]  # fmt: skip
+    print_table(columns, rows)
+
+
+def _servers(database: Database) -> list[dict[str, Any]]:
+    """Return the servers, as a server sees them, or as they show themselves in the bucket."""
+    import msgspec  # noqa: PLC0415
+
+    if database.url.startswith("oncelog:"):
+        from oncelog.client.database import servers  # noqa: PLC0415
+
+        return servers(database)
+    from oncelog.server.fleet import listing, members  # noqa: PLC0415  (needs oncelog[server])
+
+    seen = members.Members(database.home(members.HOME), SYSTEM)
+    seen.look()
+    pause = threading.Event()
+    until_us = SYSTEM.elapsed_us() + int(seen.dead_s * 1e6)
+    while SYSTEM.elapsed_us() < until_us and any(one.beats_seen < 2 for one in seen.living()):  # noqa: PLR2004
+        pause.wait(seen.beat_s / 4)
+        seen.look()
+    return [msgspec.to_builtins(one) for one in listing.shown(seen, SYSTEM)]

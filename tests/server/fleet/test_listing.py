@@ -1,0 +1,54 @@
+"""``oncelog server list``: who serves a database, as a server says, and as the bucket shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.server.fleet import members
+from oncelog.server.fleet.members import Beat, Card, Members
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
+from oncelog.testing.clock import SimulatedClock
+from tests.cli.shell import shell
+from tests.servers import Serving
+
+
+def test_a_server_lists_the_servers(fleet: list[Serving]) -> None:
+    """Through a server the answer is there at once; people see a table."""
+    found = shell("server", "list", "--url", f"oncelog://{fleet[1].grpc}", "--json")
+    [mine] = [one for one in found.lines if one["grpc"] == fleet[1].grpc]
+    assert (mine["name"], mine["state"], mine["incarnation"]) == ("b", "living", 1)
+    assert b"incarnation" in shell("server", "list", "--url", f"oncelog://{fleet[1].grpc}").out
+
+
+def test_a_bucket_shows_who_is_dead_and_who_has_left(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server to ask: who does not beat is dead, who said goodbye has left."""
+    monkeypatch.setattr(members, "BEAT_S", 0.05)
+    monkeypatch.setattr(Members.__init__, "__defaults__", (0.05,))
+    home = ObjectStorage(Bucket.connect(bucket_url, {})).home(members.HOME)
+    for name in ("dead", "gone"):
+        card = Card(name=name, incarnation=0, grpc="127.0.0.1:1", http="127.0.0.1:2", version="9")
+        made = members.join(home, card)
+        made.beat(Beat(4))
+    made.leave()
+    found = shell("server", "list", "--url", bucket_url, "--json")
+    assert [(one["name"], one["state"], one["version"]) for one in found.lines] == [
+        ("dead", "dead", "9"),
+        ("gone", "left", "9"),
+    ]
+    assert b"no server" in shell("server", "list", "--url", f"{bucket_url}/none").out
+
+
+def test_a_living_server_shows_its_logs(memory_bucket: Bucket) -> None:
+    """The number of logs comes with the beat."""
+    from oncelog.server.fleet.listing import shown
+
+    home = ObjectStorage(memory_bucket).home(members.HOME)
+    made = members.join(home, Card(name="a", incarnation=0, grpc="127.0.0.1:1", http="127.0.0.1:2"))
+    made.beat(Beat(4))
+    clock = SimulatedClock()
+    seen = Members(home, clock)
+    seen.look()
+    clock.advance(1.5)
+    [info] = shown(seen, clock)
+    assert (info.state, info.logs, info.beat_age_s) == ("living", 4, 1.5)
