@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from oncelog.cli.terminal.options import Json, Url, paragraphs, show_help
 from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_duration
 from oncelog.clock import SYSTEM
 
 if TYPE_CHECKING:
     from oncelog.connect import Database
 
-app = typer.Typer(help="Servers: who serves a database.", callback=show_help, invoke_without_command=True)
+app = Shell(help="Servers: who serves a database.", callback=show_help, invoke_without_command=True)
 
 _HELP = """List the servers of a database: name, incarnation, state, age of the last beat, logs held, version.
 
