@@ -262,7 +262,7 @@ class Channel:
         if known is not None:
             return known(text)
         if (doubt := next((doubt for sign, doubt in _DOUBTS.items() if sign in text), None)) is not None:
-            return NotAuthenticated(f"{self.address.target}: {doubt} ({text})")
+            return NotAuthenticated(f"{doubt} ({text})")
         return Broken(text, sent="failed to connect" not in text.lower())
 
     def close(self) -> None:
