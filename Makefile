@@ -40,7 +40,7 @@ screenshots: .venv/installed ## every page of the console, light and dark, in bu
 	.venv/bin/python -m scripts.screenshots
 
 lock: .venv/installed ## bring requirements/dev.lock in line with pyproject.toml, keeping the pins that still fit
-	.venv/bin/uv pip compile pyproject.toml --extra dev --extra all --output-file requirements/dev.lock --quiet \
+	.venv/bin/uv pip compile pyproject.toml --group dev --extra all --output-file requirements/dev.lock --quiet \
 		--universal --python-version 3.11 --generate-hashes --no-config --custom-compile-command "make lock" \
 		$(if $(UPGRADE),--upgrade)
 

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ import typer.main
 import oncelog
 from oncelog import LogSettings, ProducerPolicy, Window
 from oncelog.cli import app
+from oncelog.cli.nouns import NOUNS
+from oncelog.cli.terminal.plain import summary
 from oncelog.settings import check
 from tests.cli.conftest import Call
 from tests.cli.shell import COMMAND, environment
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = ROOT.commands["log"].commands
+COMMAND_FILES = list((Path(oncelog.__file__).parent / "cli" / "commands").glob("*.py"))
 EXAMPLE = re.compile(r"\[cyan\](oncelog .*)\[/\]")
 
 WITHOUT_PYARROW = """
@@ -71,6 +75,22 @@ def test_every_help_has_an_example_and_no_noise(call: Call) -> None:
         usage = re.split(r"\n\s*\n", shown[shown.index("Usage:") :])[0]
         assert not re.search(r"[{}]|\[\[", usage), usage
         assert not re.search(r"<(bool|str|int|float|path)>", shown), shown
+
+
+def test_the_first_page_says_what_each_command_says_of_itself() -> None:
+    """The first page loads no command: what it says of one is the beginning of the command's own help."""
+    for word, noun in NOUNS.items():
+        assert summary(ROOT.commands[word]).startswith(noun.summary.removesuffix(".")), word
+        assert ROOT.commands[word].name == word
+    modules = {path.stem for path in COMMAND_FILES if not path.stem.startswith(("_", "queue_", "log_", "describe"))}
+    assert modules == {noun.module for noun in NOUNS.values()}
+
+
+def test_the_first_page_loads_no_command() -> None:
+    """Who asks for help waits for nothing that only a command needs."""
+    look = "import sys, oncelog.cli; oncelog.cli.run(['--help']); print(*(n for n in sys.modules if '.commands.' in n))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""
 
 
 def test_one_word_stands_for_one_thing() -> None:

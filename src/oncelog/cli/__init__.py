@@ -9,26 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oncelog.cli.commands import (
-    console,
-    doctor,
-    inbox,
-    jobs,
-    log,
-    pipeline,
-    producer,
-    profile,
-    queue,
-    quorum,
-    serve,
-    server,
-    sql,
-    stream,
-    table,
-    token,
-    top,
-    worker,
-)
+from oncelog.cli.nouns import NOUNS, Commands
 from oncelog.cli.terminal import profile_option
 from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
@@ -37,6 +18,18 @@ from oncelog.cli.terminal.plain import PlainGroup, Shell
 
 class _Commands(PlainGroup):
     """All commands; one whose reader has gone (``| head``) is done."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Typer gives it)
+        """Return the words, without loading what is behind them."""
+        return list(NOUNS)
+
+    def rows(self, ctx: Any) -> list[tuple[str, str, str]]:  # noqa: ARG002 (a group of loaded commands needs it)
+        """Return panel, word and summary of each command, without loading it."""
+        return [(noun.panel, word, noun.summary) for word, noun in NOUNS.items()]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -65,24 +58,6 @@ app = Shell(
     help=paragraphs(_HELP),
     invoke_without_command=True,
 )
-doctor.add_to(app)
-sql.add_to(app)
-app.add_typer(log.app, name="log")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(producer.app, name="producer")
-app.add_typer(profile.app, name="profile")
-app.add_typer(stream.app, name="stream")
-app.add_typer(queue.app, name="queue")
-jobs.add_to(app)
-app.add_typer(inbox.app, name="inbox")
-app.add_typer(quorum.app, name="quorum")
-app.add_typer(table.app, name="table")
-app.add_typer(token.app, name="token")
-app.add_typer(server.app, name="server")
-worker.add_to(app)
-serve.add_to(app)
-top.add_to(app)
-console.add_to(app)
 
 
 def _version(asked: bool) -> None:  # noqa: FBT001 (an option's callback gets its value so)

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
@@ -227,13 +226,20 @@ def to_staged(payload: pa.RecordBatch, schema: pa.Schema = STAGED_SCHEMA) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _parquet() -> Any:
+    """Return Arrow's module for Parquet, loaded when the first file needs it: it loads TLS and file systems, too."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    return pq
+
+
 def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA, zstd_level: int = ZSTD_LEVEL) -> pa.Buffer:
     """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file."""
     sink = output()
     row_groups = _row_groups(batches, schema)
     first = next(row_groups, schema.empty_table())
     is_staged = TIMESTAMP not in schema.names
-    with pq.ParquetWriter(
+    with _parquet().ParquetWriter(
         sink,
         schema,
         **_staged_compression(first) if is_staged else {"compression": "zstd", "compression_level": zstd_level},
@@ -294,7 +300,7 @@ def raw_bytes(tail: pa.Buffer, what: str) -> int | None:
     not hold all of its footer.
     """
     try:
-        found = pq.read_metadata(pa.BufferReader(tail))
+        found = _parquet().read_metadata(pa.BufferReader(tail))
     except (pa.ArrowException, OSError, ValueError):
         return None
     total = sum(int(found.row_group(number).total_byte_size) for number in range(found.num_row_groups))
@@ -313,7 +319,7 @@ class SealedFile:
         self._what = what
         self.size_bytes = int(data.size)
         try:
-            self._file = pq.ParquetFile(pa.BufferReader(data))
+            self._file = _parquet().ParquetFile(pa.BufferReader(data))
             counts = [self._file.metadata.row_group(number).num_rows for number in range(self._file.num_row_groups)]
             self._names: list[str] = self._file.schema_arrow.names
         except (pa.ArrowException, OSError, ValueError) as error:  # names that are not UTF-8 are a ValueError

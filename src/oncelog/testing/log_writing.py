@@ -363,9 +363,7 @@ class ArrowContract(LogContractFixtures):
         writer.append(b"a", id="a")
         with pytest.raises(AppendErrors) as refused:
             writer.append_arrow(table(Record(b"x", id="a"), Record(b"b", id="b")))
-        conflict, ack = refused.value.results
-        assert isinstance(conflict, IdConflict)
-        assert [place(ack)] == places(log)[1:]
+        assert [type(result) for result in refused.value.results] == [IdConflict, Ack]
         assert values(log) == [b"a", b"b"]
 
     @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import webbrowser
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -56,6 +55,8 @@ def run(
             say("console: ", (link, "cyan"))
             note("Ctrl-C ends it")
         if open_browser:
+            import webbrowser  # noqa: PLC0415 (help does not wait for it)
+
             webbrowser.open(link)
 
     with contextlib.ExitStack() as ending:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -183,6 +181,9 @@ def source(url: str) -> Callable[[], Sample]:
 
 def _fetched(url: str) -> str:
     headers = {"authorization": f"Bearer {token}"} if (token := os.environ.get("ONCELOG_TOKEN")) else {}
+    import urllib.error  # noqa: PLC0415 (help does not wait for it)
+    import urllib.request  # noqa: PLC0415
+
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http and https alone: see source)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310

@@ -8,7 +8,6 @@ from enum import IntEnum
 
 import typer
 
-from oncelog.cli.terminal.output import json_line, note
 from oncelog.errors import (
     AppendErrors,
     CorruptionError,
@@ -65,6 +64,8 @@ _EXTRAS = {
 
 def fail(error: Exception, *, as_json: bool) -> ExitCode:
     """Say on stderr, in one line, what went wrong; return the exit code that stands for it."""
+    from oncelog.cli.terminal.output import json_line, note  # noqa: PLC0415 (help does not wait for Rich)
+
     code = next(code for kinds, code in _CODES.items() if isinstance(error, kinds))
     if isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt):
         code = ExitCode.INTERRUPTED

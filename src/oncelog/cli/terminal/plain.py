@@ -1,8 +1,16 @@
-"""Commands whose help is plain: names as they are typed, and no types that say nothing (``<bool>``, ``<str>``)."""
+"""Commands whose help is plain and quick: words as they are typed, and nothing loaded that only draws frames.
+
+Typer's own help comes with Rich's Markdown and tracebacks, which take longer to load than all of Oncelog's shell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import typer
@@ -12,14 +20,67 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLACE = {"<str>": "TEXT", "<int>": "N", "<float>": "NUMBER", "<bool>": "", "<path>": "PATH", "<file>": "FILE"}
 """What stands behind an option for its value; a switch has none."""
 
+_WIDTH_MAX, _NAME_MAX = 110, 34
+_FIRST = {"Arguments": 0, "Options": 1}
+_MARKUP = re.compile(r"\[(/|/?bold|/?cyan)\]")
+_HEADING, _WORD, _END = "\x1b[1m", "\x1b[36m", "\x1b[0m"
+
+
+class _Plain:
+    """What a command and a group have in common."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, each plain."""
+        return [_plain(parameter, ctx) for parameter in super().get_params(ctx)]  # type: ignore[misc]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage line, as people type it."""
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        arguments = [one for one in self.get_params(ctx) if isinstance(one, TyperArgument)]
+        spelled = {one.get_usage_pieces(ctx)[0]: _usage(one) for one in arguments}
+        return [spelled.get(piece, piece) for piece in pieces]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, text, arguments, options, commands and examples."""
+        formatter.write("\n".join(_page(self, ctx)) + "\n")
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command with plain help."""
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """A group of commands with plain help."""
+
+    def rows(self, ctx: Any) -> list[tuple[str, str, str]]:  # noqa: ARG002 (a group may need it)
+        """Return the panel of each command, its name, and the first sentence of its help."""
+        return [("Commands", name, summary(command)) for name, command in self.commands.items()]
+
+
+def summary(command: Any) -> str:
+    """Return the first paragraph of a command's help, without markup."""
+    return _MARKUP.sub("", (command.help or "").split("\n\n")[0])
+
+
+class Shell(typer.Typer):
+    """Typer, with plain help."""
+
+    def __init__(self, *, cls: type[TyperGroup] = PlainGroup, **given: Any) -> None:
+        super().__init__(cls=cls, **given)
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = PlainCommand, **given: Any
+    ) -> Callable[[_Function], _Function]:
+        """Make a command."""
+        return super().command(name, cls=cls, **given)
+
 
 def _plain(parameter: Any, context: Any) -> Any:
     """Have a parameter show its name alone, or the word for its value."""
     if isinstance(parameter, TyperArgument):
         vars(parameter)["display_type_rich"] = _nothing
     elif isinstance(parameter, TyperOption) and parameter.metavar is None:
-        place = _PLACE.get(parameter.display_type(context))
-        parameter.metavar = place
+        parameter.metavar = _PLACE.get(parameter.display_type(context))
     return parameter
 
 
@@ -34,40 +95,62 @@ def _usage(parameter: TyperArgument) -> str:
     return spelled + ("..." if parameter.nargs != 1 else "")
 
 
-class _Plain:
-    """What a command and a group have in common."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, each plain."""
-        return [_plain(parameter, ctx) for parameter in super().get_params(ctx)]  # type: ignore[misc]
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the usage line: arguments first, as people type them."""
-        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
-        spelled = {one.get_usage_pieces(ctx)[0]: _usage(one) for one in self.get_params(ctx) if _is_argument(one)}
-        return [spelled.get(piece, piece) for piece in pieces]
+def _page(command: Any, ctx: Any) -> Iterator[str]:
+    """Yield the lines of a command's help."""
+    width = min(shutil.get_terminal_size().columns, _WIDTH_MAX)
+    yield f"{_heading('Usage:')} {ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}"
+    for paragraph in (command.help or "").split("\n\n"):
+        yield from ("", *textwrap.wrap(_shown(paragraph), width, break_on_hyphens=False))
+    for title, rows in (*_parameters(command, ctx), *_commands(command, ctx)):
+        yield from ("", _heading(f"{title}:"), *_table(rows, width))
+    if command.epilog:
+        yield from ("", *(_shown(line) for line in command.epilog.splitlines()))
 
 
-def _is_argument(parameter: Any) -> bool:
-    return isinstance(parameter, TyperArgument)
+def _shown(text: str) -> str:
+    """Return text without Rich's markup, or with colours instead of it, for a terminal."""
+    if not _is_coloured():
+        return _MARKUP.sub("", text)
+    return _MARKUP.sub(lambda found: {"cyan": _WORD, "bold": _HEADING}.get(found[1], _END), text)
 
 
-class PlainCommand(_Plain, TyperCommand):
-    """A command with plain help."""
+def _heading(text: str) -> str:
+    return f"{_HEADING}{text}{_END}" if _is_coloured() else text
 
 
-class PlainGroup(_Plain, TyperGroup):
-    """A group of commands with plain help."""
+def _is_coloured() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-class Shell(typer.Typer):
-    """Typer, with plain help."""
+def _parameters(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield arguments and options by their panels."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            own = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
+            name = _usage(parameter) if isinstance(parameter, TyperArgument) else record[0]
+            panels.setdefault(parameter.rich_help_panel or own, []).append((name, record[1]))
+    yield from sorted(panels.items(), key=lambda panel: _FIRST.get(panel[0], len(_FIRST)))
 
-    def __init__(self, *, cls: type[TyperGroup] = PlainGroup, **given: Any) -> None:
-        super().__init__(cls=cls, **given)
 
-    def command(
-        self, name: str | None = None, *, cls: type[TyperCommand] | None = PlainCommand, **given: Any
-    ) -> Callable[[_Function], _Function]:
-        """Make a command."""
-        return super().command(name, cls=cls, **given)
+def _commands(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the commands of a group by their panels."""
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for panel, name, summary in command.rows(ctx) if isinstance(command, PlainGroup) else ():
+        panels.setdefault(panel, []).append((name, summary))
+    yield from panels.items()
+
+
+def _table(rows: Iterable[tuple[str, str]], width: int) -> Iterator[str]:
+    """Yield names with their texts beside them; a name that is too long stands above its text."""
+    rows = list(rows)
+    left = min(max(len(name) for name, _ in rows), _NAME_MAX)
+    for name, text in rows:
+        spelled = f"{_WORD}{name}{_END}" if _is_coloured() else name
+        lines = textwrap.wrap(_MARKUP.sub("", text), max(20, width - left - 4), break_on_hyphens=False) or [""]
+        if len(name) > left:
+            yield f"  {spelled}"
+        else:
+            yield f"  {spelled}{' ' * (left - len(name))}  {lines.pop(0)}".rstrip()
+        yield from (f"  {' ' * left}  {line}" for line in lines)

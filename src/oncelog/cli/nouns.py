@@ -1,0 +1,86 @@
+"""The words behind ``oncelog``: each is loaded when it is asked for. Who asks for help waits for none of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import ItemsView, Iterator, ValuesView
+from typing import Any, NamedTuple
+
+import typer.main
+
+from oncelog.cli.terminal.plain import Shell
+
+
+class Noun(NamedTuple):
+    """A word: the module that has it, and how the help of the word begins."""
+
+    module: str
+    summary: str
+    panel: str = "Commands"
+
+
+_JOBS = "Jobs"
+NOUNS: dict[str, Noun] = {
+    "status": Noun("doctor", "Show what is here."),
+    "doctor": Noun("doctor", "Look for what is wrong with the set-up."),
+    "log": Noun("log", "Logs: make them, fill them, read them, keep them in order."),
+    "stream": Noun("stream", "Streams: events with versions."),
+    "queue": Noun("queue", "Work queues: send, consume, look, and deal with dead letters."),
+    "worker": Noun("worker", "Run MODULE:FUNCTION for each message of QUEUE."),
+    "inbox": Noun("inbox", "Effects that happen once: look at one, decide about one."),
+    "producer": Noun("producer", "Producers: who writes a log by sequences, and how far each got."),
+    "pipeline": Noun("pipeline", "Pipelines: records from anywhere, into a log once, and on from there."),
+    "table": Noun("table", "Tables: a log's history as a table of Delta or Iceberg."),
+    "sql": Noun("sql", "Ask with SQL: each log is a table."),
+    "serve": Noun("serve", "Serve a database over gRPC and HTTP."),
+    "server": Noun("server", "Servers: who serves a database."),
+    "console": Noun("console", "Show a database in a browser."),
+    "top": Noun("top", "Watch a server, or the logs of a plain database."),
+    "token": Noun("token", "Tokens: who may call a server, and what each may do there."),
+    "profile": Noun("profile", "Profiles: databases by a name of your own."),
+    "quorum": Noun("quorum", "Quorums: logs whose newest records are on several stores."),
+    "ingest": Noun("jobs", "Ingest files into a log with Spark.", _JOBS),
+    "export": Noun("jobs", "Export a log to files with Spark.", _JOBS),
+    "audit": Noun("jobs", "Audit a log: ids that are there more than once, gaps and checksums.", _JOBS),
+    "rebuild": Noun("jobs", "Rebuild from the log itself what tells which ids are in it.", _JOBS),
+    "purge": Noun("jobs", "Find duplicates that came in when the window had forgotten the first.", _JOBS),
+}
+
+
+class Commands(dict[str, Any]):
+    """The commands of the shell by their words, loaded when they are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(NOUNS))
+
+    def __getitem__(self, word: str) -> Any:
+        if super().__getitem__(word) is None:
+            self.update(_loaded(NOUNS[word].module, word))
+        return super().__getitem__(word)
+
+    def get(self, word: str, otherwise: Any = None) -> Any:
+        """Return a command, or another value if there is none of this word."""
+        return self[word] if word in self else otherwise  # noqa: SIM401 (it is what get does)
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """Return all commands, loaded."""
+        return dict(self._all()).values()
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """Return all words with their commands, loaded."""
+        return dict(self._all()).items()
+
+    def _all(self) -> Iterator[tuple[str, Any]]:
+        return ((word, self[word]) for word in self)
+
+
+def _loaded(module: str, word: str) -> dict[str, Any]:
+    """Return the commands that a module has: a noun with its verbs, or some words of their own."""
+    found = importlib.import_module(f"oncelog.cli.commands.{module}")
+    if hasattr(found, "app"):
+        group = typer.main.get_group(found.app)
+        group.name = word
+        return {word: group}
+    own = Shell()
+    found.add_to(own)
+    return dict(typer.main.get_group(own).commands)
