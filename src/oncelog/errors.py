@@ -10,7 +10,7 @@
     ├── AppendErrors            some records of append_many were refused
     ├── NotFound                no such log, stream, topic, position
     ├── NotAllowed              the token of the caller does not allow this
-    │   └── NotAuthenticated    there is no token, or the server does not know it
+    │   └── NotAuthenticated    there is no token, the server does not know it, or is not known itself
     ├── WrongExpectedVersion    the stream is at another version
     ├── Unavailable             try again
     │   └── TooManyCalls        this caller is over its rate: wait, then try again
@@ -123,7 +123,9 @@ class NotAllowed(OncelogError):
 
 
 class NotAuthenticated(NotAllowed):
-    """The call came without a token, or with one that is unknown, revoked or expired. Nothing was done."""
+    """The call came without a token, or with one that is unknown, revoked or expired; or the client does not trust the
+    certificate of the server. Nothing was done.
+    """
 
 
 class WrongExpectedVersion(OncelogError):

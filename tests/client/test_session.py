@@ -203,6 +203,66 @@ def test_a_killed_client_can_be_run_again(remote: Database, shared_server: Servi
     assert Counter(values(log)) == Counter(b"%d" % n for n in range(5000))
 
 
+AWAY_S = [0.3, pytest.param(90.0, marks=pytest.mark.soak)]
+"""A moment; and longer than keepalives, time limits and what a server remembers of a session."""
+
+
+@pytest.mark.parametrize("away_s", AWAY_S)
+def test_a_suspended_client_goes_on(remote: Database, shared_server: Serving, away_s: float) -> None:
+    """A client that stood still, for longer than everybody's patience, stores what it had in hand: every id once."""
+    log = remote.log("orders", create=True)
+    command = [sys.executable, "-c", CLIENT, f"oncelog://{shared_server.grpc}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        client.send_signal(signal.SIGSTOP)
+        threading.Event().wait(away_s)
+        client.send_signal(signal.SIGCONT)
+        code = client.wait()
+        assert (code, client.stdout.read()) == (0, b"done\n") or away_s > 60, "its own time limit may be over"
+    again = subprocess.run(command, capture_output=True, check=True)
+    assert again.stdout == b"begun\ndone\n"
+    assert Counter(values(log)) == Counter(b"%d" % n for n in range(5000))
+
+
+@pytest.mark.parametrize("away_s", AWAY_S)
+def test_a_network_that_was_gone_loses_and_doubles_nothing(
+    remote: Database, shared_server: Serving, away_s: float
+) -> None:
+    """Bytes vanish, and no connection is seen to end. Callers learn in time that the outcome is unknown; what they send
+    again is stored once, and what has no id at most once; a tail misses nothing.
+    """
+    log = remote.log("orders", create=True)
+    proxy = Proxy(shared_server.grpc, 1, 1 << 30)
+    try:
+        with (
+            oncelog.connect(f"oncelog://{proxy.address}") as db,
+            db.log("orders").writer() as writer,
+            db.log("orders").tail(0) as tail,
+        ):
+            writer.append(b"before", id="before")
+            proxy.swallow()
+            with pytest.raises(Unavailable) as named:
+                writer.append(b"named", id="named", timeout_s=away_s)
+            with pytest.raises(Unavailable) as plain:
+                writer.append(b"plain", timeout_s=0.1)
+            assert (named.value.outcome, plain.value.outcome) == ("unknown", "unknown")
+            proxy.restore()
+            first = writer.append(b"named", id="named", timeout_s=LONG_S)
+            assert writer.append(b"named", id="named", timeout_s=LONG_S).position == first.position
+            writer.append(b"after", id="after", timeout_s=LONG_S)
+            seen: list[bytes] = []
+            while b"after" not in seen:
+                entry = tail.poll(LONG_S)
+                assert entry is not None
+                seen.append(entry.value)
+    finally:
+        proxy.close()
+    stored = values(log)
+    assert seen == stored
+    assert Counter(stored) - Counter([b"plain"]) == Counter([b"before", b"named", b"after"])
+
+
 def test_a_handle_does_not_survive_a_fork(remote: Database) -> None:
     """In a child the handles of its parent are closed; in the parent they go on."""
     log = remote.log("orders", create=True)

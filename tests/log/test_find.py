@@ -6,10 +6,13 @@ import pyarrow as pa
 import pytest
 
 from oncelog import limits
+from oncelog.connect import Database
 from oncelog.errors import InvalidArgument
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.settings import LogSettings, Window
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.types import Ack, Record
 from tests.log.shop import Shop, in_memory, on_disk
 
@@ -162,3 +165,17 @@ def test_a_bad_id_is_refused(shop: Shop, bad: object) -> None:
     log = shop.log(SETTINGS)
     with pytest.raises(InvalidArgument, match="id"):
         log.find(bad)  # type: ignore[arg-type]
+
+
+def test_a_writer_that_lost_its_log_does_not_say_that_an_id_is_not_there(memory_bucket: Bucket) -> None:
+    """Its memory ends where another took the log: what that one stored is found all the same."""
+    with Database(ObjectStorage(memory_bucket)) as mine, Database(ObjectStorage(memory_bucket)) as theirs:
+        log = mine.log("orders", create=True)
+        log.writer().append(b"v", id="early")
+        with theirs.log("orders").writer(takeover="force") as thief:
+            ack = thief.append(b"v", id="late")
+            found = log.find("late")
+            assert found is not None
+            assert found.position == ack.position
+            assert log.find("early") is not None
+            assert log.find("never") is None

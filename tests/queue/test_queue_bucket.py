@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from obstore.store import MemoryStore
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog import InvalidArgument, LeaseLost, Message, QueueSettings, RetryPolicy
 from oncelog.connect import Database
+from oncelog.log.read import reader
 from oncelog.log.takeover import handover
+from oncelog.storage.bucket import home
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 
@@ -55,6 +58,28 @@ def test_two_brokers_share_a_queue_in_a_bucket(bucket: Bucket, postgres_state: s
         second.ack(again)
         one.delete_queue("work", state=postgres_state)
         assert (two.queues(state=postgres_state), two.logs()) == ([], [])
+
+
+def test_an_idle_consumer_asks_the_bucket_now_and_then(
+    bucket: Bucket, postgres_state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at every partition fifty times a second, and each look is paid for; a send of this process wakes it."""
+    monkeypatch.setattr(handover, "LOOK_S", 3_600.0)
+    monkeypatch.setattr(home, "IDLE_POLL_S", 3_600.0)
+    monkeypatch.setattr(home, "POLL_S", 3_600.0)
+    monkeypatch.setattr(reader, "LOOK_S", 3_600.0)
+    with Database(ObjectStorage(bucket)) as db:
+        queue = db.queue("work", partitions=4, create=True, state=postgres_state)
+        with queue.consume("g") as consumer:
+            queue.send(b"first", id="1")
+            consumer.ack(consumer.receive(timeout_s=60))
+            consumer.receive(timeout_s=0.1)
+            before = Counter(bucket.requests)
+            assert consumer.receive(timeout_s=0.5) == []
+            assert (bucket.requests - before).total() == 0
+            queue.send(b"second", id="2")
+            (found,) = consumer.receive(timeout_s=60)
+            assert found.value == b"second"
 
 
 def test_a_bucket_needs_a_state_that_brokers_share() -> None:

@@ -22,6 +22,8 @@ class Proxy:
         self.connections = 0
         self.peaceful = False
         """Whether connections live for ever from now on."""
+        self._passing = threading.Event()
+        self._passing.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -55,6 +57,7 @@ class Proxy:
             while data := source.recv(chance.choice((100, 4096, 65536))):
                 if chance.random() < 0.05:
                     pause.wait(0.02)  # bytes that are late
+                self._passing.wait()
                 with self._lock:
                     life[0] -= len(data)
                     over = life[0] <= 0 and not self.peaceful
@@ -63,6 +66,17 @@ class Proxy:
                     break
                 sink.sendall(data)
         self._cut(source, sink)
+
+    def swallow(self) -> None:
+        """Let no byte through from now on, and cut nothing: the network is gone."""
+        self._passing.clear()
+
+    def restore(self) -> None:
+        """Let connections be made again; those that were open are dead, and what they held is lost."""
+        with self._lock:
+            ends = list(self._open)
+        self._cut(*ends)
+        self._passing.set()
 
     def _cut(self, *ends: socket.socket) -> None:
         for end in ends:
@@ -77,6 +91,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._passing.set()
         with self._lock:
             ends = list(self._open)
         self._cut(*ends)

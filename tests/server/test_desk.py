@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from oncelog.errors import OncelogError, Unavailable
+import pytest
+
+from oncelog.connect import Database
+from oncelog.errors import InvalidArgument, OncelogError, PartialOverlap, Unavailable, WriterFenced
 from oncelog.server.desk import Ask, Lane, Way
 from oncelog.server.seats import Seat
 from oncelog.server.server import Server
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.types import Ack, Record
 from tests.server.inside import HangingStorage, serving
 
@@ -113,3 +118,42 @@ def test_a_bug_in_the_desk_is_unknown_and_the_desk_goes_on() -> None:
         assert isinstance((await good.answer)[0], Ack)
 
     serving(work)
+
+
+def test_a_no_of_a_writer_that_lost_its_log_is_not_said(memory_bucket: Bucket) -> None:
+    """A holder that slept knows half of a batch, and not that another has stored the rest: it must not say so.
+
+    The same batch is whole by now: "known and new" would be wrong. A holder that still has the log does say it.
+    """
+
+    async def work(server: Server) -> None:
+        seat, _ = await _opened(server)
+        await seat.append([Record(b"x", id="x")])
+        both = [Record(b"x", id="x"), Record(b"y", id="y")]
+        with pytest.raises(PartialOverlap):
+            await seat.append(both, atomic=True)
+        with Database(ObjectStorage(memory_bucket)) as other, other.log("a").writer(takeover="force") as thief:
+            thief.append(b"y", id="y")
+            with pytest.raises(WriterFenced):
+                await seat.append(both, atomic=True)
+
+    serving(work, ObjectStorage(memory_bucket))
+
+
+def test_a_sequence_is_not_called_out_of_order_by_a_writer_that_lost_its_log(memory_bucket: Bucket) -> None:
+    """The next holder may have stored the sequences in between: only it can say what is out of order."""
+
+    async def work(server: Server) -> None:
+        seat, _ = await _opened(server)
+        await seat.append([Record(b"9", producer="p", sequence=9)])
+        early = Record(b"3", producer="p", sequence=3)
+        late = Record(b"10", producer="p", sequence=10)
+        await seat.append([late])
+        [held] = await seat.append([early])
+        assert isinstance(held, InvalidArgument), "who has the log says it"
+        with Database(ObjectStorage(memory_bucket)) as other:
+            other.log("a").writer(takeover="force").close()
+            with pytest.raises(WriterFenced):
+                await seat.append([early])
+
+    serving(work, ObjectStorage(memory_bucket))

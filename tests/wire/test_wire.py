@@ -234,7 +234,7 @@ def test_a_table_and_its_answer_arrive() -> None:
     with pytest.raises(AppendErrors) as caught:
         frames.column_acks(frames.refused_bytes([Ack(4, 0, 0, NOON), IdConflict("taken", position=2)]))
     good, bad = caught.value.results
-    assert good.position == 4
+    assert good == Ack(4, 0, 0, NOON)
     assert isinstance(bad, IdConflict)
     assert bad.position == 2
 

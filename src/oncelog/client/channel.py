@@ -51,6 +51,16 @@ _CODES = {
 }
 """What a code means that came without the server's own error: from gRPC itself, or from a proxy."""
 
+_DOUBTS = {
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of the server is not trusted: give the option tls_ca",
+    "Hostname Verification Check failed": "the certificate of the server is for another name: give the option tls_name",
+    "Failed to create security handshaker": "the files of tls_ca, tls_cert or tls_key cannot be used",
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS: leave the options tls… out",
+}
+"""By a part of what gRPC says: why the two ends cannot trust each other. Nothing was sent then, and the next attempt
+would end in the same way.
+"""
+
 _T = TypeVar("_T")
 
 
@@ -190,6 +200,11 @@ class Channel:
                 error = unavailable
                 if unavailable.outcome == "unknown":
                     raise
+            except NotAllowed as refused:
+                if not uncertain:
+                    raise
+                message = f"an earlier attempt may have been done, and the server refuses the next: {refused}"
+                raise Unavailable(message, outcome="unknown") from refused
             attempts += 1
             pause_s = self.pause_s(attempts)
             remaining_s = self.left(deadline_us)
@@ -246,6 +261,8 @@ class Channel:
         known = _CODES.get(code)
         if known is not None:
             return known(text)
+        if (doubt := next((doubt for sign, doubt in _DOUBTS.items() if sign in text), None)) is not None:
+            return NotAuthenticated(f"{doubt} ({text})")
         return Broken(text, sent="failed to connect" not in text.lower())
 
     def close(self) -> None:

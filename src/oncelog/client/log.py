@@ -217,8 +217,11 @@ class RemoteLog(Log):
         return self.ask("Log.Info", self._asked(), LogInfo)  # type: ignore[no-any-return]
 
     def files(self) -> list[SealedFileInfo]:
-        """Return the sealed files with their first positions, as the server names them."""
-        return self.ask("Log.Files", self._asked(), list[SealedFileInfo])  # type: ignore[no-any-return]
+        """Return the sealed files with their first positions: URLs of a bucket, or paths on the server's disk, which
+        are not ``local``.
+        """
+        found: list[SealedFileInfo] = self.ask("Log.Files", self._asked(), list[SealedFileInfo])
+        return [msgspec.structs.replace(one, local="://" in one.path) for one in found]
 
     def producers(self) -> dict[str, ProducerMark]:
         """Return how far each producer got: last sequence, its position, and the up-time of that."""
@@ -424,8 +427,20 @@ def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBa
 
 READER_ABSENT = ("rows",)
 TAIL_ABSENT = ("poll_rows",)
-LOG_ABSENT = ("base", "desk", "follow_policy", "hold", "holding", "home", "is_lent", "lent", "reader", "scan")
-"""What rooms of one process call of each other on a log: not a part of the public surface."""
+LOG_ABSENT = (
+    "base",
+    "compare",
+    "desk",
+    "follow_policy",
+    "hold",
+    "holding",
+    "home",
+    "is_lent",
+    "lent",
+    "reader",
+    "scan",
+)
+"""What rooms of one process call of each other on a log, and ``compare``, which is not on the wire."""
 
 absent(RemoteLog, LOG_ABSENT)
 absent(RemoteReader, READER_ABSENT)

@@ -250,6 +250,17 @@ class RemoteQueue(Queue):
         self._check_usable()
         return list(self._channel.ask("Queue.Groups", self._asked()).names)
 
+    @arguments.checked
+    def remove_group(self, group: str, *, force: bool = False) -> None:
+        """Forget a group: what it has not settled is kept for it no longer. Its consumers that are open here end.
+
+        It is asked once: after a break it may be done, and ``NotFound`` to the next attempt says that it is.
+        """
+        self._check_usable()
+        with told(write=True):
+            self._channel.once("Queue.RemoveGroup", messages.GroupRequest(queue=self.name, group=group, force=force))
+        close_all(one for one in self._handles if isinstance(one, RemoteConsumer) and one.group == group)
+
     def stats(self) -> QueueStats:
         """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
         return self.ask("Queue.Stats", self._asked(), QueueStats)  # type: ignore[no-any-return]
@@ -371,9 +382,7 @@ def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
     raise AppendErrors(text, results=results)
 
 
-QUEUE_ABSENT = ("remove_group", "settle", "take_writers")
-"""What is not on the wire: groups are removed on the server's machine; the others are what rooms of one process call
-of each other.
-"""
+QUEUE_ABSENT = ("settle", "take_writers")
+"""What rooms of one process call of each other on a queue: not a part of the public surface."""
 
 absent(RemoteQueue, QUEUE_ABSENT)

@@ -52,12 +52,16 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed file: where it is, the position of its first row, and how many rows and bytes it has."""
+    """A sealed file: where it is, the position of its first row, and how many rows and bytes it has.
+
+    ``local``: whether ``path`` can be opened from here. It cannot if it is on the disk of a server; a URL can.
+    """
 
     path: str
     first_position: int
     records: int
     bytes: int
+    local: bool = True
 
 
 class Extent(msgspec.Struct, frozen=True, kw_only=True):

@@ -329,8 +329,8 @@ class Log(Handle):
         check_keeps_ids(known.manifest)
         intake.check_record(Record(b"", id=arguments.text("id", id), stream=stream))
         writer = self._writer
-        if writer is not None and not writer.closed:
-            found = writer.find(id, stream)
+        if writer is not None and not writer.closed and writer.epoch == known.manifest.epoch:
+            found = writer.find(id, stream)  # not of a writer that has lost the log: its "no" may be wrong by now
         else:
             found = self._finder.find(known, id, stream)
         return None if found is None else surviving(self._home, self._manifests, known, found)

@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from oncelog.clock import Clock
-from oncelog.errors import AppendErrors, Closed, LogBusy, OncelogError, Unavailable, WriterFenced
+from oncelog.errors import (
+    AppendErrors,
+    Closed,
+    IdConflict,
+    InvalidArgument,
+    LogBusy,
+    OncelogError,
+    Unavailable,
+    WriterFenced,
+)
 from oncelog.log.producer import Producer
 from oncelog.log.writer import Writer
 from oncelog.server.ring import Answered
@@ -183,20 +192,25 @@ class Desk:
     def _append_run(self, writer: Writer, run: list[Ask]) -> list[Settled]:
         """Append the records of several asks by one call."""
         try:
-            return _append_many(writer, run)
+            settled = _append_many(writer, run)
+            for _, result, _ in settled:
+                _check_noes(writer, result)
         except (Closed, Unavailable, WriterFenced) as error:
             return [self._refused(ask, error) for ask in run]
         except OncelogError:  # nothing was written: one of them is at fault, and the others are not
             return [self._append_one(writer, ask) for ask in run]
+        return settled
 
     def _append_one(self, writer: Writer, ask: Ask) -> Settled:
         if ask.lane is not None and ask.lane.stopped is not None:
             return ask, None, ask.lane.stopped
         target: Writer | Producer = ask.lane.producer if ask.lane is not None and ask.lane.producer else writer
         try:
-            return ask, _append_to(target, ask), None
+            result = _append_to(target, ask)
+            _check_noes(writer, result)
         except OncelogError as error:
-            return self._refused(ask, error)
+            return self._refused(ask, _checked_no(writer, error))
+        return ask, result, None
 
     def _refused(self, ask: Ask, error: OncelogError) -> Settled:
         """Return an error as the answer; stop the lane if nothing behind this ask may be stored before it."""
@@ -231,6 +245,30 @@ def stops(error: OncelogError) -> bool:
     if isinstance(error, Unavailable):
         return error.outcome != "unknown"
     return isinstance(error, WriterFenced | LogBusy | Closed)
+
+
+def _is_no(error: object) -> bool:
+    """Tell whether an error says what the log does *not* have, from the writer's memory: a batch that is not whole, a
+    sequence out of order. Another writer may have stored it meanwhile. A conflict is true for ever.
+    """
+    return isinstance(error, InvalidArgument) and not isinstance(error, IdConflict)
+
+
+def _checked_no(writer: Writer, error: OncelogError) -> OncelogError:
+    """Return an error, or that the log was lost, if it is a "no" of a writer that has lost the log."""
+    if _is_no(error):
+        try:
+            writer.check_held()
+        except OncelogError as lost:
+            return lost
+    return error
+
+
+def _check_noes(writer: Writer, result: object) -> None:
+    """Raise ``WriterFenced`` if the answers hold a "no" of a writer that has lost the log."""
+    answers = result.results if isinstance(result, AppendErrors) else result
+    if isinstance(answers, list | tuple) and any(map(_is_no, answers)):
+        writer.check_held()
 
 
 def _may_join(group: list[Ask], ask: Ask) -> bool:

@@ -94,10 +94,12 @@ class LogHome(Protocol):
     Keys are relative paths of ASCII letters, digits and ``._-/~%``. ``exclusive`` tells whether a claim keeps everybody
     else out; where it does not, a holder is asked for the log through the log itself, and fenced. ``seals_early`` tells
     whether ``at_risk`` can ever be true: where it can, a new writer looks at the segments of the one before.
+    ``looking_costs`` tells whether each look is a paid request: who waits for a long time leaves looking to ``wait``.
     """
 
     exclusive: bool
     seals_early: bool
+    looking_costs: bool
 
     def probe(self) -> None:
         """Raise ``Unsupported`` if this home cannot do what a log needs. Called before a log is created."""
@@ -188,9 +190,9 @@ class LogHome(Protocol):
         """Delete a segment's blocks; one that is not there is no error. Buffers already read stay valid."""
         ...
 
-    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Return when there may be blocks behind ``(segment, cursor)``, or the log has moved on, or the time is
-        over.
+        over; ``False`` if nothing was found behind the cursor.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -22,23 +23,28 @@ class Bell:
         self._nudges = 0
         self._waiting = 0
         self._heard = threading.local()
+        self._numbers = itertools.count(1)
+        self.sounds = 0
+        """Another number after each ring and nudge, heard or not."""
 
     def ring(self) -> None:
         """Make every wait return now."""
+        self.sounds = next(self._numbers)
         with self._condition:
             self._rings += 1
             self._condition.notify_all()
 
     def nudge(self) -> None:
         """Make every wait look whether it is over."""
+        self.sounds = next(self._numbers)
         # Who begins to wait counts itself before it looks: either it is counted here, or it sees what was done before.
         if self._waiting:
             with self._condition:
                 self._nudges += 1
                 self._condition.notify_all()
 
-    def wait(self, ready: Callable[[], bool], timeout_s: float, clock: Clock, poll_s: float | None = None) -> None:
-        """Wait until ``ready()``, a ring, or the end of the time; look at least every ``poll_s``.
+    def wait(self, ready: Callable[[], bool], timeout_s: float, clock: Clock, poll_s: float | None = None) -> bool:
+        """Wait until ``ready()``, a ring, or the end of the time, which is ``False``; look at least every ``poll_s``.
 
         Looking may take long (a bucket is asked), and nobody who rings or nudges waits for it.
         """
@@ -49,8 +55,9 @@ class Bell:
                 while not self._is_rung and not self._look(ready):
                     left_s = (deadline_us - clock.elapsed_us()) / 1_000_000
                     if left_s <= 0:
-                        break
+                        return False
                     clock.wait(self._condition, left_s if poll_s is None else min(poll_s, left_s))
+                return True
             finally:
                 self._waiting -= 1
                 self._heard.rings = self._rings

@@ -63,6 +63,7 @@ class MemoryHome:
 
     exclusive = True
     seals_early = False
+    looking_costs = False
 
     def __init__(self, key: str, clock: Clock, in_flight_max: int) -> None:
         """Make an empty home; ``MemoryStorage.home`` calls this."""
@@ -191,9 +192,9 @@ class MemoryHome:
             if state is not None:
                 state.remove()
 
-    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Return when there are blocks behind ``(segment, number)`` or a later segment, or the time is over."""
-        self._bell.wait(lambda: self._has_behind(*cursor_seen), timeout_s, self._clock)
+        return self._bell.wait(lambda: self._has_behind(*cursor_seen), timeout_s, self._clock)
 
     def wake(self) -> None:
         """Make every ``wait`` return now."""

@@ -400,7 +400,7 @@ class StorageContract(ObjectsContract, ClaimContract, SegmentsContract, WaitingC
     """Every promise of ``oncelog.storage.base``."""
 
 
-def _in_thread_until(work: Callable[[], None], poke: Callable[[], None], first: Callable[[], object] = int) -> None:
+def _in_thread_until(work: Callable[[], object], poke: Callable[[], None], first: Callable[[], object] = int) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     first()

@@ -87,6 +87,7 @@ class FaultyHome:
     def __init__(self, storage: FaultyStorage, inner: LogHome, key: str) -> None:
         self.exclusive = inner.exclusive
         self.seals_early = inner.seals_early
+        self.looking_costs = inner.looking_costs
         self._storage = storage
         self._inner = inner
         self._key = key
@@ -175,9 +176,9 @@ class FaultyHome:
         """Remove a segment."""
         self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
 
-    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Wait, without being counted."""
-        self._inner.wait(cursor_seen, timeout_s)
+        return self._inner.wait(cursor_seen, timeout_s)
 
     def wake(self) -> None:
         """Wake, without being counted."""

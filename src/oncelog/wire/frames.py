@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
+from oncelog.format.schema import TIMESTAMP_TYPE
 from oncelog.types import Ack, ColumnAcks
 from oncelog.wire import failures, messages
 
@@ -130,7 +131,9 @@ def columns_bytes(acks: ColumnAcks) -> pa.Buffer:
 
 
 def refused_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
-    """Return the answer to a table of which rows were refused: their errors are in the column ``error``."""
+    """Return the answer to a table of which rows were refused: their errors are in the column ``error``, and where
+    the others stand in those that only this answer has.
+    """
     good = [None if isinstance(one, OncelogError) else one for one in results]
     wrong = [failures.to_message(one).SerializeToString() if isinstance(one, OncelogError) else None for one in results]
     return table_bytes(
@@ -140,6 +143,9 @@ def refused_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
                 "duplicate": pa.array([one is not None and one.duplicate for one in good]),
                 "conflict": pa.array([one is not None and one.conflict for one in good]),
                 "error": pa.array(wrong, pa.binary()),
+                "segment": pa.array([None if one is None else one.segment for one in good], pa.int64()),
+                "entry": pa.array([None if one is None else one.entry for one in good], pa.int64()),
+                "timestamp": pa.array([None if one is None else one.timestamp for one in good], TIMESTAMP_TYPE),
             }
         )
     )
@@ -151,7 +157,9 @@ def column_acks(data: bytes | memoryview) -> ColumnAcks:
     acks = ColumnAcks(*(_numbers(found, name) for name in ("position", "duplicate", "conflict")))
     if "error" not in found.schema.names:
         return acks
-    results = [_row(acks, row, wrong) for row, wrong in enumerate(found.column("error").to_pylist())]
+    places = zip(*(_places(found, name) for name in ("segment", "entry", "timestamp")), strict=True)
+    rows = enumerate(zip(found.column("error").to_pylist(), places, strict=True))
+    results = [_row(acks, row, wrong, place) for row, (wrong, place) in rows]
     refused = [one for one in results if isinstance(one, OncelogError)]
     text = f"{len(refused)} of {len(results)} records were refused, the first: {refused[0]}"
     raise AppendErrors(text, results=results)
@@ -161,15 +169,18 @@ def _numbers(found: pa.Table, name: str) -> Any:
     return found.column(name).to_numpy() if found.num_rows else np.empty(0, np.int64 if name == "position" else bool)
 
 
-def _row(acks: ColumnAcks, row: int, wrong: bytes | None) -> Ack | OncelogError:
+def _places(found: pa.Table, name: str) -> list[Any]:
+    """Return a part of where rows stand; an earlier version does not tell."""
+    return found.column(name).to_pylist() if name in found.schema.names else [None] * found.num_rows
+
+
+def _row(acks: ColumnAcks, row: int, wrong: bytes | None, place: tuple[Any, Any, Any]) -> Ack | OncelogError:
     if wrong is not None:
         return failures.from_message(messages.Error.FromString(wrong))
     position = int(acks.positions[row])
     return Ack(
         None if position < 0 else position,
-        None,
-        None,
-        None,
+        *place,
         bool(acks.duplicates[row]),
         bool(acks.conflicts[row]),
     )

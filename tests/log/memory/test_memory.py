@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,9 +24,12 @@ from oncelog.errors import (
 from oncelog.format import frame
 from oncelog.format import manifest as manifest_format
 from oncelog.limits import KIB
+from oncelog.log.ingest import adopter
 from oncelog.log.log import Log
+from oncelog.log.memory import merging
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.upkeep import memory_keeper as upkeep_memory
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.types import Ack, Record
@@ -393,6 +397,57 @@ def test_an_old_writer_that_publishes_late_changes_nothing_for_the_new_one() -> 
     check(shop.log(), 70)
 
 
+def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge of many ids takes long: it ends with the slice it is at, leaves nothing, and the next writer makes it."""
+    shop = in_memory()
+    log = shop.log(SETTINGS)
+    monkeypatch.setattr(merging, "SLICE_IDS", 4)
+    writer = log.writer()
+    keeper = writer._keeper._memory
+    table = keeper._table
+    assert table is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._keeper._housekeeper, "ask", lambda *_: None)
+        acks = many(writer, range(12))
+        keeper._build(table)
+        acks += many(writer, range(12, 60))
+        keeper._build(table)
+    monkeypatch.setattr(upkeep_memory, "_to_merge", lambda memory: list(memory) if len(memory) > 1 else None)
+    taken: list[int] = []
+    begun = threading.Event()
+    take = merging._Stream.take
+
+    def closed_meanwhile(stream: Any, bound: int) -> Any:
+        if not taken:
+            closing.start()
+            with writer._committer.changed:
+                writer._committer.changed.wait_for(lambda: writer._committer.is_leaving, 60)
+            begun.set()
+        taken.append(bound)
+        return take(stream, bound)
+
+    closing = threading.Thread(target=writer.close)
+    monkeypatch.setattr(merging._Stream, "take", closed_meanwhile)
+    before = log._manifest().memory
+    assert len(before) > 1
+    writer._keeper._ask_memory()
+    assert begun.wait(60)
+    closing.join()
+    assert len(taken) == 1, "the merge went on"
+    assert log._manifest().memory == before
+    used = {key for run in before for key in run.keys()}  # noqa: SIM118
+    assert {key for key in shop.home.list("sealed/") if key.endswith(".ids")} == {
+        key for key in used if key.endswith(".ids")
+    }
+    monkeypatch.setattr(merging._Stream, "take", take)
+    with shop.log().writer() as writer:
+        assert many(writer, range(60)) == retried(acks)
+        remember(writer)
+        assert len(log._manifest().memory) == 1
+        assert many(writer, range(60)) == retried(acks)
+    check(log, 60)
+
+
 def test_an_id_that_moves_into_a_run_between_two_looks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked up in the runs before it was there, and in the table when it was there no more: looked up again."""
     shop = in_memory()
@@ -496,6 +551,50 @@ def _table(numbers: Iterable[int]) -> object:
 
     chosen = [record(number) for number in numbers]
     return pa.table({"id": [one.id for one in chosen], "value": pa.array([one.value for one in chosen], pa.binary())})
+
+
+@pytest.mark.parametrize("what", ["append", "build", "fail"])
+def test_what_happens_while_a_file_is_looked_up_in_the_table(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is let go between parts of a large file. An id that is appended then is there once; one that leaves the
+    table for a run then is known; one that is pending then, and is never stored, comes in with the file.
+    """
+    monkeypatch.setattr(adopter, "LOCKED_KEYS", 4)
+    shop = in_memory()
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        monkeypatch.setattr(writer._keeper._housekeeper, "ask", lambda *_: None)
+        many(writer, range(20))
+        staged = log.stage([_table(range(40))])
+        look = adopter.Adopter._in_window
+        calls: list[int] = []
+
+        def meanwhile(self: adopter.Adopter, keys: Any, *rest: Any) -> None:
+            calls.append(len(keys))
+            if what == "fail":
+                window = self._seen.window
+                assert window is not None
+                for high, low in keys.tolist():
+                    if window.find_one(high, low) < 0:
+                        window.add_one(high, low, self._committer.core.next_position, 0)
+                look(self, keys, *rest)
+                window.forget_pending()
+                return
+            look(self, keys, *rest)
+            if len(calls) == 1:
+                self._committer.lock.release()
+                try:
+                    many(writer, range(36, 40)) if what == "append" else remember(writer)
+                finally:
+                    self._committer.lock.acquire()
+
+        monkeypatch.setattr(adopter.Adopter, "_in_window", meanwhile)
+        done = writer.ingest([staged])
+        assert (done.records, done.duplicates) == ((16, 24) if what == "append" else (20, 20))
+        assert max(calls) == 4
+        assert len(calls) == (10 if what == "fail" else 20), "looked up again, as the log had moved on"
+        assert all(ack.duplicate for ack in many(writer, range(40)))
+    assert sorted(map(str, ids(log))) == sorted(f"o-{number}" for number in range(40))
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
 
 
 def test_a_sweep_leaves_runs_alone(shop: Shop) -> None:

@@ -141,6 +141,8 @@ def test_an_operator_can_look_pause_and_trim(wire: Wire, emails: str) -> None:
     info = json.loads(wire.call("Queue.Info", queue=emails).json)
     assert (info["name"], info["partitions"]) == (emails, 2)
     assert json.loads(wire.call("Queue.Trim", queue=emails).json) == [0, 0]
+    wire.call("Queue.RemoveGroup", queue=emails, group="other", force=True)
+    assert "other" not in wire.call("Queue.Groups", queue=emails).names
 
 
 def test_a_conflict_is_an_answer_to_its_message_alone(wire: Wire, emails: str) -> None:

@@ -28,12 +28,15 @@ from oncelog.errors import (
     Unsupported,
     WriterFenced,
 )
+from oncelog.log.read import reader
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk, LogHome
+from oncelog.storage.bucket import home as bucket_home
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
+from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.writing import fill, read_all
 
 LONG_S = 60.0
@@ -270,6 +273,58 @@ class TestCost:
         assert idle["list"] == busy["list"] == 0
         assert idle.total() <= 3
         assert busy.total() <= 6
+
+    def test_an_idle_tail_asks_once_a_second(self) -> None:
+        """An hour of waiting costs an hour's seconds in requests; what comes at last is seen within a few seconds."""
+        store, clock = MemoryStore(), SimulatedClock(auto_advance=True)
+        mine = Bucket(store, "s3://memory")
+        elsewhere = Database(ObjectStorage(Bucket(store, "s3://memory"))).log("orders", create=True)
+        with elsewhere.writer() as writer, Database(ObjectStorage(mine, clock), clock).log("orders").tail(0) as tail:
+            writer.append(b"first")
+            assert tail.poll(10) is not None
+            assert tail.poll(10) is None, "it asks more often after a block came"
+            idle = spent(mine, lambda: [tail.poll(1.0) for _ in range(3_600)])
+            assert 3_000 <= idle.total() <= 3_620
+            before_us = clock.elapsed_us()
+            writer.append(b"second")
+            assert tail.poll(10) is not None
+            assert clock.elapsed_us() - before_us < 3e6
+
+    def test_an_idle_tail_of_a_log_that_nobody_writes_asks_once_a_second(self) -> None:
+        """It waits for a manifest, not for a block."""
+        store, clock = MemoryStore(), SimulatedClock(auto_advance=True)
+        mine = Bucket(store, "s3://memory")
+        elsewhere = Database(ObjectStorage(Bucket(store, "s3://memory"))).log("orders", create=True)
+        with elsewhere.writer() as writer:
+            writer.append(b"first")
+        with Database(ObjectStorage(mine, clock), clock).log("orders").tail(0) as tail:
+            assert tail.poll(10) is not None
+            assert tail.poll(10) is None
+            assert spent(mine, lambda: [tail.poll(1.0) for _ in range(600)]).total() <= 610
+            with elsewhere.writer() as writer:
+                writer.append(b"second")
+                assert tail.poll(10) is not None
+
+    def test_a_commit_of_this_process_wakes_a_tail_without_a_request(
+        self, memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever handle wrote: a tail that would ask again in an hour only has the record at once."""
+        for module, name in ((bucket_home, "IDLE_POLL_S"), (bucket_home, "POLL_S"), (reader, "LOOK_S")):
+            monkeypatch.setattr(module, name, 3_600.0)
+        db = Database(ObjectStorage(memory_bucket))
+        log = db.log("orders", LogSettings(commit_interval_s=0), create=True)
+        with log.writer() as writer, db.log("orders").tail("latest") as tail:
+            assert tail.poll(0.01) is None
+            writer.append(b"one")
+            assert tail.poll(LONG_S) is not None
+            assert tail.poll(0.01) is None
+            assert spent(memory_bucket, lambda: tail.poll(0.01)).total() == 0
+            came: list[object] = []
+            waiting = threading.Thread(target=lambda: came.append(tail.poll(LONG_S)))
+            waiting.start()
+            writer.append(b"two")
+            waiting.join()
+            assert came[0] is not None
 
     def test_a_reader_asks_for_every_block_once(self, memory_bucket: Bucket) -> None:
         """Reading thousands of blocks takes about as many requests, and several at a time."""

@@ -288,7 +288,8 @@ class Decider:
             core.count_in(size_bytes, count)
             admitted.groups.append(group)
         if count < piece.num_rows:
-            admitted.groups += core.groups_of(admitted.positions[~new])
+            others = core.groups_of(admitted.positions[~new])
+            admitted.groups += [group for group in others if group not in admitted.groups]
         if self._refreshes and self._window is not None and admitted.handles.size:
             self._window.refresh(admitted.handles, uptime_us)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,6 +36,9 @@ from oncelog.storage.base import LogHome
 Flags = NDArray[np.bool_]
 FILES_AT_ONCE = 8
 """In a bucket, what is asked of a file is waiting for the most part, and a whole cluster waits with it."""
+
+LOCKED_KEYS = 65_536
+"""So many identities are looked up in the table at once: appends wait a few milliseconds for it."""
 
 
 class Judged(NamedTuple):
@@ -114,17 +118,27 @@ class Adopter:
         self._committer.check_open()
 
     def judge(self, staged: Sequence[Staged], deadline_us: int | None) -> Judged:
-        """Look the identities of files up: in the runs first, which may take long, then with nothing pending."""
+        """Look the identities of files up: in the runs first, which may take long, then with nothing pending.
+
+        The table is searched some identities at a time, and the lock is let go in between. What is appended meanwhile
+        counts for nothing here: ``commit`` sees that it came, by its position.
+        """
         staging.check(staged)
         identities = self._identities(staged)
+        twice = list(staging.repeats(identities))
         while True:
             looked = [None if found is None else self._recall.look(found.keys) for found in identities]
             with self._committer.changed:
                 self._drain(deadline_us)
                 if not all(map(self._recall.is_current, looked)):
                     continue
-                known, conflicts = self._known(identities, looked)
+                self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
                 position, built = self._committer.core.next_position, self._recall.view.built
+                if not isinstance(self._seen.window, Table):  # it forgets, and is small
+                    known, conflicts = self._known(identities, looked, twice, position, contextlib.nullcontext())
+                    return Judged(tuple(staged), identities, known, conflicts, position, built)
+            known, conflicts = self._known(identities, looked, twice, position, self._committer.changed)
+            if self._recall.view.built == built:  # else ids have left the table for a run that was not looked at
                 return Judged(tuple(staged), identities, known, conflicts, position, built)
 
     def commit(
@@ -222,10 +236,17 @@ class Adopter:
         return [judged.rows(number, judged.known) for number in range(len(staged))]
 
     def _known(
-        self, identities: Sequence[Identities | None], looked: Sequence[Looked | None]
+        self,
+        identities: Sequence[Identities | None],
+        looked: Sequence[Looked | None],
+        twice: Sequence[staging.Repeats],
+        position: int,
+        lock: contextlib.AbstractContextManager[object],
     ) -> tuple[list[Flags], list[Flags]]:
-        """Return, for each file, which of its identities are known, or occur before, and which of those clash."""
-        self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
+        """Return, for each file, which of its identities are known, or occur before, and which of those clash.
+
+        Only what lies before a position counts. ``lock`` is taken whenever the window is looked at.
+        """
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
         conflicts = [flags.copy() for flags in known]
         window, adopted = self._seen
@@ -235,28 +256,32 @@ class Adopter:
             recalled = looked[number]
             elsewhere = None if recalled is None else recalled.found
             if found is not None and (window.count or adopted or elsewhere is not None):
-                stored, fingerprints = self._stored(found.keys, elsewhere)
+                stored, fingerprints = self._stored(found.keys, elsewhere, position, lock)
                 known[number] |= stored
                 conflicts[number] |= stored & (fingerprints != found.fingerprints)
-        for number, place, fingerprint in staging.repeats(identities):
+        for number, place, fingerprint in twice:
             found = identities[number]
             assert found is not None
             conflicts[number][place] |= ~known[number][place] & (found.fingerprints[place] != fingerprint)
             known[number][place] = True
         return known, conflicts
 
-    def _stored(self, keys: NDArray[np.uint64], recalled: Found | None) -> tuple[Flags, NDArray[np.uint64]]:
-        """Return which identities the log knows, and the fingerprints that it has for them."""
-        window, adopted = self._seen
-        assert window is not None
+    def _stored(
+        self,
+        keys: NDArray[np.uint64],
+        recalled: Found | None,
+        position: int,
+        lock: contextlib.AbstractContextManager[object],
+    ) -> tuple[Flags, NDArray[np.uint64]]:
+        """Return which identities the log knows before a position, and the fingerprints that it has for them."""
         known = np.zeros(len(keys), np.bool_)
         fingerprints = np.zeros(len(keys), np.uint64)
-        if window.count:
-            handles = window.find(keys)
-            known = handles >= 0
-            fingerprints[known] = window.fingerprints(handles[known])
-        if adopted:
-            elsewhere = adopted.find(keys)
+        for start in range(0, len(keys), LOCKED_KEYS):
+            part = slice(start, start + LOCKED_KEYS)
+            with lock:
+                self._in_window(keys[part], position, known[part], fingerprints[part])
+        if self._seen.adopted:
+            elsewhere = self._seen.adopted.find(keys)
             chosen = (elsewhere.positions >= 0) & ~known
             fingerprints[chosen] = elsewhere.fingerprints[chosen]
             known |= chosen
@@ -267,6 +292,19 @@ class Adopter:
             fingerprints[chosen] = recalled.fingerprints[chosen]
             known |= chosen
         return known, fingerprints
+
+    def _in_window(
+        self, keys: NDArray[np.uint64], position: int, known: Flags, fingerprints: NDArray[np.uint64]
+    ) -> None:
+        """Note which identities the window has before a position. The committer's lock is held."""
+        window = self._seen.window
+        assert window is not None
+        if window.count:
+            handles = window.find(keys)
+            hits = np.flatnonzero(handles >= 0)
+            hits = hits[window.positions(handles[hits]) < position]
+            known[hits] = True
+            fingerprints[hits] = window.fingerprints(handles[hits])
 
 
 def _as_entries(found: Identities, first_position: int) -> Entries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -29,16 +29,24 @@ READ_PAGES = 64
 _KEYS = 1 << 64
 
 
-def merge_runs(objects: RunObjects, log_id: str, key: str, runs: Sequence[Run], first_position: int = 0) -> Run:
+def merge_runs(  # noqa: PLR0917
+    objects: RunObjects,
+    log_id: str,
+    key: str,
+    runs: Sequence[Run],
+    first_position: int = 0,
+    check: Callable[[], None] = lambda: None,
+) -> Run:
     """Store neighbouring runs, oldest first, as one under a key that nobody else uses.
 
     Entries before ``first_position``, which are truncated, are left out. The digest of the result is compared with
-    those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ.
+    those of the inputs: ``CorruptionError``, and nothing stays stored, when they differ. ``check`` is called before
+    every slice: an error that it raises ends the merge, and nothing stays stored.
     """
     base = max(runs[0].first_position, first_position)
     store = RunStore(objects.home, log_id, key)
     try:
-        dropped = _store_parts(objects, log_id, runs, base, store)
+        dropped = _store_parts(objects, log_id, runs, base, store, check)
         _check_digest(runs, base, store.digest + dropped)
         store.add_times(_commits(objects, runs, base))
         return store.finish(base, runs[-1].next_position)
@@ -47,7 +55,9 @@ def merge_runs(objects: RunObjects, log_id: str, key: str, runs: Sequence[Run], 
         raise
 
 
-def _store_parts(objects: RunObjects, log_id: str, runs: Sequence[Run], base: int, store: RunStore) -> Digest:
+def _store_parts(  # noqa: PLR0917
+    objects: RunObjects, log_id: str, runs: Sequence[Run], base: int, store: RunStore, check: Callable[[], None]
+) -> Digest:
     """Store the parts; return the digest of what was left out, with positions relative to ``base``."""
     ids = sum(run.ids for run in runs)
     bits = part_bits(ids)
@@ -55,6 +65,7 @@ def _store_parts(objects: RunObjects, log_id: str, runs: Sequence[Run], base: in
     for part in range(1 << bits):
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
+            check()
             builder.add(stream.take(bound))
         store.add_part(*builder.finish())
     return stream.dropped

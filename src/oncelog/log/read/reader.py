@@ -16,12 +16,14 @@ from oncelog.feeding import AT_ONCE, Fed
 from oncelog.format import tables
 from oncelog.format.schema import READ_SCHEMA
 from oncelog.log.read.leases import Lease
-from oncelog.log.read.scan import Scan, Start
+from oncelog.log.read.scan import BEHIND_ALL, Scan, Start
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
 from oncelog.types import Entry
 
 POLL_S = 1.0
+LOOK_S = 5.0
+"""Who waits where each look is paid for looks so often at the manifest, too: whether the log went on elsewhere."""
 
 
 class Reader(Fed[Entry]):
@@ -148,6 +150,7 @@ class Tail(Fed[Entry]):
         self._lease = lease
         begin(scan, start, lease)
         self._ready: deque[Entry] = deque()
+        self._nothing_at: tuple[tuple[int, int], int] | None = None  # where a look found nothing, and when
 
     def __iter__(self) -> Self:
         """Return the tail itself."""
@@ -171,12 +174,23 @@ class Tail(Fed[Entry]):
         self._check_unfed()
         return self._take(limit)
 
+    def take_patiently(self, limit: int) -> list[Entry]:
+        """Do the same for one who asks again and again: where each look is paid for, not every one of them looks."""
+        self._check_unfed()
+        return self._take_patiently(limit)
+
+    def _take_patiently(self, limit: int) -> list[Entry]:
+        self._check_usable()
+        if self._lease is not None:
+            self._lease.hold(self._scan.position)
+        return self._take(limit) if self._ready or self._is_worth_a_look() else []
+
     def _take(self, limit: int) -> list[Entry]:
         self._check_usable()
         if not self._ready:
             if self._lease is not None:
                 self._lease.hold(self._scan.position)
-            for rows in self._scan.next_rows():
+            for rows in self._look_for_rows():
                 self._ready += rows.entries()
         ready = self._ready
         return [ready.popleft() for _ in range(min(limit, len(ready)))]
@@ -208,22 +222,48 @@ class Tail(Fed[Entry]):
     def poll_rows(self, timeout_s: float = 0.0) -> list[Rows]:
         """Return the next records in columns, waiting for some up to ``timeout_s``; none when none came."""
         deadline_us = self._clock.elapsed_us() + int(arguments.seconds("timeout_s", timeout_s) * 1e6)
+        came = timeout_s <= 0
         while True:
             self._check_usable()
             if self._lease is not None:
                 self._lease.hold(self._scan.position)
             place = self._scan.place
-            found = self._scan.next_rows()
+            found = self._look_for_rows() if self._should_look(came) else []
             if found:
                 return found
             left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
             if left_s <= 0:
                 return []
             if place == self._scan.place:
-                self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
+                came = self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
+
+    def _look_for_rows(self) -> list[Rows]:
+        found = self._scan.next_rows()
+        self._nothing_at = None if found else (self._scan.place, self._clock.elapsed_us())
+        return found
+
+    @property
+    def _is_known_empty(self) -> bool:
+        """Whether nothing was here when it was looked last."""
+        return self._nothing_at is not None and self._nothing_at[0] == self._scan.place
+
+    def _is_worth_a_look(self) -> bool:
+        """Tell whether there may be something, without waiting and, where looks are paid for, without asking often."""
+        if not self._home.looking_costs or not self._is_known_empty:
+            return True
+        return self._should_look(self._home.wait(self._scan.place, 0.0))
+
+    def _should_look(self, came: bool) -> bool:  # noqa: FBT001
+        """Tell whether to look for more: if something came or, where looks are paid for, from time to time."""
+        if came or not self._home.looking_costs or not self._is_known_empty:
+            return True
+        assert self._nothing_at is not None
+        (_, cursor), looked_us = self._nothing_at
+        look_s = POLL_S if cursor >= BEHIND_ALL else LOOK_S
+        return self._clock.elapsed_us() - looked_us >= look_s * 1e6
 
     def _look(self) -> list[Entry]:
-        return self._take(AT_ONCE)
+        return self._take_patiently(AT_ONCE)
 
     def _await_more(self, timeout_s: float) -> None:
         self._home.wait(self._scan.place, timeout_s)

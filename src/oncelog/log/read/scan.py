@@ -20,7 +20,7 @@ from oncelog.types import micros
 
 Start = Literal["earliest", "latest"] | int | np.int64 | tuple[int, int] | datetime
 READ_BYTES = 8 << 20
-_BEHIND_ALL = 1 << 62
+BEHIND_ALL = 1 << 62
 
 
 class Scan:
@@ -55,7 +55,7 @@ class Scan:
         """The segment and the cursor in it, for ``LogHome.wait``; behind all there are, when none is open."""
         manifest = self._known.manifest
         if manifest.open_segment is None and self.position >= manifest.next_position:
-            return manifest.next_segment - 1, _BEHIND_ALL
+            return manifest.next_segment - 1, BEHIND_ALL
         return self._number, self._cursor
 
     def end(self) -> int:

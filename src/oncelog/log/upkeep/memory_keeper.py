@@ -20,7 +20,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
-from oncelog.errors import OncelogError, WriterFenced
+from oncelog.errors import Closed, OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest
 from oncelog.format.runs.run import Run
 from oncelog.format.runs.times import Commits
@@ -260,6 +260,12 @@ class MemoryKeeper:
 
     # Merging.
 
+    def _check_staying(self) -> None:
+        """Raise ``Closed`` when the writer is leaving: it does not wait for a merge, which the next writer makes."""
+        if self._committer.is_leaving:
+            message = "the writer is being closed: its runs are merged by the next one"
+            raise Closed(message)
+
     def _merge(self) -> bool:
         """Merge runs that are worth it; tell whether there were any."""
         known = self._newest()
@@ -268,7 +274,7 @@ class MemoryKeeper:
             return False
         manifest = known.manifest
         key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position)
+        run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._check_staying)
         return self._publish(run, coverage.merged(run, inputs), built=False)
 
 

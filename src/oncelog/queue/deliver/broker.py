@@ -127,9 +127,10 @@ class Broker:
 
     # Claiming.
 
-    def claim(self, limit: int, lease_us: int, timeout_s: float = WAIT_S) -> list[Claimed]:
+    def claim(self, limit: int, lease_us: int, timeout_s: float = WAIT_S, *, patiently: bool = False) -> list[Claimed]:
         """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now.
 
+        ``patiently``: who asks again and again does not cost a request to a bucket each time.
         ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
         """
         leases: list[Run] = []
@@ -137,7 +138,7 @@ class Broker:
         wait_s = patience_s(timeout_s)
         with locked(self._claiming, wait_s):
             for _ in range(_LOOKS_MAX):
-                if leases or not self._read_ahead(limit):
+                if leases or not self._read_ahead(limit, patiently=patiently):
                     break
                 with self._database.writing(wait_s=wait_s) as transaction:
                     leases, fresh = self._claim(transaction, limit, lease_us)
@@ -147,7 +148,7 @@ class Broker:
                     break
         return self._claimed(leases, fresh)
 
-    def _read_ahead(self, limit: int) -> bool:
+    def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
         """Read what may be claimed; tell whether there is anything to do at all."""
         with self._database.reading() as transaction:
             row = statements.queue(transaction, self.topic.name)
@@ -165,8 +166,9 @@ class Broker:
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             if found < limit or self.ordered:
-                self._cursors[partition] = self._ahead[partition].fill(self._cursors[partition], count)
-                found += len(self._ahead[partition].entries)
+                ahead = self._ahead[partition]
+                self._cursors[partition] = ahead.fill(self._cursors[partition], count, patiently=patiently)
+                found += len(ahead.entries)
         return found > 0 or (due_us is not None and due_us <= self.now_us())
 
     def _claim(

@@ -197,6 +197,7 @@ class Consumer(Fed[Delivery]):
         self._on_leave = leave
         self._held: deque[Delivery] = deque()
         self._receiving = threading.Lock()
+        self._patient = False  # whether who receives now asks again and again
         self._heard = 0
 
     @property
@@ -231,7 +232,9 @@ class Consumer(Fed[Delivery]):
         with self._receiving:
             while True:
                 heard = self._broker.rings
-                found = self._claimed(wanted, (deadline_us - self._clock.elapsed_us()) / 1e6)
+                left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
+                self._patient = timeout_s > 0
+                found = self._claimed(wanted, left_s)
                 left_s = (deadline_us - self._clock.elapsed_us()) / 1e6
                 if found or left_s <= 0:
                     return found
@@ -247,6 +250,7 @@ class Consumer(Fed[Delivery]):
     def _look(self) -> list[Delivery]:
         self._heard = self._broker.rings
         with self._receiving:
+            self._patient = True
             return self._claimed(1, 0.0)
 
     def _await_more(self, timeout_s: float) -> None:
@@ -263,7 +267,7 @@ class Consumer(Fed[Delivery]):
         self._broker.bury()
         self._broker.trim(self._broker.settings.trim_s)
         with contextlib.suppress(StateBusy):
-            for run, entries in self._broker.claim(count, self._lease_us, left_s):
+            for run, entries in self._broker.claim(count, self._lease_us, left_s, patiently=self._patient):
                 self._held += map(Delivery, repeat(self._broker), entries, repeat(run))
         if self._closed:  # meanwhile, by another thread
             self._give_back()

@@ -74,14 +74,15 @@ class Ahead:
         self._from = self._next = 0
         self.entries: deque[Entry] = deque()
 
-    def fill(self, position: int, count: int) -> int:
+    def fill(self, position: int, count: int, *, patiently: bool = False) -> int:
         """Have entries from a position on, at most ``count``; return where they begin, which is later if what was
-        before is truncated.
+        before is truncated. ``patiently``: where each look is paid for, not every one of them looks.
         """
         position = self._go(position)
         assert self._tail is not None
         while len(self.entries) < count:
-            found = self._tail.take(count - len(self.entries))
+            wanted = count - len(self.entries)
+            found = self._tail.take_patiently(wanted) if patiently else self._tail.take(wanted)
             if not found:
                 break
             self._next = found[-1].position + 1

@@ -44,6 +44,7 @@ class QueueService:
             "Peek": self._asking(lambda queue, asked: queue.peek(asked.group or "default", limit=asked.limit)),
             "Pause": self._doing(lambda queue, asked: _paused(queue.pause, asked)),
             "Resume": self._doing(lambda queue, asked: _paused(queue.resume, asked)),
+            "RemoveGroup": self._doing(_removed),
             "Configure": self.configure,
             "Trim": self._doing(lambda queue, _: document(queue.trim())),
             "DeadLetters": self._asking(_letters),
@@ -307,6 +308,11 @@ def _info(queue: Queue) -> dict[str, object]:
 
 def _paused(act: Callable[[str | None], None], asked: Any) -> Any:
     act(optional(asked, "group"))
+    return messages.Empty()
+
+
+def _removed(queue: Queue, asked: Any) -> Any:
+    queue.remove_group(asked.group, force=asked.force)
     return messages.Empty()
 
 

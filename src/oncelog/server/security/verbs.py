@@ -63,6 +63,7 @@ METHODS: dict[str, Need] = {
     "Queue.Peek": _queue("read"),
     "Queue.Pause": _queue("admin", audited=True),
     "Queue.Resume": _queue("admin", audited=True),
+    "Queue.RemoveGroup": _queue("admin", audited=True),
     "Queue.Configure": _queue("admin", "name", audited=True),
     "Queue.Trim": _queue("admin", audited=True),
     "Queue.DeadLetters": _queue("read"),

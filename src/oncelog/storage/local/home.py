@@ -126,6 +126,7 @@ class LocalHome:
 
     exclusive = True
     seals_early = False
+    looking_costs = False
 
     def __init__(self, disk: Disk, folders: Folders, path: Path, clock: Clock) -> None:
         self._disk = disk
@@ -255,9 +256,9 @@ class LocalHome:
         self._objects.delete(segment_path(self._path, segment))
         self._reader.forget(segment)
 
-    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Return when something behind ``(segment, cursor)`` was published, in any process, or the time is over."""
-        self._bell.wait(lambda: self._has_behind(cursor_seen), timeout_s, self._clock, _POLL_S)
+        return self._bell.wait(lambda: self._has_behind(cursor_seen), timeout_s, self._clock, _POLL_S)
 
     def wake(self) -> None:
         """Make every ``wait`` in this process return now."""

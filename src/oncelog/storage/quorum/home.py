@@ -153,6 +153,7 @@ class QuorumHome:
         """Keep everything but blocks in the store's home; ``QuorumStorage.home`` calls this."""
         self.exclusive = store.exclusive
         self.seals_early = True
+        self.looking_costs = False
         self.store = store
         self._storage = storage
         self._prefix = prefix
@@ -341,7 +342,7 @@ class QuorumHome:
 
     # Waiting.
 
-    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> None:
+    def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Return when a quorum holds a block at ``(segment, number)``, or it is time to look at the log again."""
         segment, number = cursor_seen
 
@@ -349,7 +350,7 @@ class QuorumHome:
             registers = self._found(segment)
             return registers is not None and registers.is_chosen(number)
 
-        self._bell.wait(is_there, min(timeout_s, LOOK_S), self._clock, min(POLL_S, timeout_s))
+        return self._bell.wait(is_there, min(timeout_s, LOOK_S), self._clock, min(POLL_S, timeout_s))
 
     def wake(self) -> None:
         """Make every ``wait`` in this process return now."""
