@@ -1,29 +1,59 @@
-"""Rebuilding the memory of a log without bounds from its records: what no sound run covers becomes runs."""
+"""Rebuilding the memory of a log without bounds from its records: what no sound run covers becomes runs.
+
+Threads, or the tasks of a Spark, read some segments each, hash and sort their ids, and store them as a small run: a few
+figures come back. The small runs of neighbouring segments are merged here, in a stream, and come into the manifest by
+one version.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, Unavailable, Unsupported
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run
-from oncelog.log.jobs.rebuild_snapshot import Rebuilt, remembered
+from oncelog.log.jobs.rebuild_snapshot import Rebuilt
 from oncelog.log.jobs.workers import Desk, Hands
 from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
+from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.stored.manifests import Known, Manifests
-from oncelog.log.takeover.recovery import Remembered
+from oncelog.log.takeover.recovery import Remembered, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
 
-RUN_RECORDS = 2_000_000
-"""The most records of one run that is made here: so many ids are in memory at once."""
+RUN_RECORDS = 500_000
+"""About so many records are read by one piece of work: their ids are in memory at once, at about 200 bytes each."""
 
 Progress = Callable[[int, int], None]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Neighbouring segments that are to become a run: where they begin and end, and the log's staging floor."""
+
+    log_id: str
+    first_position: int
+    next_position: int
+    segments: tuple[Segment, ...]
+    floor_us: int
+
+
+def make_run(desk: Desk, piece: Piece) -> Run | None:
+    """Store the ids of some segments as a run that nothing refers to; ``None`` if a segment is elsewhere by now."""
+    try:
+        found = Remembered.joined(list(remembered_of(desk.hasher, desk.rows(piece.segments))))
+    except NotFound:
+        return None
+    ids, first = found.state(), piece.first_position
+    key = sealing.new_key(desk.clock, piece.floor_us).removesuffix(".parquet")
+    entries, commits = entries_of(ids, first), commits_of(ids, first)
+    return store_run(desk.home, piece.log_id, key, entries, first, piece.next_position, commits)
 
 
 class Rebuilding:
@@ -46,18 +76,62 @@ class Rebuilding:
         known, stretches = self._manifests.look(
             known, lambda newest: coverage.stretches(self._manifests, newest, sound)
         )
-        parts = [part for stretch in stretches for part in _cut(stretch)]
-        total, done = sum(part.records for part in parts), 0
+        total, done = sum(stretch.records for stretch in stretches), 0
         made: list[tuple[Run, Stretch]] = []
-        for part in parts:
-            _, run = self._manifests.look(known, lambda newest, part=part: self._store(newest, part))  # type: ignore[misc]
-            made.append((run, part))
-            done += part.records
-            if progress is not None:
-                progress(done, total)
+        for stretch in stretches:
+
+            def note(records: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + records, total)
+
+            made.append((self._made(known, stretch, note), stretch))
+            done += stretch.records
         self._publish(known, made, [run for run in manifest.memory if run not in sound])
         ids = sum(run.ids for run in (*sound, *(run for run, _ in made)))
         return Rebuilt(snapshot="", ids=ids, position=manifest.next_position, records=total, runs=len(made))
+
+    def _made(self, known: Known, stretch: Stretch, note: Callable[[int], None]) -> Run:
+        """Have the ids of a stretch put into small runs, and merge them into one."""
+        made: dict[int, Run] = {}
+        try:
+            for run in self._each(known, list(_cut(stretch))):
+                made[run.first_position] = run
+                note(sum(run.next_position - run.first_position for run in made.values()))
+            if len(made) == 1:
+                return made.pop(stretch.first_position)
+            return self._merged(known, [made[first] for first in sorted(made)])
+        finally:
+            for run in made.values():
+                delete_run(self._objects.home, run)
+
+    def _each(self, known: Known, left: list[Stretch]) -> Iterator[Run]:
+        """Yield a run for every part. One whose segments were moved to another file meanwhile is read there."""
+        while left:
+            desk = Desk.of(self._objects.home, known.manifest, self._clock)
+            pieces = [self._piece(known, part) for part in left]
+            again = []
+            for part, run in zip(left, self._hands.each(desk, make_run, pieces), strict=True):
+                if run is None:
+                    again.append(part)
+                else:
+                    yield run
+            newer = self._manifests.newest(known) or known
+            if again and newer.version == known.version:
+                where = f"positions {again[0].first_position} to {again[0].next_position} of log"
+                message = f"{where} {known.manifest.name!r} are in a file that is missing: restore it from a copy"
+                raise CorruptionError(message)
+            known, left = newer, again
+
+    def _piece(self, known: Known, part: Stretch) -> Piece:
+        """Return what there is to do for a part; its segments may be in other files than before."""
+        manifest = known.manifest
+        _, segments = self._manifests.look(known, lambda newest: tuple(self._newest(newest, part)))
+        return Piece(manifest.log_id, part.first_position, part.next_position, segments, manifest.staging_floor_us)
+
+    def _merged(self, known: Known, small: Sequence[Run]) -> Run:
+        manifest = (self._manifests.newest(known) or known).manifest
+        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        return merge_runs(self._objects, manifest.log_id, key, small)
 
     def _is_sound(self, run: Run) -> bool:
         try:
@@ -65,18 +139,6 @@ class Rebuilding:
         except (CorruptionError, NotFound, Unsupported):
             return False
         return True
-
-    def _store(self, manifest: Manifest, part: Stretch) -> Run:
-        """Store the ids of neighbouring segments as a run."""
-        home = self._objects.home
-        units = list(sealing.units(self._newest(manifest, part)))
-        found = list(_flat(self._hands.each(Desk.of(home, manifest, self._clock), remembered, units)))
-        ids = Remembered.joined(found).state()
-        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        first = part.first_position
-        return store_run(
-            home, manifest.log_id, key, entries_of(ids, first), first, part.next_position, commits_of(ids, first)
-        )
 
     def _newest(self, manifest: Manifest, part: Stretch) -> Iterator[Segment]:
         """Yield the segments of a part as a manifest has them now: they may be in other files."""
@@ -106,8 +168,3 @@ def _cut(stretch: Stretch) -> Iterator[Stretch]:
             first, held = segment.first_position, []
         held.append(segment)
     yield Stretch(first, tuple(held))
-
-
-def _flat(found: Iterator[list[Remembered]]) -> Iterator[Remembered]:
-    for some in found:
-        yield from some
