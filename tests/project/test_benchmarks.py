@@ -90,7 +90,7 @@ def test_retried_batch_is_half_old() -> None:
     assert all(known[id] == value for id, value in repeats)
 
 
-@pytest.mark.parametrize("name", ["benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg"])
+@pytest.mark.parametrize("name", ["benchmarks.md", "benchmarks.svg", "benchmarks-growth.svg", "benchmarks-memory.svg"])
 def test_documentation_is_what_the_reference_result_says(name: str) -> None:
     """Figures that were edited by hand, or a result that was stored without its page, are found here."""
     page = program.DOCS / name
