@@ -34,7 +34,8 @@ class DefaultSource(DataSource):
         from oncelog.spark.connector import schema
         from oncelog.spark.connector.options import ReadOptions
 
-        return schema.of(ReadOptions.parse(self.options).columns)
+        options = ReadOptions.parse(self.options)
+        return schema.of(options.columns, with_headers=options.with_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the log as it is now."""

@@ -5,10 +5,21 @@ it: it hands over options, columns and rows, and passes on what is said.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from oncelog.connect import connect
 from oncelog.errors import InvalidArgument, OncelogError
@@ -50,6 +61,10 @@ def source(folder: Path, options: dict[str, str]) -> DefaultSource:
         ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970, or ISO 8601"),
         ({"startingTimestamp": "0", "startingOffsets": "0"}, "must not be given together"),
         ({"failOnDataLoss": "no"}, "must be true or false"),
+        ({"endingTimestamp": "0", "endingOffsets": "0"}, "must not be given together"),
+        ({"maxBytesPerTrigger": "some"}, "must be a number of bytes"),
+        ({"subscribe": "orders"}, "is of another format; a log takes log"),
+        ({"kafka.group.id": "x"}, "is of another format; a log takes url and log"),
     ],
 )
 def test_options_of_a_read(tmp_path: Path, options: dict[str, str], message: str) -> None:
@@ -90,9 +105,12 @@ def test_options_of_a_write(tmp_path: Path, options: dict[str, str], message: st
             r"colour is unknown: .*; position is assigned by the log",
         ),
         (
-            columns(value=BinaryType(), headers=MapType(StringType(), StringType())),
-            "headers is map<string,string>, must be map<string,binary>",
+            columns(value=BinaryType(), headers=MapType(StringType(), LongType())),
+            "headers is map<string,bigint>, must be map<string,binary>, map<string,string>, or Kafka's array",
         ),
+        (columns(value=BinaryType(), Sequence=LongType()), "Sequence is for writers that count their records: drop it"),
+        (columns(value=BinaryType(), ID=LongType()), r"ID is bigint, must be string: select CAST\(id AS STRING\)"),
+        (columns(value=BinaryType(), VALUE=BinaryType()), "value is there twice"),
         (StructType([StructField("value", BinaryType())] * 2), "value is there twice"),
     ],
 )
@@ -101,6 +119,67 @@ def test_columns_of_a_write(tmp_path: Path, given: StructType, message: str) -> 
     for make in (source(tmp_path, {}).writer, source(tmp_path, {}).streamWriter):
         with pytest.raises(InvalidArgument, match=message):
             make(given, False)
+
+
+def pairs(kind: DataType) -> DataType:
+    """Return the type of Kafka's headers."""
+    return ArrayType(StructType([StructField("key", StringType()), StructField("value", kind)]))
+
+
+def test_columns_in_any_case_and_headers_of_other_kinds(tmp_path: Path, log: Log) -> None:
+    """Names in any case, Kafka's list of headers and headers of text become those of the log; null stays null."""
+    for kind in (pairs(BinaryType()), pairs(StringType()), MapType(StringType(), StringType())):
+        given = columns(order_id=StringType(), Value=BinaryType(), HEADERS=kind)
+        source(tmp_path, {"idColumn": "Order_ID"}).writer(given, overwrite=False)
+    rows: list[Any] = [[("a", "1"), ("b", "")], None, []]
+    spelled = [pa.array(rows, pa.map_(pa.string(), pa.string()))]
+    for kind in (pa.string(), pa.binary()):
+        listed = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in rows]
+        spelled.append(pa.array(listed, pa.list_(pa.struct([("key", pa.string()), ("value", kind)]))))
+    for number, headers in enumerate(spelled):
+        options = WriteOptions(url=tmp_path.as_uri(), log="orders", id_column="order_id")
+        ids = pa.array([f"{number}-{row}" for row in range(3)])
+        batch = pa.RecordBatch.from_arrays([ids, pa.array([b"v"] * 3), headers], names=["Order_ID", "VALUE", "Headers"])
+        whole = pa.concat_batches([batch, batch]).slice(3)  # a slice, as Arrow may hand over
+        taken = Stager(log, options).stage(iter([whole]))
+        assert taken.bad is None
+        with log.writer() as writer:
+            writer.adopt(taken.staged)
+    assert [entry.headers or None for entry in log.read()] == [{"a": b"1", "b": b""}, None, None] * 3
+
+
+def test_log_by_path(tmp_path: Path, log: Log) -> None:
+    """``.load(path)`` names database and log; ``log`` may be named beside it."""
+    for options in ({"path": f"{tmp_path.as_uri()}/orders/"}, {"path": tmp_path.as_uri(), "log": "orders"}):
+        reader = DefaultSource(options).reader(columns(position=LongType()))
+        assert [(part.start, part.end) for part in reader.partitions()] == [(0, 0)]  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match="must end with the log's name"):
+        DefaultSource({"path": "orders"}).schema()
+    assert log.name == "orders"
+
+
+def test_headers_may_be_left_out(tmp_path: Path) -> None:
+    """Kafka's word for it; a user who names columns has those."""
+    assert "headers" in source(tmp_path, {}).schema().fieldNames()
+    assert "headers" not in source(tmp_path, {"includeHeaders": "false"}).schema().fieldNames()
+
+
+def test_end_by_time(tmp_path: Path, log: Log) -> None:
+    """Records at or after the moment are not read; a stream has no end."""
+    with log.writer() as writer:
+        acks = [writer.append(b"v", id=str(number)) for number in range(3)]
+    moment = acks[2].timestamp.isoformat()
+    reader = source(tmp_path, {"endingTimestamp": moment}).reader(columns(position=LongType()))
+    before = sum(ack.timestamp < acks[2].timestamp for ack in acks)
+    assert [(part.start, part.end) for part in reader.partitions()] == [(0, before)]  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match="option endingTimestamp: a stream has no end"):
+        source(tmp_path, {"endingTimestamp": moment}).streamReader(columns(position=LongType()))
+
+
+def test_option_that_is_not_known_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It does nothing, and whoever gave it can read so; those of Spark's own are not worth a word."""
+    source(tmp_path, {"colour": "red", "checkpointLocation": "x", "storage.region": "y"}).schema()
+    assert [record.getMessage() for record in caplog.records] == ["option colour is not known here, and does nothing"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from oncelog.format.sealed import ROW_GROUP_ROWS
 from oncelog.log.info import Extent
 from oncelog.spark.connector.filters import Narrowed, narrowed
-from oncelog.spark.connector.planning import BYTES_MAX, RECORDS_MAX, cut
+from oncelog.spark.connector.planning import BYTES_MAX, RECORDS_MAX, cut, within_bytes
 
 
 def extents(*records: int, record_bytes: int = 100) -> list[Extent]:
@@ -94,3 +94,19 @@ TICK = timedelta(microseconds=1)
 def test_filters_are_hints(filters: list[Filter], left: Narrowed) -> None:
     """What is understood narrows; what is not changes nothing."""
     assert narrowed(filters) == left
+
+
+def test_bytes_bound_how_far_a_batch_goes() -> None:
+    """By the sizes of extents; one record at least, and what is not sealed counts as the rest does."""
+    extents = [
+        Extent(first_position=0, records=10, bytes=1000),
+        Extent(first_position=10, records=10, bytes=100),
+        Extent(first_position=20, records=10),
+    ]
+    assert within_bytes(extents, 0, 30, 500) == 5
+    assert within_bytes(extents, 5, 30, 550) == 10 + 5
+    assert within_bytes(extents, 0, 30, 1) == 1
+    assert within_bytes(extents, 0, 30, 1100 + 55 * 2) == 22
+    assert within_bytes(extents, 0, 30, 10_000) == 30
+    assert within_bytes(extents, 12, 12, 10) == 12
+    assert within_bytes([], 0, 0, 10) == 0

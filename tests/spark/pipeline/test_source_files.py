@@ -13,8 +13,10 @@ import pytest
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import OncelogError
-from oncelog.spark.pipeline import check, frames, rejects
+from oncelog.spark.pipeline import check, frames, rejects, source_files
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
+from oncelog.spark.pipeline.spec import Source
+from oncelog.spark.reading.reader import FoundParam
 from tests.spark.pipeline import corpus
 from tests.spark.pipeline.corpus import Case
 
@@ -190,3 +192,29 @@ def test_schema_is_taken_from_rows_that_can_be_read(tmp_path: Path, spark: Spark
     outcome = run(given, tmp_path, spark)
     assert (outcome.stored, outcome.rejected) == (3, 1)
     assert stored(given)["b"] == {"id": "b", "x": 0.5}
+
+
+@pytest.mark.soak
+def test_values_of_clean_lines_are_those_of_sparks_parser(tmp_path: Path, spark: SparkSession) -> None:
+    """The reader hands values of plain types on itself; Spark's parser, given the same lines, finds the same bits."""
+    numbers = ["-0", "0", "-0.0", "1", "9007199254740993", "123456789012345678901234567890", "0.1e1", "1E5", "4.9e-324"]
+    numbers += ["2.2250738585072011e-308", "1.7976931348623157e308", "0.30000000000000004", "5e-1", "null", "1e23"]
+    texts = ["", "\\u0000", "\\ud83d\\ude00", "\u00e4\u2028", "\\/", '\\"', "a\x7fb"]
+    lines = [f'{{"d":{number}}}' for number in numbers] + [f'{{"s":"{text}"}}' for text in texts]
+    lines += [
+        '{"l":9223372036854775807,"b":true}',
+        '{"l":-9223372036854775808,"b":false}',
+        '{"l":-0}',
+        '{"i":-2147483648}',
+    ]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines) + "\n")
+    schema = "d DOUBLE, s STRING, l BIGINT, b BOOLEAN, i INT"
+    given = msgspec.structs.replace(
+        made(tmp_path, "json"), source=Source(format="json", path=str(tmp_path / "in"), streaming=False, schema=schema)
+    )
+    counted: Any = spark.sparkContext.accumulator({}, FoundParam())
+    parsed = frames.source(spark, given, counted).drop(*source_files.HIDDEN, source_files.RESCUED)
+    wanted = spark.read.schema(schema).json(str(tmp_path / "in"))
+    bits = ["*", "CAST(d AS STRING) AS text"]
+    assert parsed.selectExpr(*bits).collect() == wanted.selectExpr(*bits).collect()

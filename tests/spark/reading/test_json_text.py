@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.spark.reading.json_text import Parser
-from oncelog.spark.reading.rows import Rejected, Row
+from oncelog.spark.reading.rows import Clean, Rejected, Row
 
 SHAPE: dict[str, Any] = {"id": "string", "n": "long", "x": "double", "m": None}
 SHAPE |= {"s": {"a": "long"}, "l": [{"b": "string"}]}
@@ -53,6 +53,52 @@ def test_quick_look_accepts_no_more_than_the_close_one(line: str, behind: str) -
     assert found.rescued == {}
 
 
+ENDS = st.sampled_from(["\n", "\n", "\r\n", "", "\n\n", "\n,", " \n", "{}\n"])
+
+
+@given(
+    lines=st.lists(st.tuples(st.one_of(objects(), st.sampled_from(PLAIN), st.just("{")), ENDS), min_size=1, max_size=5)
+)
+def test_lines_looked_at_together_are_what_each_is(lines: list[tuple[str, str]]) -> None:
+    """What is found in clean lines is what a closer look finds in each, whatever its neighbours are."""
+    parser = Parser(SHAPE)
+    data = "".join(line + end for line, end in lines).encode()
+    chunk = [line + b"\n" for line in data.split(b"\n")]
+    found = parser._clean(chunk, 1)
+    if found is None:
+        return
+    for at, line in enumerate(chunk):
+        (row,) = parser._line(line, 1 + at)
+        assert isinstance(row, Row)
+        assert row.rescued == {}
+        values = json.loads(line)
+        assert [column[at] for column in found.columns[:2]] == [values.get(name) for name in list(SHAPE)[:2]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"id":"a"}{"id":"b"}', ""],
+        ['{"id":"a"', '"n":1}', '{"id":"b"},{"id":"c"}'],
+        ['{"id":"a","id":"b"}', "{}"],
+        ['{"id":"a"}', '{"id":', '"b"}', '{"id":"c"}{"id":"d"}'],
+        ['{"id":"a"}', '{"id" :"b"}'],
+        ['{"id":"a"}', '["b"]'],
+    ],
+)
+def test_faults_of_two_lines_do_not_make_up_for_each_other(lines: list[str]) -> None:
+    """Counts over all lines would be even: each of these is looked at line by line."""
+    assert Parser(SHAPE)._clean([f"{line}\n".encode() for line in lines], 1) is None
+
+
+def test_plain_lines_are_looked_at_together() -> None:
+    """Were they not, reading would be half as quick; missing fields and the end of the file are no obstacle."""
+    lines = [line.encode() + b"\r\n" for line in PLAIN] + [PLAIN[0].encode()]
+    found = Parser(SHAPE)._clean(lines, 7)
+    assert found is not None
+    assert (found.line, len(found.lines)) == (7, len(PLAIN) + 1)
+
+
 @pytest.mark.parametrize("space", [" ", "\t", "  ", "\r"])
 def test_key_twice_is_seen_beside_a_key_with_a_space_behind_it(space: str) -> None:
     """Such a key is not counted: without a closer look the count would be even."""
@@ -70,6 +116,10 @@ def test_lines_are_numbered_over_chunks(size: int) -> None:
     """However the bytes come in, each piece has the line that it is on."""
     lines = [b'{"id":"%d"}\n' % n if n % 3 else b"bad %d\n" % n for n in range(20)]
     chunks = iter([lines[at : at + size] for at in range(0, len(lines), size)])
-    found = [piece for pieces in Parser(SHAPE).pieces(chunks) for piece in pieces]
-    assert [piece.line for piece in found] == list(range(1, 21))
-    assert [isinstance(piece, Rejected) for piece in found] == [n % 3 == 0 for n in range(20)]
+    found: dict[int, bool] = {}
+    for pieces in Parser(SHAPE).pieces(chunks):
+        if isinstance(pieces, Clean):
+            found |= dict.fromkeys(range(pieces.line, pieces.line + len(pieces.lines)), False)
+        else:
+            found |= {piece.line: isinstance(piece, Rejected) for piece in pieces}
+    assert found == {n + 1: n % 3 == 0 for n in range(20)}

@@ -5,6 +5,8 @@ has them; their case does not matter.
 from __future__ import annotations
 
 import difflib
+import logging
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, NoReturn, Self, cast
@@ -23,7 +25,10 @@ READ = (
     "startingOffsets",
     "startingTimestamp",
     "endingOffsets",
+    "endingTimestamp",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -46,14 +51,28 @@ WRITE = (
 )
 
 
+FOREIGN = {
+    "subscribe": "log", "subscribepattern": "log", "assign": "log", "topic": "log", "kafka.bootstrap.servers": "url",
+    "startingoffsetsbytimestamp": "startingTimestamp", "endingoffsetsbytimestamp": "endingTimestamp",
+    "maxfilespertrigger": "maxOffsetsPerTrigger", "startingversion": "startingOffsets", "txnappid": "producer",
+    "txnversion": "batchId",
+}  # fmt: skip
+"""Options of other formats, by those that say the same here."""
+
+_SPARKS = ("path", "checkpointlocation", "queryname", "outputmode", "mergeschema")
+_logger = logging.getLogger("oncelog.spark")
+
+
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be read, and how; only ``url`` and ``log`` are required. ``storage`` is for a bucket's client."""
 
     url: str
     log: str
     starting: Offset | datetime | None = None
-    ending: Offset = "latest"
+    ending: Offset | datetime = "latest"
     records_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    with_headers: bool = True
     partitions_min: int | None = None
     records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -67,12 +86,17 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
         options = _Given(given, READ)
         if options.text("startingOffsets") is not None and options.text("startingTimestamp") is not None:
             options.refuse("startingTimestamp", "must not be given together with startingOffsets")
+        if options.text("endingOffsets") is not None and options.text("endingTimestamp") is not None:
+            options.refuse("endingTimestamp", "must not be given together with endingOffsets")
+        url, log = options.place()
         return cls(
-            url=options.required("url"),
-            log=options.required("log"),
+            url=url,
+            log=log,
             starting=options.timestamp("startingTimestamp") or options.offset("startingOffsets"),
-            ending=options.ending("endingOffsets"),
+            ending=options.timestamp("endingTimestamp") or options.ending("endingOffsets"),
             records_per_trigger=options.count("maxOffsetsPerTrigger", 1),
+            bytes_per_trigger=options.size("maxBytesPerTrigger"),
+            with_headers=options.flag("includeHeaders", default=True),
             partitions_min=options.count("minPartitions", 1),
             records_per_partition=options.count("maxRecordsPerPartition", 1),
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
@@ -104,9 +128,10 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
         id_column, ids = options.text("idColumn"), options.choice("ids", ("column", "content"))
         if id_column is not None and ids == "content":
             options.refuse("idColumn", "must not be given with ids=content")
+        url, log = options.place()
         return cls(
-            url=options.required("url"),
-            log=options.required("log"),
+            url=url,
+            log=log,
             producer=options.text("producer"),
             batch=options.count("batchId", 0),
             id_column=id_column,
@@ -127,9 +152,15 @@ class _Given:
         self._check_typos(known)
 
     def _check_typos(self, known: tuple[str, ...]) -> None:
-        """Refuse what looks like one of ours, misspelt. Spark hands over options of its own, which are let through."""
+        """Refuse what looks like one of ours, misspelt, and what is another format's. Spark hands over options of its
+        own: what is none of those is let through, with a warning.
+        """
         ours = {name.lower(): name for name in (*READ, *WRITE)}
         for name in self._values:
+            if name in FOREIGN or name.startswith("kafka."):
+                self.refuse(name, f"is of another format; a log takes {FOREIGN.get(name, 'url and log')}")
+            if name not in ours and name not in _SPARKS and not name.startswith((STORAGE, "spark.")):
+                _logger.warning("option %s is not known here, and does nothing", name)
             alike = difflib.get_close_matches(name, [each.lower() for each in known], 1, 0.8)
             if name not in ours and alike:
                 self.refuse(name, f"unknown option; did you mean {ours[alike[0]]}?")
@@ -146,6 +177,30 @@ class _Given:
         if not value:
             self.refuse(name, 'missing, as in .option("url", "file:///var/lib/shop").option("log", "orders")')
         return value
+
+    def place(self) -> tuple[str, str]:
+        """Return the database and the log: by ``url`` and ``log``, or by a path that ends with the log's name."""
+        path = (self.text("path") or "").rstrip("/")
+        if not path or self.text("url") is not None:
+            return self.required("url"), self.required("log")
+        if self.text("log") is not None:
+            return path, self.required("log")
+        url, _, log = path.rpartition("/")
+        if not url or url.endswith(":/"):
+            self.refuse(
+                "path", f'is {path!r}, must end with the log\'s name, as in .load("file:///var/lib/shop/orders")'
+            )
+        return url, log
+
+    def size(self, name: str) -> int | None:
+        """Return a number of bytes, which may be written as in 64k, 16m or 1g."""
+        value = self.text(name)
+        found = re.fullmatch(r"([0-9]+)\s*([kmg]?)b?", (value or "").strip().lower())
+        if value is None:
+            return None
+        if found is None or not int(found[1]):
+            self.refuse(name, f"is {value!r}, must be a number of bytes, as in 1000000, 64k, 16m or 1g")
+        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]]
 
     def count(self, name: str, least: int) -> int | None:
         value = self.text(name)

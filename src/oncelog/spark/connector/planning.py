@@ -36,6 +36,23 @@ def cut(
     return ranges
 
 
+def within_bytes(extents: Sequence[Extent], start: int, end: int, bytes_max: int) -> int:
+    """Return how far one gets from ``start`` with so many stored bytes: one record at least, ``end`` at most.
+
+    An extent's records are taken to be of one size; those of the open segment to be as large as the others.
+    """
+    known = [extent for extent in extents if extent.bytes]
+    average = sum(extent.bytes for extent in known) / max(1, sum(extent.records for extent in known))
+    left = float(bytes_max)
+    for extent in extents:
+        first, last = max(start, extent.first_position), min(end, extent.first_position + extent.records)
+        record_bytes = extent.bytes / extent.records if extent.bytes else average
+        if (last - first) * record_bytes > left:
+            return min(end, max(start + 1, first + int(left / record_bytes)))
+        left -= max(0, last - first) * record_bytes
+    return end
+
+
 def _records_max(extents: Sequence[Extent], count: int) -> int:
     """Return how many of so many records of this log a task reads."""
     most = _share(count, RECORDS, RECORDS_MAX)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
+    AtomicType,
     BinaryType,
     DataType,
-    IntegerType,
     LongType,
     MapType,
     NullType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -43,16 +43,17 @@ _WRITE: dict[str, tuple[type[DataType], ...]] = {
     "id": _TEXT,
     "stream": _TEXT,
     "type": _TEXT,
-    "headers": (MapType,),
-    "producer": _TEXT,
-    "sequence": (LongType, IntegerType, ShortType),
+    "headers": (MapType, ArrayType),
     "tenant": _TEXT,
 }
+_SEQUENCED = ("producer", "sequence")
 _ASSIGNED = ("position", "segment", "entry", "timestamp")
 
 
-def of(columns: Sequence[str] | None) -> StructType:
+def of(columns: Sequence[str] | None, *, with_headers: bool = True) -> StructType:
     """Return the columns of a log, or those named, as Spark's."""
+    if columns is None and not with_headers:
+        columns = [name for name in _READ if name != "headers"]
     for name in columns or ():
         if name not in _READ:
             message = f"option columns: no column {name!r}, there are {', '.join(_READ)}"
@@ -82,7 +83,8 @@ def arrow(names: Sequence[str]) -> pa.Schema:
 
 def check_write(schema: StructType, id_column: str | None) -> None:
     """Check the columns of what is to be written; ``InvalidArgument`` says all that is wrong with them."""
-    names = schema.fieldNames()
+    names = [name.lower() for name in schema.fieldNames()]
+    id_column = id_column.lower() if id_column is not None else None
     wrong = [f"{name} is there twice" for name in sorted({name for name in names if names.count(name) > 1})]
     if "value" not in names:
         wrong.append("value is missing, must be binary or string")
@@ -91,7 +93,8 @@ def check_write(schema: StructType, id_column: str | None) -> None:
     if id_column not in {None, "id"} and "id" in names:
         wrong.append(f"id is there beside idColumn {id_column}, must be one of them")
     for field in schema.fields:
-        rule = _rule("id" if field.name == id_column else field.name, field.dataType)
+        name = field.name.lower()
+        rule = _rule("id" if name == id_column else name, field.dataType)
         if rule:
             wrong.append(f"{field.name} {rule}")
     if wrong:
@@ -102,15 +105,31 @@ def check_write(schema: StructType, id_column: str | None) -> None:
 def _rule(name: str, kind: DataType) -> str | None:
     if name in _ASSIGNED:
         return "is assigned by the log: select the other columns, or drop it"
+    if name in _SEQUENCED:
+        return "is for writers that count their records: drop it, rows are told apart by their ids"
     if name not in _WRITE:
         return "is unknown: drop it, or put it into value or headers"
     if isinstance(kind, NullType) and name != "value":
         return None
     if not isinstance(kind, _WRITE[name]) or (name == "headers" and not _is_headers(kind)):
-        wanted = " or ".join(each().simpleString() for each in _WRITE[name] if each is not MapType)
-        return f"is {kind.simpleString()}, must be {wanted or 'map<string,binary>'}"
+        return f"is {kind.simpleString()}, must be {_wanted(name)}{_cast(name, kind)}"
     return None
 
 
+def _wanted(name: str) -> str:
+    if name == "headers":
+        return "map<string,binary>, map<string,string>, or Kafka's array<struct<key:string,value:binary>>"
+    return " or ".join(each().simpleString() for each in _WRITE[name])
+
+
+def _cast(name: str, kind: DataType) -> str:
+    return f": select CAST({name} AS STRING)" if _WRITE[name] == _TEXT and isinstance(kind, AtomicType) else ""
+
+
 def _is_headers(kind: DataType) -> bool:
-    return isinstance(kind, MapType) and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, BinaryType)
+    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+        fields = [(field.name.lower(), type(field.dataType)) for field in kind.elementType.fields]
+        return fields in ([("key", StringType), ("value", BinaryType)], [("key", StringType), ("value", StringType)])
+    if not isinstance(kind, MapType):
+        return False
+    return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, BinaryType | StringType)

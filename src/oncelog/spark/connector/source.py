@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -116,8 +117,7 @@ class BatchReader(DataSourceReader):
         """Return what each task is to read."""
         log = self._rows.open()
         start = starting(log, self._options)
-        visible = log.end_position()
-        end = visible if self._options.ending == "latest" else min(int(self._options.ending), visible)
+        end = ending(log, self._options)
         if self._narrowed is not None:
             start, end = self._narrowed.positions(log, start, end)
         return self._rows.ranges(log, start, end) or [Range(end, end)]
@@ -139,6 +139,14 @@ class _PushFilters:
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         self._reader.narrow(filters)
         return filters
+
+
+def ending(log: Log, options: ReadOptions) -> int:
+    """Return the position behind the last to read: that of the first record at or after a moment, or the log's end."""
+    wanted, visible = options.ending, log.end_position()
+    if isinstance(wanted, datetime):
+        return min(log.position_at(wanted), visible)
+    return min(wanted, visible) if isinstance(wanted, int) else visible
 
 
 def starting(log: Log, options: ReadOptions) -> int:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from oncelog.dedup.content import content_ids
 from oncelog.errors import InvalidArgument
 from oncelog.format import intake
+from oncelog.format.schema import HEADERS_TYPE
 from oncelog.log.ingest.staging import Prepared, Staged
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
@@ -84,13 +85,16 @@ class Stager:
         return payload.add_column(1, "id", content_ids(self._log_id, payload))
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return Spark's columns as those of a log."""
+        """Return Spark's columns as those of a log, whatever the case of their names."""
+        wanted = self._options.id_column
         columns, names = [], []
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for given, column in zip(batch.schema.names, batch.columns, strict=True):
+            name = "id" if wanted is not None and given.lower() == wanted.lower() else given.lower()
+            names.append(name)
             if name == "value" and not pa.types.is_binary(column.type):
-                column = column.cast(pa.binary())  # noqa: PLW2901
-            columns.append(column)
-            names.append("id" if name == self._options.id_column else name)
+                columns.append(column.cast(pa.binary()))
+            else:
+                columns.append(_headers(column) if name == "headers" else column)
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def _check_ids(self, named: pa.RecordBatch) -> None:
@@ -102,6 +106,19 @@ class Stager:
             row = int(pc.index(ids.is_null(), pa.scalar(value=True)).as_py())
             rule = "is null, must have an id (leave the column out for rows without ids)"
             raise intake.refused("id", row, rule)  # noqa: EM101
+
+
+def _headers(column: pa.Array) -> pa.Array:
+    """Return headers as a map of bytes; Kafka's are a list of structs."""
+    if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+        pairs = column.flatten()
+        keys, values = pairs.field(0), pairs.field(1).cast(pa.binary())
+        counts = pc.fill_null(pc.list_value_length(column), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
+        return pa.MapArray.from_arrays(offsets, keys, values, mask=column.is_null())
+    if pa.types.is_map(column.type) and not pa.types.is_binary(column.type.item_type):
+        return column.cast(HEADERS_TYPE)
+    return column
 
 
 class _Rows:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.log.log import Log
+from oncelog.spark.connector import planning
 from oncelog.spark.connector.options import ReadOptions
 from oncelog.spark.connector.source import Range, Rows, starting
 
@@ -25,7 +26,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
         if options.ending != "latest":
-            message = "option endingOffsets: a stream has no end; read a batch, or use trigger(availableNow=True)"
+            name = "endingOffsets" if isinstance(options.ending, int) else "endingTimestamp"
+            message = f"option {name}: a stream has no end; read a batch, or use trigger(availableNow=True)"
             raise InvalidArgument(message)
         self._options = options
         self._rows = Rows(options, wanted)
@@ -50,6 +52,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = visible if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             end = min(end, max(begin, log.first_position()) + limit.max_rows)
+        most = self._options.bytes_per_trigger
+        if most is not None:
+            start_at = max(begin, log.first_position())
+            end = planning.within_bytes(log.extents(start_at, end), start_at, end, most)
         return _offset(log, max(begin, end))
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802

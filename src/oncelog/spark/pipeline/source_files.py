@@ -6,6 +6,7 @@ no part of a record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,7 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
         kind=kind,
         columns=tuple(schema.fieldNames()),
         shape=shape(schema) if kind == "json" else {},
+        kinds=_kinds(schema) if kind == "json" else (),
         schema=_arrow(schema) if kind == "parquet" else b"",
         dialect=_dialect(given),
         encoding=_encoding(given),
@@ -115,6 +117,15 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
         url=given.log.url,
         log=given.log.rejected,
     )
+
+
+def _kinds(schema: StructType) -> tuple[str, ...]:
+    """Return the types of the columns, if the reader knows the values of all of them as Spark does; else nothing."""
+    from oncelog.spark.reading.reader import KINDS  # noqa: PLC0415 (as in session)
+
+    names = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+    found = tuple(names.get(kind, kind) for kind in (field.dataType.simpleString() for field in schema.fields))
+    return found if all(kind in KINDS for kind in found) else ()
 
 
 def _arrow(schema: StructType) -> bytes:
@@ -179,7 +190,10 @@ def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
     fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
     text = f.col(HIDDEN[2])
     parsed = f.from_json(text, StructType([*fields, StructField(_CORRUPT, StringType())]), options)
-    found = rows.select(parsed.alias("r"), *HIDDEN, "_oncelog_extra")
+    clean = f.col("_oncelog_clean")
+    typed = [name for name in rows.columns if re.fullmatch(r"c\d+", name)]
+    parsed = f.when(~clean, parsed) if typed else parsed
+    found = rows.select(parsed.alias("r"), *HIDDEN, "_oncelog_extra", *typed, clean)
     record = f.col("r")
     mistyped: dict[str, Column] = {}
     for field in fields:
@@ -192,7 +206,10 @@ def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
             mistyped[field.name] = f.when(record.getField(field.name).isNull(), cell)
     more = _merged(f.col("_oncelog_extra"), _fields(mistyped))
     rescued = f.when(record.getField(_CORRUPT).isNull(), f.col("_oncelog_extra")).otherwise(f.coalesce(more, text))
-    columns = [record.getField(field.name).alias(field.name) for field in fields]
+    cells = [record.getField(field.name) for field in fields]
+    if typed:
+        cells = [f.when(clean, f.col(name)).otherwise(cell) for name, cell in zip(typed, cells, strict=True)]
+    columns = [cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)]
     return found.select(*columns, rescued.alias(RESCUED), *HIDDEN)
 
 

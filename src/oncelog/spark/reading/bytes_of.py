@@ -26,7 +26,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _PEEKED_BYTES = 6
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 20
 
 
 def local(url: str) -> Path:
@@ -59,7 +59,7 @@ def encoding_of(start: bytes, given: str | None) -> tuple[str, int]:
 
 
 def lines(stream: Any, given: str | None = None) -> Iterator[list[bytes]]:
-    """Yield lists of lines in UTF-8, each with its line feed, some hundred kilobytes of them at a time.
+    """Yield lists of lines in UTF-8, each with its line feed, about a megabyte of them at a time.
 
     Text in another encoding is converted as a whole: ``UnicodeError`` when its bytes are none in that encoding.
     """

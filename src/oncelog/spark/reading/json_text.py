@@ -7,14 +7,17 @@ what is no JSON and what has more behind it, and by counts of keys; and closely 
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NoReturn
 
 import msgspec
+import numpy as np
 
-from oncelog.spark.reading.rows import Piece, Rejected, Row
+from oncelog.spark.reading.rows import Clean, Piece, Rejected, Row
 
 Shape = Mapping[str, Any]
 """Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, the name of a simple type, ``None`` for any."""
@@ -30,6 +33,8 @@ _TYPES: dict[str, Any] = {
     "string": str,
 }
 _SPACED_KEY = re.compile(rb'"[ \t\r]')
+_LINE_FEED, _RETURN, _OPEN, _CLOSE, _QUOTE, _COLON = b'\n\r{}":'
+_SPACES = np.frombuffer(b" \t\r", np.uint8)
 
 
 class _Number(str):
@@ -67,9 +72,11 @@ class Parser:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._nested = [at for at, kind in enumerate(shape.values()) if not isinstance(kind, str)]
-        self._decode = msgspec.json.Decoder(_struct(shape)).decode
+        decoder = msgspec.json.Decoder(_struct(shape))
+        self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
+        self._fields = [operator.attrgetter(f"f{at}") for at in range(len(shape))]
 
-    def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[list[Piece]]:
+    def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[Clean | list[Piece]]:
         """Yield what is in a file, in lists: by the line, or as a whole where its objects span lines."""
         number = 1
         first: list[bytes] = []
@@ -81,11 +88,35 @@ class Parser:
         if _spans_lines(first):
             yield from self._document(b"".join([*first, *(line for chunk in chunks for line in chunk)]), number)
             return
-        yield self._lines(first, number)
-        number += len(first)
-        for chunk in chunks:
-            yield self._lines(chunk, number)
+        for chunk in itertools.chain([first], chunks):
+            yield self._clean(chunk, number) or self._lines(chunk, number)
             number += len(chunk)
+
+    def _clean(self, chunk: list[bytes], number: int) -> Clean | None:
+        """Return lines that are all clean, looked at together; ``None`` if a line may not be.
+
+        Every line begins with a brace and ends with one. No object has such a line end in it, so each line is one
+        object or more; with as many objects as lines, it is one. For keys see ``_is_clean``: no line has fewer of
+        ``":`` than fields; with as many of those in all lines as fields in all objects, each line has as many.
+        """
+        data = b"".join(chunk)
+        colons = _colons(data, chunk)
+        if colons is None:
+            return None
+        try:
+            objects = self._decode_lines(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        columns = [list(map(field, objects)) for field in self._fields]
+        missing = [column.count(msgspec.UNSET) for column in columns]
+        fields = len(objects) * len(columns) - sum(missing)
+        fields += sum(_count(value) for at in self._nested for value in columns[at])
+        if len(objects) != len(chunk) or colons != fields:
+            return None
+        for at, absent in enumerate(missing):
+            if absent:
+                columns[at] = [None if value is msgspec.UNSET else value for value in columns[at]]
+        return Clean(number, chunk, columns)
 
     def _lines(self, chunk: list[bytes], number: int) -> list[Piece]:
         found: list[Piece] = []
@@ -172,6 +203,21 @@ class Parser:
         if not isinstance(value, dict):
             return Rejected(number, text.encode(), "is not an object")
         return Row(number, text, rescued=_rescued(value, self._shape))
+
+
+def _colons(data: bytes, lines: list[bytes]) -> int | None:
+    """Return how often ``":`` is in lines that each begin and end with a brace; ``None`` if one does not, or if a space
+    stands behind a quote.
+    """
+    found = np.frombuffer(data, np.uint8)
+    ends = np.cumsum([len(line) for line in lines])
+    first = np.concatenate(([0], ends[:-1]))
+    last = ends - 1 - (found[ends - 1] == _LINE_FEED)
+    last -= found[last] == _RETURN
+    if (found[first] != _OPEN).any() or (found[last] != _CLOSE).any():
+        return None
+    behind = found[np.flatnonzero(found[:-1] == _QUOTE) + 1]
+    return None if np.isin(behind, _SPACES).any() else int(np.count_nonzero(behind == _COLON))
 
 
 def _after_comma(text: str, at: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
@@ -24,11 +25,18 @@ from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.staging import Stager
 from oncelog.spark.reading import bytes_of, csv_text, json_text, parquet_rows
 from oncelog.spark.reading.csv_text import Dialect
-from oncelog.spark.reading.rows import Piece, Rejected, Row
+from oncelog.spark.reading.rows import Clean, Piece, Rejected, Row
 
 Kind = Literal["json", "csv", "parquet"]
 OnBadRow = Literal["quarantine", "fail", "drop"]
 FILE, LINE, TEXT, EXTRA = "_oncelog_file", "_oncelog_line", "_oncelog_text", "_oncelog_extra"
+CLEAN = "_oncelog_clean"
+KINDS: dict[str, pa.DataType] = {
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "double": pa.float64(),
+    "boolean": pa.bool_(), "string": pa.string(),
+}  # fmt: skip
+"""Types whose values are the same here as in Spark's own parser of JSON."""
+
 _PLACE = [(FILE, pa.string()), (LINE, pa.int64()), (EXTRA, pa.string())]
 _STAGED_ROWS = 5000
 _SUFFIXES: dict[str, Kind] = {
@@ -62,12 +70,14 @@ class FoundParam(AccumulatorParam[dict[str, Found]]):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader looks for: the columns, and what becomes of what is no row.
 
-    ``shape`` is that of objects (JSON), ``schema`` that of a table (Parquet), as bytes.
+    ``shape`` is that of objects (JSON), ``schema`` that of a table (Parquet), as bytes. ``kinds`` are the types of the
+    columns of JSON where all of them are in ``KINDS``: clean rows have their values then, and are not parsed again.
     """
 
     kind: Kind
     columns: tuple[str, ...]
     shape: dict[str, Any] = {}
+    kinds: tuple[str, ...] = ()
     schema: bytes = b""
     dialect: Dialect = Dialect()
     encoding: str | None = None
@@ -79,7 +89,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 def output(wanted: Wanted) -> pa.Schema:
     """Return the columns that the reader makes."""
     if wanted.kind == "json":
-        return pa.schema([(TEXT, pa.string()), *_PLACE])
+        typed = [(f"c{at}", KINDS[kind]) for at, kind in enumerate(wanted.kinds)]
+        return pa.schema([(TEXT, pa.string()), *typed, (CLEAN, pa.bool_()), *_PLACE])
     if wanted.kind == "csv":
         return pa.schema([*((f"c{at}", pa.string()) for at in range(len(wanted.columns))), *_PLACE])
     schema = pa.ipc.read_schema(pa.py_buffer(wanted.schema))
@@ -143,7 +154,7 @@ class _File:
             else:
                 pieces = csv_text.Parser(wanted.columns, wanted.dialect).pieces(lines)
             for some in pieces:
-                yield from self._batch(some)
+                yield from self._clean(some) if isinstance(some, Clean) else self._batch(some)
 
     def _parquet(self) -> Iterator[pa.RecordBatch]:
         with self._open() as file:
@@ -159,6 +170,24 @@ class _File:
                 ]
                 yield pa.RecordBatch.from_arrays([*table.columns, *place], schema=output(self._wanted))
 
+    def _clean(self, found: Clean) -> Iterator[pa.RecordBatch]:
+        """Yield clean lines as Arrow has them: their texts as they lie in memory, and their values if wanted."""
+        count = len(found.lines)
+        self._rows += count
+        self._line = found.line + count
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum([len(line) for line in found.lines], out=offsets[1:])
+        text = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(b"".join(found.lines)))
+        kinds = [KINDS[kind] for kind in self._wanted.kinds]
+        columns = [pa.array(values, kind) for values, kind in zip(found.columns, kinds, strict=bool(kinds))]
+        place = [
+            pa.repeat(self._path, count),
+            pa.array(np.arange(found.line, self._line), pa.int64()),
+            pa.nulls(count, pa.string()),
+        ]
+        arrays = [text, *columns, pa.repeat(pa.scalar(value=True), count), *place]
+        yield pa.RecordBatch.from_arrays(arrays, schema=output(self._wanted))
+
     def _batch(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows among pieces as Arrow has them; put the rest aside."""
         rows = [piece for piece in pieces if isinstance(piece, Row)]
@@ -171,6 +200,8 @@ class _File:
         self._rows += len(rows)
         if self._wanted.kind == "json":
             columns = [pa.array([row.text for row in rows], pa.string())]
+            columns += [pa.nulls(len(rows), KINDS[kind]) for kind in self._wanted.kinds]
+            columns.append(pa.repeat(pa.scalar(value=False), len(rows)))
         else:
             columns = [pa.array(cells, pa.string()) for cells in zip(*(row.cells for row in rows), strict=True)]
         rescued = [row for row in rows if row.rescued]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -23,6 +25,17 @@ class Rejected(msgspec.Struct, frozen=True):
     line: int
     raw: bytes
     reason: str
+
+
+class Clean(msgspec.Struct, frozen=True):
+    """Neighbouring lines of which each is one object, with fields that are all known and none of them twice.
+
+    ``columns`` has the values of each field, in the order of the shape; ``None`` where a line has none.
+    """
+
+    line: int
+    lines: list[bytes]
+    columns: list[list[Any]]
 
 
 Piece = Row | Rejected

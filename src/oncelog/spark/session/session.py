@@ -19,6 +19,9 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Thousands of small files: the driver lists them itself, and many of them make one task.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    "spark.sql.files.openCostInBytes": "65536",
 }
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",  # what is written as text, and so a record's content, must not depend on where
