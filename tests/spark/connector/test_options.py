@@ -167,10 +167,12 @@ def test_headers_may_be_left_out(tmp_path: Path) -> None:
 def test_end_by_time(tmp_path: Path, log: Log) -> None:
     """Records at or after the moment are not read; a stream has no end."""
     with log.writer() as writer:
-        acks = [writer.append(b"v", id=str(number)) for number in range(3)]
-    moment = acks[2].timestamp.isoformat()
+        for number in range(3):
+            writer.append(b"v", id=str(number))
+    times = [entry.timestamp for entry in log.read()]
+    moment = times[2].isoformat()
     reader = source(tmp_path, {"endingTimestamp": moment}).reader(columns(position=LongType()))
-    before = sum(ack.timestamp < acks[2].timestamp for ack in acks)
+    before = sum(each < times[2] for each in times)
     assert [(part.start, part.end) for part in reader.partitions()] == [(0, before)]  # type: ignore[attr-defined]
     with pytest.raises(InvalidArgument, match="option endingTimestamp: a stream has no end"):
         source(tmp_path, {"endingTimestamp": moment}).streamReader(columns(position=LongType()))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.spark.pipeline import check, history, lease, progress
+from oncelog.spark.pipeline import check, history, lease, progress, taken_files
 from oncelog.spark.pipeline.history import Started
 from oncelog.spark.pipeline.progress import Status
 from oncelog.testing.clock import SimulatedClock
@@ -54,13 +54,13 @@ def test_files_that_wait_and_files_that_were_replaced(shop: Shop) -> None:
     spaced = shop.folder / "incoming" / "with space.json"
     spaced.write_text("{}")
     (shop.folder / "incoming" / "_hidden.json").write_text("{}")
-    assert len(progress.files(spec(shop)).waiting) == 5  # type: ignore[union-attr]
+    assert len(taken_files.files(spec(shop)).waiting) == 5  # type: ignore[union-attr]
     take(shop, "9.compact", "0000.json", "0001.json")
     take(shop, "10", "0002.json", "with space.json")
     replaced = shop.folder / "incoming" / "0001.json"
     os.utime(replaced, (BEGAN_S + 99,) * 2)
     waiting = str(replaced.with_name("0003.json"))
-    assert progress.files(spec(shop)) == progress.Files(4, (waiting,), (str(replaced),))
+    assert taken_files.files(spec(shop)) == taken_files.Files(4, (waiting,), (str(replaced),))
 
 
 @pytest.mark.soak
@@ -78,7 +78,7 @@ def test_status_before_and_after_a_run(shop: Shop, spark: SparkSession) -> None:
     after = status(shop)
     assert (after.runs, after.attempts, after.stored, after.duplicates, after.killed) == (1, 6, 5, 1, False)
     assert (after.exported, after.behind, after.running) == (5, 0, None)
-    assert after.files == progress.Files(2, (str(first.with_name("0002.json")),), (str(first),))
+    assert after.files == taken_files.Files(2, (str(first.with_name("0002.json")),), (str(first),))
     done = shop.run(spark)
     assert done.replaced == (str(first),)
     assert (done.rows, done.stored) == (1, 6)

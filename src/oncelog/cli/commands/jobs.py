@@ -73,7 +73,7 @@ def ingest(
     Run again, or killed and run again, it adds only what is not there. Without --id, rows that are equal are one. A row
     whose id is taken by other content goes to conflicts.NAME.
     """
-    from oncelog.cli.commands.pipeline import tell_outcome  # noqa: PLC0415 (as below)
+    from oncelog.cli.commands.pipeline_output import tell_outcome  # noqa: PLC0415 (as below)
     from oncelog.spark.pipeline import jobs  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
     with meter(f"ingesting into {name}", unit="rows", hidden=json) as bar:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
-from rich.text import Text
 
+from oncelog.cli.commands import pipeline_output as output
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
-from oncelog.cli.terminal.output import Meter, meter, note, print_facts, print_json, say
+from oncelog.cli.terminal.output import meter, note, print_json, say
 from oncelog.cli.terminal.plain import Shell
-from oncelog.cli.terminal.quantities import show_count, show_duration, show_time
 from oncelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from oncelog.spark.pipeline.history import Batch, Leg
-    from oncelog.spark.pipeline.mistakes import Mistake
-    from oncelog.spark.pipeline.pipeline import Outcome
-    from oncelog.spark.pipeline.progress import Status
-    from oncelog.spark.pipeline.rehearsal import Rehearsal
     from oncelog.spark.pipeline.spec import Spec
 
 app = Shell(
@@ -32,7 +26,6 @@ app = Shell(
     invoke_without_command=True,
 )
 
-_NAMED_MAX = 5
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's TOML file.", show_default=False)]
@@ -90,27 +83,19 @@ def run(
     running = pipelines.Pipeline(given, spec.parent, SYSTEM)
     batches = None if follow else specs.batches_expected(given)
     with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
-        outcome = running.run(_print_batch if json else _Shown(bar, given.name, batches), follow=follow, wait_s=wait_s)
+        outcome = running.run(
+            output.print_batch if json else output.Shown(bar, given.name, batches), follow=follow, wait_s=wait_s
+        )
     target = _report_path(given, spec)
     page.write(target, report.of_run(outcome, list(running.history)))
     if json:
         print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
     else:
-        tell_outcome(outcome, target)
-    _warn_of_replaced(outcome.replaced)
+        output.tell_outcome(outcome, target)
+    output.warn_of_replaced(outcome.replaced)
     if outcome.missing:
         note(("error:", "bold red"), f" {outcome.missing:,} rows are not accounted for: see the report, and tell us")
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _warn_of_replaced(files: Sequence[str]) -> None:
-    """Tell of files that were changed after they were read."""
-    for file in files[:_NAMED_MAX]:
-        note(
-            ("warning:", "yellow"), f" {file} has changed since it was read, and is not read again: give it a new name"
-        )
-    if len(files) > _NAMED_MAX:
-        note(("warning:", "yellow"), f" so have {len(files) - _NAMED_MAX:,} other files")
 
 
 def _rehearse(given: Spec, folder: Path, *, follow: bool, json: bool) -> None:
@@ -121,61 +106,13 @@ def _rehearse(given: Spec, folder: Path, *, follow: bool, json: bool) -> None:
         message = "--dry-run and --follow cannot be had together: a dry run looks at what there is now"
         raise InvalidArgument(message)
     with meter(f"{given.name}: Spark starts", unit="batches", hidden=json) as bar:
-        done = rehearsal.rehearse(given, folder, SYSTEM, _Shown(bar, given.name, None))
+        done = rehearsal.rehearse(given, folder, SYSTEM, output.Shown(bar, given.name, None))
     if json:
         print_json({"type": "dry run", **msgspec.to_builtins(done)})
     else:
-        _tell_rehearsal(done)
+        output.tell_rehearsal(done)
     if done.fails or done.missing:
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _tell_rehearsal(done: Rehearsal) -> None:
-    facts: list[tuple[str, str | Text]] = [
-        ("rows new in the source" if done.resumed else "rows in the source", f"{done.rows:,}"),
-        ("would be stored", Text(f"{done.stored:,}", "green")),
-        ("duplicates", f"{done.duplicates:,}"),
-        ("conflicts", Text(f"{done.conflicts:,}", "yellow" if done.conflicts else "")),
-        ("rejected", Text(f"{done.rejected:,}", "yellow" if done.rejected else "")),
-    ]
-    more = (("left out by SQL", done.left_out), ("rows with fields rescued", done.rescued), ("missing", done.missing))
-    facts += [(name, f"{count:,}") for name, count in more if count]
-    print_facts([(f"{done.pipeline} → {done.log}: a dry run, nothing was stored", facts)])
-    for kind, samples in done.samples.items():
-        for sample in samples:
-            where = sample.reason or sample.id or ""
-            say("  ", (f"{kind}: ", "dim"), (where, "cyan"), "  ", sample.text.rstrip("\n"))
-    if done.fails:
-        note(("error:", "bold red"), f" a run would stop: {done.fails}")
-
-
-class _Shown:
-    """Shows on a progress bar which batches were done: into the log by their number, out of it by records."""
-
-    def __init__(self, bar: Meter, name: str, batches: int | None) -> None:
-        self._bar = bar
-        self._name = name
-        self._batches = batches
-        self._leg: Leg | None = None
-        self._rows = self._took_ms = 0
-
-    def __call__(self, batch: Batch) -> None:
-        """Show a batch. How quickly it goes is told by Spark's own times: its start does not count."""
-        if batch.leg != self._leg:
-            self._leg, self._rows, self._took_ms = batch.leg, 0, 0
-        self._rows += batch.rows
-        self._took_ms += batch.duration_ms
-        unit = "batches" if batch.leg == "into the log" else "records"
-        self._bar.now(f"{self._name} {batch.leg}", unit, self._rows / max(1, self._took_ms) * 1000)
-        if batch.leg == "into the log":
-            total = None if self._batches is None else max(self._batches, batch.batch + 1)
-            self._bar.to(batch.batch + 1, self._rows, total)
-        elif batch.exported is not None:
-            self._bar.to(batch.exported, self._rows, batch.stored)
-
-
-def _print_batch(batch: Batch) -> None:
-    print_json(batch)
 
 
 def _report_path(given: Spec, file: Path) -> Path:
@@ -185,31 +122,6 @@ def _report_path(given: Spec, file: Path) -> Path:
         return Path(given.report.path)
     checkpoint = specs.local_path(given.checkpoint)
     return checkpoint / "report.html" if checkpoint is not None else file.parent / f"{given.name}.report.html"
-
-
-def tell_outcome(outcome: Outcome, report: Path | None) -> None:
-    """Tell what a run did."""
-    facts: list[tuple[str, str | Text]] = [
-        ("rows read", f"{outcome.attempts:,}"),
-        ("stored", Text(f"{outcome.stored:,}", "green")),
-        ("duplicates refused", f"{outcome.duplicates:,}"),
-        ("conflicts quarantined", Text(f"{outcome.conflicts:,}", "yellow" if outcome.conflicts else "")),
-        ("rows rejected", Text(f"{outcome.rejected:,}", "yellow" if outcome.rejected else "")),
-    ]
-    for name, count in (
-        ("left out by SQL", outcome.left_out),
-        ("rows with fields rescued", outcome.rescued),
-        ("NOT ACCOUNTED FOR", outcome.missing),
-    ):
-        if count:
-            facts.append((name, f"{count:,}"))
-    if outcome.exported is not None:
-        facts.append(("sent on", f"{outcome.exported:,}"))
-    took = f"{show_count(outcome.batches, 'batch').replace('batchs', 'batches')}, {show_duration(outcome.seconds)}"
-    facts.append(("this run", f"{outcome.rows:,} rows in {took}"))
-    if report is not None:
-        facts.append(("report", Text(str(report), "cyan")))
-    print_facts([(f"{outcome.pipeline} → {outcome.log}", facts)])
 
 
 def _checked(file: Path, master: str | None = None) -> Spec:
@@ -268,29 +180,51 @@ def check(
     if json:
         print_json({"spec": str(spec), "ok": ok, "mistakes": found, "steps": dict(steps), "columns": schema})
     else:
-        _tell_check(spec, steps, schema, found, ok=ok)
+        output.tell_check(spec, steps, schema, found, ok=ok)
     if not ok:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _tell_check(
-    file: Path, steps: list[tuple[str, str]], schema: str | None, found: list[Mistake], *, ok: bool
+@_command(
+    "backfill orders.toml --from 2026-01-01 --to 2026-01-31",
+    "backfill orders.toml --partition hour --from 9 --to 17 --json",
+)
+def backfill(
+    spec: SpecFile,
+    *,
+    first: Annotated[str, typer.Option("--from", metavar="VALUE", help="The first day, or value of the partition.")],
+    last: Annotated[str, typer.Option("--to", metavar="VALUE", help="The last one; it is included.")],
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", metavar="COLUMN", help="Folders COLUMN=VALUE of the source, and not days."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", metavar="", help="Read parts again that are done.")] = False,
+    master: Master = None,
+    json: Json = False,
 ) -> None:
-    facts: list[tuple[str, str | Text]] = [(name, text) for name, text in steps]
-    if schema is not None:
-        facts.insert(2 if any(name == "transform" for name, _ in steps) else 1, ("columns", schema[7:-1]))
-    if facts:
-        print_facts([("", facts)])
-        say()
-    for mistake in found:
-        style = "bold red" if mistake.severity == "error" else "yellow"
-        where = f"{file}:{mistake.line}" if mistake.line is not None else str(file)
-        key = f" {mistake.key}:" if mistake.key else ""
-        say((f"{mistake.severity}:", style), f" {where}:{key} {mistake.what}")
-        if mistake.suggestion:
-            say("    ", (mistake.suggestion, "green"))
-    if ok:
-        say((str(file), "cyan"), " can be ", ("run", "bold green"))
+    """Bring files of the past into a pipeline's log, a partition or a day at a time.
+
+    Days go by when files were last changed (UTC). What the log has already is recognised by its id. The pipeline may
+    run meanwhile; what is stored goes on to its sink by the next run. Killed, the backfill goes on with the next part
+    when it is run again. With --json: one object for each part.
+    """
+    from oncelog.clock import SYSTEM  # noqa: PLC0415 (as above)
+    from oncelog.spark.pipeline import backfill as backfills  # noqa: PLC0415 (as above)
+
+    given = _checked(spec, master)
+    chosen = (
+        backfills.days(given, first, last) if partition is None else backfills.partitions(given, partition, first, last)
+    )
+    running = backfills.Backfill(given, spec.parent, SYSTEM)
+    known = {} if again else running.done()
+    done = sum(part.name in known for part in chosen)
+    with meter(f"{given.name}: Spark starts", unit="parts", total=len(chosen), hidden=json) as bar:
+        told = output.Filling(bar, given.name, done, as_json=json)
+        filled = running.run(chosen, told, again=again, spark=None)
+    if not json:
+        output.tell_backfill(given.name, len(chosen), done, filled)
+    if any(one.missing for one in filled):
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @_command("status orders.toml", "status orders.toml --json | jq .behind")
@@ -305,35 +239,10 @@ def status(spec: SpecFile, *, json: Json = False) -> None:
     if json:
         print_json(found)
     else:
-        _tell_status(found)
-        _warn_of_replaced(found.files.replaced if found.files is not None else ())
+        output.tell_status(found)
+        output.warn_of_replaced(found.files.replaced if found.files is not None else ())
     if found.missing:
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _tell_status(found: Status) -> None:
-    from oncelog.types import moment  # noqa: PLC0415 (as above)
-
-    state = Text(f"running: {found.running}", "green") if found.running is not None else Text("not running")
-    if found.killed:
-        state = Text("not running; the last run was killed: run it again", "yellow")
-    times = [("last run began", found.last_started_us), ("last batch", found.last_batch_us)]
-    facts: list[tuple[str, str | Text]] = [("state", state), ("runs", f"{found.runs:,}")]
-    facts += [(name, show_time(moment(at_us))) for name, at_us in times if at_us is not None]
-    facts += [
-        ("rows read", f"{found.attempts:,}"),
-        ("stored", f"{found.stored:,}"),
-        ("duplicates refused", f"{found.duplicates:,}"),
-        ("conflicts quarantined", f"{found.conflicts:,}"),
-        ("rows rejected", f"{found.rejected:,}"),
-    ]
-    more = (("left out by SQL", found.left_out), ("rows with fields rescued", found.rescued))
-    facts += [(name, f"{count:,}") for name, count in (*more, ("NOT ACCOUNTED FOR", found.missing)) if count]
-    if found.behind is not None:
-        facts.append(("sent on", f"{found.exported:,}; {found.behind:,} records wait"))
-    if found.files is not None:
-        facts.append(("files", f"{found.files.taken:,} taken, {len(found.files.waiting):,} wait"))
-    print_facts([(f"{found.pipeline} → {found.log}", facts)])
 
 
 @_command("rejected orders.toml", "rejected orders.toml --save mended.jsonl", "rejected orders.toml --json")

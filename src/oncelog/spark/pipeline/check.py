@@ -17,7 +17,7 @@ from oncelog import names
 from oncelog import settings as log_settings
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.settings import LogSettings
-from oncelog.spark.pipeline import frames, lines, mistakes, ownership, spec
+from oncelog.spark.pipeline import frames, lines, mistakes, ownership, source_files, spec
 from oncelog.spark.pipeline.mistakes import Mistake, dotted, nearest
 from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, Identity, Sink, Source, Spec
 
@@ -100,6 +100,9 @@ def _source(given: Spec) -> Iterator[Mistake]:
         yield from _file_options(source)
     elif source.path is not None and name in {"kafka", "jdbc", "rate", "socket"}:
         yield Mistake("source.path", f"{name} has no path", "remove it; what it reads is named by its options")
+    if source.schema_changes == "widen" and name not in source_files.FORMATS:
+        what = f"the columns of {name} are taken as Spark has them"
+        yield Mistake("source.schema_changes", what, "remove it: widen is for json, csv and parquet")
     yield from _needed("source", name, source.options)
     yield from _what_to_read(source)
     yield from _own_log(given)

@@ -6,6 +6,12 @@ from oncelog.redaction import redacted
 from oncelog.spark.pipeline import check, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 
+_CHANGED = {
+    "rescue": "is kept in _rescued",
+    "widen": "becomes a column in the next run, or is kept in _rescued",
+    "fail": "stops the pipeline",
+}
+
 
 def explain(given: Spec) -> list[tuple[str, str]]:
     """Return the steps of a pipeline, each with what it does and promises."""
@@ -48,7 +54,7 @@ def _bad_rows(given: Spec) -> str:
         "fail": "what cannot be read stops the pipeline",
         "drop": "what cannot be read is counted only",
     }[given.source.on_bad_row]
-    changed = "is kept in _rescued" if given.source.schema_changes == "rescue" else "stops the pipeline"
+    changed = _CHANGED[given.source.schema_changes]
     return f"{bad}; a field that the schema has no place for {changed}"
 
 

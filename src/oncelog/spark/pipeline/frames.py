@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
-from oncelog.spark.pipeline import encoding, source_files, spec
+from oncelog.spark.pipeline import encoding, source_files, spec, widening
 from oncelog.spark.pipeline.encoding import quoted
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.whole_file import write_whole
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oncelog.spark.reading.reader import Found
 
 FORMAT = "oncelog"
-SCHEMA_FILE = "schema.json"
+SCHEMA_FILE = widening.SCHEMA_FILE
 _PLAIN_SQL = re.compile(
     r"\s*SELECT\s+(?P<columns>.+?)\s+FROM\s+`?source`?(?P<rest>\s+WHERE\s.+?)?\s*;?\s*", re.IGNORECASE | re.DOTALL
 )
@@ -64,15 +64,14 @@ def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str,
     it the content of records that are sent again.
     """
     wanted = given.source
+    if wanted.schema_changes == "widen":
+        return widening.schema(spark, given, _known(spark, given), found)
     followed = wanted.is_streaming and wanted.format.lower() in FILE_FORMATS
     if wanted.schema is not None or not (followed or source_files.is_read_here(given)):
         return wanted.schema
-    from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
-
-    folder = spec.local_path(given.checkpoint)
-    kept = folder / SCHEMA_FILE if folder is not None else None
-    if kept is not None and kept.exists():
-        return StructType.fromJson(msgspec.json.decode(kept.read_bytes()))
+    kept = _kept(given)
+    if kept is not None:
+        return kept
     if wanted.format.lower() == "json":
         lines: Any = source_files.texts(spark, given, found).rdd.map(_first)
         return spark.read.options(**options(wanted.options)).json(lines).schema
@@ -81,17 +80,40 @@ def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str,
     return taken
 
 
+def _kept(given: Spec) -> StructType | None:
+    """Return the schema that an earlier run kept."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
+
+    folder = spec.local_path(given.checkpoint)
+    if folder is None or not (folder / SCHEMA_FILE).exists():
+        return None
+    return StructType.fromJson(msgspec.json.decode((folder / SCHEMA_FILE).read_bytes()))
+
+
+def _known(spark: SparkSession, given: Spec) -> StructType | None:
+    """Return the schema that a pipeline has so far: what earlier runs kept, and what the spec says."""
+    kept, text = _kept(given), given.source.schema
+    said = None if text is None else spark.createDataFrame([], text).schema
+    return widening.merged(kept, said)[0] if kept is not None and said is not None else kept or said
+
+
 def _first(row: Any) -> Any:
     return row[0]
 
 
-def keep_schema(given: Spec, found: DataFrame) -> None:
-    """Keep a schema that was taken from files, for the next run."""
+def keep_schema(given: Spec, found: DataFrame, at_us: int) -> list[str]:
+    """Keep a schema that was taken from files, for the next run; return what has changed in one that widens."""
     folder = spec.local_path(given.checkpoint)
+    if folder is not None and given.source.schema_changes == "widen":
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
+        known = _known(found.sparkSession, given)
+        return widening.keep(folder, known, found.select(*map(quoted, names)).schema, at_us)
     if folder is not None and given.source.schema is None and not (folder / SCHEMA_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
         write_whole(folder / SCHEMA_FILE, found.select(*map(quoted, names)).schema.json().encode())
+    return []
 
 
 def rows(given: Spec, found: DataFrame) -> DataFrame:

@@ -20,7 +20,7 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, progress, spec
+from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, spec, taken_files
 from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.pipeline.lease import Lease
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
@@ -48,7 +48,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` = ``stored`` + ``duplicates`` + ``conflicts`` + ``rejected`` + ``left_out`` (by SQL) + ``missing``, and
     ``missing`` is 0 unless something is wrong. ``replaced`` are files that have changed since they were read: what is
-    new in them was not read.
+    new in them was not read. ``widened`` is what this run added to the schema.
     """
 
     pipeline: str
@@ -66,6 +66,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     missing: int = 0
     replaced: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
 
 
 class Pipeline:
@@ -82,6 +83,7 @@ class Pipeline:
         self._failure: Exception | None = None
         self._version = ownership.encoding_of(spec.local_path(given.checkpoint))
         self._lease: Lease = lease.NoLease()
+        self._widened: list[str] = []
 
     def run(
         self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None, wait_s: float = 0.0
@@ -121,7 +123,7 @@ class Pipeline:
     def _run(self, spark: SparkSession, tell: Tell, *, follow: bool) -> None:
         self._counted = spark.sparkContext.accumulator({}, _found_param())
         found = frames.source(spark, self.spec, self._counted)
-        frames.keep_schema(self.spec, found)
+        self._widened = frames.keep_schema(self.spec, found, self._clock.now_us())
         rows = frames.rows(self.spec, found)
         encoding.check(rows.schema)
         self._storing = Storing(self.spec, self._log, self._counted, self._version)
@@ -345,7 +347,7 @@ class Pipeline:
 
     def _outcome(self, seconds: float) -> Outcome:
         done = history.summed(list(self.history))
-        files = progress.files(self.spec)
+        files = taken_files.files(self.spec)
         return Outcome(
             pipeline=self.spec.name,
             log=self.spec.log.name,
@@ -362,6 +364,7 @@ class Pipeline:
             left_out=done.left_out,
             missing=done.missing,
             replaced=() if files is None else files.replaced,
+            widened=tuple(self._widened),
         )
 
 

@@ -7,7 +7,7 @@ no part of a record.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.pipeline import spec
@@ -67,12 +67,14 @@ def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulat
     return typed.where(f.assert_true(f.col(RESCUED).isNull(), told).isNull()).drop(RESCUED)
 
 
-def texts(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> DataFrame:
-    """Return the objects of JSON files as they are written."""
+def texts(
+    spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]], paths: Sequence[str] | None = None
+) -> DataFrame:
+    """Return the objects of JSON files, or of some of them, as they are written."""
     from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
 
     wanted = Wanted(kind="json", columns=(), encoding=_encoding(given), on_bad_row="drop")
-    return _read(spark, given, wanted, found, streaming=False).select(HIDDEN[2])
+    return _read(spark, given, wanted, found, streaming=False, paths=paths).select(HIDDEN[2])
 
 
 def _read(
@@ -82,6 +84,7 @@ def _read(
     found: Accumulator[dict[str, Found]],
     *,
     streaming: bool | None = None,
+    paths: Sequence[str] | None = None,
 ) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 (as in session)
 
@@ -94,7 +97,7 @@ def _read(
     for name, value in ({"maxFileAge": _NEVER} | listing if streaming else listing).items():
         reader = reader.option(name, value)
     assert given.source.path is not None
-    files = reader.load(given.source.path)
+    files = reader.load(given.source.path if paths is None else list(paths))
     columns = ["path"] if spec.local_path(given.source.path) is not None else ["path", "content"]
     made = files.select(*columns).mapInArrow(Reader(wanted, found), from_arrow_schema(output(wanted)))
     result: DataFrame = made
@@ -111,7 +114,7 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
         shape=shape(schema) if kind == "json" else {},
         kinds=_kinds(schema) if kind == "json" else (),
         schema=_arrow(schema) if kind == "parquet" else b"",
-        dialect=_dialect(given),
+        dialect=dialect(given),
         encoding=_encoding(given),
         on_bad_row=given.source.on_bad_row,
         url=given.log.url,
@@ -134,7 +137,8 @@ def _arrow(schema: StructType) -> bytes:
     return bytes(to_arrow_schema(schema, timezone="UTC").serialize().to_pybytes())
 
 
-def _dialect(given: Spec) -> Dialect:
+def dialect(given: Spec) -> Dialect:
+    """Return how the cells of CSV are written."""
     return Dialect(
         sep=(option(given, "sep") or option(given, "delimiter") or ",").replace("\\t", "\t"),
         quote=option(given, "quote") if option(given, "quote") is not None else '"',  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from oncelog.settings import LogSettings
 Option = str | bool | int | float
 OnConflict = Literal["quarantine", "error", "original"]
 OnBadRow = Literal["quarantine", "fail", "drop"]
-SchemaChanges = Literal["rescue", "fail"]
+SchemaChanges = Literal["rescue", "widen", "fail"]
 
 FILE_FORMATS = ("csv", "json", "orc", "parquet", "text")
 """What Spark reads from, and writes to, a folder."""
@@ -44,7 +44,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         OnBadRow, Meta(description="What becomes of a row that cannot be read: quarantine, fail or drop")
     ] = "quarantine"
     schema_changes: Annotated[
-        SchemaChanges, Meta(description="What becomes of a field that the schema has no place for: rescue or fail")
+        SchemaChanges,
+        Meta(description="What becomes of a field that is not in the schema: rescue, widen or fail"),
     ] = "rescue"
     options: Annotated[dict[str, Option], Meta(description="What the format takes, in Spark's words")] = {}
 
