@@ -95,6 +95,20 @@ def test_a_holder_that_answers_and_dies_is_fenced(memory_bucket: Bucket, monkeyp
     holder.close()
 
 
+def test_a_holder_that_answered_and_died_is_not_taken_for_alive_for_ever(memory_bucket: Bucket) -> None:
+    """Who waits for less than the answer says asks again, and the dead holder does not answer again: it is fenced."""
+    cut = FaultyBucket(memory_bucket)
+    holder = orders(cut).writer()
+    cut.cut_off()
+    memory_bucket.create(f"logs/orders/{handover.answer_key(1)}", [b"5000"])  # its last word
+    with pytest.raises(LogBusy):
+        orders(memory_bucket).writer(wait_s=0)
+    with orders(memory_bucket).writer(wait_s=0) as writer:
+        assert writer.append(b"v").position == 0
+    cut.faults.heal()
+    holder.close()
+
+
 def test_by_force_nobody_is_asked(memory_bucket: Bucket) -> None:
     """The holder has no say, and nothing is left of a question."""
     holder = orders(memory_bucket).writer()

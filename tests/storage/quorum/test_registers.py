@@ -164,6 +164,51 @@ def test_a_wiped_node_does_not_say_that_a_block_is_gone(
     assert len(again.blocks(0, 0, tail.end, PLENTY)[0]) == 3
 
 
+def test_what_one_reader_saw_another_sees_with_any_node_away(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A block has two copies; a reader that reaches one of them, and a node without it, does not say that it is not
+    there: it stores the block on that node, and then two hold it.
+    """
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    fill(home, 0, 2)
+    assert home.visible(0) == 6
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n0"].cut_off()
+    assert again.visible(0) == 6
+    assert stores["s3://n2"].size(path(home, 1)) is not None
+
+
+def test_a_reader_does_not_complete_what_was_fenced(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One node holds a block, the next one a fence, the third is away: the block was never chosen; nobody sees it."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 1)
+    lone = b"".join(bytes(memoryview(piece)) for piece in chain.block(b"lone"))
+    stores["s3://n0"].create(path(home, 1), [lone])
+    for name in ("n1", "n2"):
+        stores[f"s3://{name}"].create(path(home, 1), [fence_of(2)])
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    assert again.visible(0) == chain.entries - 1
+
+
+def test_a_reader_does_not_believe_a_wiped_node(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A block was on two nodes: one was wiped, the other is away. Whether it is there cannot be said."""
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n1"].cut_off()
+    fill(home, 0, 1)
+    stores["s3://n0"] = Bucket(MemoryStore(), "s3://n0")
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    with pytest.raises(Unavailable):
+        again.visible(0)
+
+
 def test_a_bad_copy_falls_back_to_a_good_one(quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage) -> None:
     """A flipped byte on the node that is read first is not handed out, and not the end either."""
     home = home_of(quorum(3, 2, store))

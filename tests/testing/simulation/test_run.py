@@ -9,11 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
+from oncelog.testing.simulation.faces import QueueRun, StreamsRun
 from oncelog.testing.simulation.run import Run, Summary
 from oncelog.testing.simulation.world import KINDS, Kind
 from tests.testing.simulation.planted import PLANTED, RARE, Planted
 
-SEEDS: dict[Kind, int] = {"quorum": 100, "bucket": 60, "local": 20, "memory": 20}
+SEEDS: dict[Kind, int] = {"quorum": 80, "bucket": 60, "local": 20, "memory": 20}
+FACE_SEEDS: dict[Kind, int] = {"quorum": 12, "bucket": 8, "local": 4, "memory": 4}
 SOAK_SEEDS = int(os.environ.get("ONCELOG_SEEDS", "2500"))
 PARTS = 4
 PLANTED_SEEDS, RARE_SEEDS = 30, 1_000
@@ -31,6 +33,25 @@ def test_no_seed_breaks_a_promise(kind: Kind, part: int) -> None:
     assert sum(run.seen for run in runs)
     if kind != "memory":
         assert sum(run.crashes for run in runs) > len(runs)
+
+
+@pytest.mark.parametrize("face", [StreamsRun, QueueRun])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_seed_breaks_a_promise_of_a_face(kind: Kind, face: type[StreamsRun | QueueRun]) -> None:
+    """Versions of streams, and settlements of messages, are right under the same faults."""
+    runs = [face(kind, seed) for seed in range(FACE_SEEDS[kind])]
+    for run in runs:
+        run.run()
+    assert sum(len(run.offered) for run in runs) > len(runs)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("face", [StreamsRun, QueueRun])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_seed_of_hundreds_breaks_a_promise_of_a_face(kind: Kind, face: type[StreamsRun | QueueRun]) -> None:
+    """The same for many seeds that the ordinary tests do not run."""
+    for seed in range(1_000, 1_000 + SOAK_SEEDS // 5):
+        face(kind, seed).run()
 
 
 @pytest.mark.soak

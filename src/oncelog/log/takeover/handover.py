@@ -75,8 +75,11 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer
         if now_us >= patience_until_us:
             return
         if answered and now_us - started_us >= wait_s * 1e6:
-            with contextlib.suppress(OncelogError):
-                home.delete(request_key(epoch))  # nobody waits for it any more: the holder keeps the log
+            # Nobody waits for it any more: the holder keeps the log. Its answer goes too: a holder that died after it
+            # answered would be taken for alive by everybody who waits for less than the answer says.
+            for key in (request_key(epoch), answer_key(epoch)):
+                with contextlib.suppress(OncelogError):
+                    home.delete(key)
             message = f"log {known.manifest.name!r} is held by a living writer: wait longer, or take it by force"
             raise LogBusy(message)
         with idle:
@@ -150,7 +153,9 @@ class Watch:
             return True
         left_s = left_s if self._let_go is not None else TENURE_S  # it cannot let go before it has recovered
         self._home.create(answer_key(self._epoch), [b"%d" % (left_s * 1000)])
-        return self._let_go is not None and not self._wait(left_s) and self._is_still_wanted()
+        if self._let_go is None or left_s > LOOK_S:
+            return False  # answer again at the next look: somebody who gave up may have removed the answer
+        return not self._wait(left_s) and self._is_still_wanted()
 
     def _is_still_wanted(self) -> bool:
         """Tell whether somebody still waits for the log; who only looked has taken its request back."""

@@ -155,6 +155,13 @@ class Node:
             self.check_identity()
             return None
 
+    def holds(self, path: str) -> bool:
+        """Tell whether a register holds a block. That a wiped node holds none is no answer."""
+        if (self.bucket.size(path) or 0) >= HEADER_BYTES:
+            return True
+        self.check_identity_now_and_then()
+        return False
+
     def kind_of(self, path: str) -> Written:
         """Return what a register holds."""
         size_bytes = self.bucket.size(path)

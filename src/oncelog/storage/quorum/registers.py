@@ -229,34 +229,53 @@ class Registers:
 
     def is_chosen(self, number: int) -> bool:
         """Tell whether A nodes hold a block, by as few requests as that takes."""
-        copies, unasked = 0, len(self.nodes)
+        copies = unknown = 0
+        unasked = len(self.nodes)
         failed: OncelogError | None = None
-        unknown = 0
         for node in self.nodes:
             unasked -= 1
             try:
-                size_bytes = node.ask(partial(node.bucket.size, self.path(number))).result() or 0
-                copies += size_bytes >= HEADER_BYTES
+                copies += node.ask(partial(node.holds, self.path(number))).result()
             except OncelogError as error:
                 failed, unknown = error, unknown + 1
             if copies >= self.ensemble.ack:
                 return True
             if copies + unknown + unasked < self.ensemble.ack:
                 return False
-        if (
-            failed is not None
-            and copies + unknown >= self.ensemble.ack
-            and unknown > len(self.nodes) - self.ensemble.ack
-        ):
+        unknown += len(self.ensemble.nodes) - len(self.nodes)
+        if failed is not None and unknown > len(self.ensemble.nodes) - self.ensemble.ack:
             raise failed  # so few nodes answer that nothing can be known
-        return False
+        return self._is_settled(number, copies, unknown)
 
     def chosen_from(self, number: int) -> int:
         """Return the first number from here on that A nodes do not hold."""
         listed = self._listed()
-        while self._blocks(listed, number) >= self.ensemble.ack:
+        unknown = len(self.ensemble.nodes) - len(listed)
+        while True:
+            copies = self._blocks(listed, number)
+            if copies < self.ensemble.ack and not self._is_settled(number, copies, unknown):
+                return number
             number += 1
-        return number
+
+    def _is_settled(self, number: int, copies: int, unknown: int) -> bool:
+        """Tell whether a block is chosen of which too few copies are known, and nodes that do not answer may have more.
+
+        A reader that said no could take back what another has seen. So it stores the block on the nodes that answer, as
+        its writer would: then A nodes hold it, or a fence is in the way, and it never will be chosen. That is the
+        write-back of readers in Attiya, Bar-Noy and Dolev, "Sharing memory robustly in message-passing systems" (1995).
+        """
+        if not copies or copies + unknown < self.ensemble.ack:
+            return False
+        data = self.block(number)
+        if data is None:
+            return False
+        answers = _all(self.nodes, lambda node: self._write_back(node, number, data))
+        return sum(answer == "block" for answer in answers) >= self.ensemble.ack
+
+    def _write_back(self, node: Node, number: int, data: pa.Buffer) -> Written:
+        kind = node.write(self.path(number), data)
+        node.check_identity()
+        return kind
 
     # Removing.
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from oncelog.errors import AppendErrors, OncelogError, Unavailable
-from oncelog.log.log import Log
+from oncelog.connect import Database
+from oncelog.errors import AppendErrors, LogBusy, OncelogError, Unavailable
 from oncelog.log.writer import Writer
 from oncelog.testing.simulation.clients import LOG, OTHER, SETTINGS, Ids, ReadingClient, WritingClient, outcome_of
 from oncelog.testing.simulation.faults import Faults
@@ -66,12 +66,15 @@ class Run:
         try:
             with simulated(self.world):
                 self._run()
-            assert self.log is not None
-            self.history.check(self.log)
+            self._check()
         finally:
             if collecting:
                 gc.enable()
         return self._summary()
+
+    def _check(self) -> None:
+        assert self.log is not None
+        self.history.check(self.log)
 
     def _run(self) -> None:
         scheduler = self.world.scheduler
@@ -94,7 +97,10 @@ class Run:
 
     def _create(self, operator: Process) -> None:
         with self.world.connect(operator) as db:
-            db.log(LOG, SETTINGS, create=True)
+            self._create_in(db)
+
+    def _create_in(self, db: Database) -> None:
+        db.log(LOG, SETTINGS, create=True)
 
     def _keep_up(self, name: str, start: Callable[[Process], Callable[[], None]]) -> None:
         """Start a client, and start it again when it was killed: a new process."""
@@ -126,14 +132,17 @@ class Run:
     def _judge(self) -> None:
         """Take the log, retry everything that was ever tried, and read the log."""
         process = self.world.processes[-1]
-        while self.log is None:
+        while True:
             try:
                 with self.world.connect(process) as db:
-                    self._look(db.log(LOG), process)
-            except Unavailable:  # a node may still be away
+                    self._look(db, process)
+            except (Unavailable, LogBusy):  # a node may still be away
                 self.world.scheduler.sleep(1.0)
+            else:
+                return
 
-    def _look(self, log: Log, process: Process) -> None:
+    def _look(self, db: Database, process: Process) -> None:
+        log = db.log(LOG)
         with log.writer(wait_s=120.0, takeover="polite" if log.home.exclusive else "force") as writer:
             self._epoch = writer.epoch
             before = [Seen.of(entry) for entry in log.read()]

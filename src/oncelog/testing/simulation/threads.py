@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from oncelog.testing.simulation.scheduler import Task, current_task
+from oncelog.testing.simulation.scheduler import Process, Task, current_task
 
 _T = TypeVar("_T")
 _LOOK_US = 10_000
@@ -83,6 +83,10 @@ class Lock:
     def locked(self) -> bool:
         """Tell whether somebody holds the lock."""
         return self._is_held()
+
+    def is_held_in(self, process: Process) -> bool:
+        """Tell whether a thread of a process holds the lock, or held it when the process died."""
+        return self._owner is not None and self._owner.process is process
 
     def is_mine(self) -> bool:
         """Tell whether this thread holds the lock."""

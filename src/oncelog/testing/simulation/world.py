@@ -12,6 +12,9 @@ from unittest import mock
 
 from oncelog import handle
 from oncelog.connect import Database
+from oncelog.queue import open_queue
+from oncelog.queue.state.database import WAIT_S, Transaction
+from oncelog.queue.state.sqlite import SqliteDatabase
 from oncelog.storage.base import Storage
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
@@ -29,6 +32,9 @@ Kind = Literal["memory", "local", "bucket", "quorum"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 NODES = ("n0", "n1", "n2")
 STORE = "store"
+LOADED = (open_queue,)
+"""Rooms that ``Database`` loads when they are asked for: they must be there before names in them are swapped."""
+
 _FILE_BYTES_MAX = 8 << 20
 _KEPT: dict[str, Callable[[], Any]] = {
     "oncelog.log.stored.secrets._known": dict,
@@ -70,6 +76,35 @@ class ProcessDisk:
         self._open.clear()
 
 
+class VirtualState:
+    """The database of queues' state, as one server would have it: it outlives every process that uses it."""
+
+    one_machine = True
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._database = SqliteDatabase(None, clock)
+
+    def writing(
+        self, *, durable: bool = True, wait_s: float = WAIT_S
+    ) -> contextlib.AbstractContextManager[Transaction]:
+        """Begin a transaction."""
+        return self._database.writing(durable=durable, wait_s=wait_s)
+
+    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
+        """Begin to read."""
+        return self._database.reading(durable=durable)
+
+    def close(self) -> None:
+        """Keep everything: a process closes its connection only."""
+
+    def roll_back(self, process: Process) -> None:
+        """End the transaction that a process was in when it died, as a server does."""
+        for file in (self._database._state, self._database._gate):  # noqa: SLF001
+            lock: Any = file._lock  # noqa: SLF001
+            if lock.is_held_in(process) and file._connection.in_transaction:  # noqa: SLF001
+                file._connection.rollback()  # noqa: SLF001
+
+
 class World:
     """One kind of home, and the processes on it."""
 
@@ -86,6 +121,7 @@ class World:
         self._disk: SimulatedDisk | None = None
         self._disks: dict[str, ProcessDisk] = {}
         self._memory: MemoryStorage | None = None
+        self._state: VirtualState | None = None
 
     def process(self, name: str) -> Process:
         """Start a process. Its wall clock is wrong by up to a second."""
@@ -107,6 +143,8 @@ class World:
         self.scheduler.note(f"crash {process.name}")
         if process.name in self._disks:
             self._disks[process.name].end()
+        if self._state is not None:
+            self._state.roll_back(process)
 
     def pause(self, process: Process, duration_us: int) -> None:
         """Stop a process for a while, as SIGSTOP does."""
@@ -165,6 +203,12 @@ class World:
         store = self.stores.setdefault(name, VirtualStore(name))
         return VirtualBucket(self.network, process, store, url)
 
+    def open_state(self, _url: object, _storage: Storage, _clock: object) -> VirtualState:
+        """Return the state of all queues: stands in the place of ``open_state``."""
+        if self._state is None:
+            self._state = VirtualState(self.clock(Process("state")))
+        return self._state
+
     def open_bucket(self, url: str, _options: object) -> Bucket:
         """Open a node in the process that asks: stands in the place of ``node.open_bucket``."""
         task = current_task()
@@ -180,6 +224,7 @@ def simulated(world: World) -> Iterator[None]:
         stack.enter_context(swapped())
         for name in ("node", "home"):
             stack.enter_context(mock.patch(f"oncelog.storage.quorum.{name}.open_bucket", world.open_bucket))
+        stack.enter_context(mock.patch("oncelog.queue.state.open_state.open_state", world.open_state))
         for name, empty in _KEPT.items():
             stack.enter_context(mock.patch(name, empty()))
         try:
