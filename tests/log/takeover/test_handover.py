@@ -95,7 +95,9 @@ def test_a_holder_that_answers_and_dies_is_fenced(memory_bucket: Bucket, monkeyp
     holder.close()
 
 
-def test_a_holder_that_answered_and_died_is_not_taken_for_alive_for_ever(memory_bucket: Bucket) -> None:
+def test_a_holder_that_answered_and_died_is_not_taken_for_alive_for_ever(
+    memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who waits for less than the answer says asks again, and the dead holder does not answer again: it is fenced."""
     cut = FaultyBucket(memory_bucket)
     holder = orders(cut).writer()
@@ -103,6 +105,7 @@ def test_a_holder_that_answered_and_died_is_not_taken_for_alive_for_ever(memory_
     memory_bucket.create(f"logs/orders/{handover.answer_key(1)}", [b"5000"])  # its last word
     with pytest.raises(LogBusy):
         orders(memory_bucket).writer(wait_s=0)
+    monkeypatch.setattr(handover, "ANSWER_S", 0.01)
     with orders(memory_bucket).writer(wait_s=0) as writer:
         assert writer.append(b"v").position == 0
     cut.faults.heal()
