@@ -58,6 +58,8 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
     database = await opening.run(lambda: connect(settings.url, options=settings.options or None))
     server = Server(database, settings)
     key = await opening.run(lambda: starting.fleet_key(server))
+    if not settings.tokens:
+        await opening.run(server.tokens.look)
     app = http_app.build(server, starting.sessions_key(key))  # first: it says who may call, of gRPC too
     with _http_socket(settings.http) as http_socket:
         grpc_server, grpc_port = await _grpc(server, settings, app.security.tls)

@@ -22,7 +22,9 @@ from oncelog.server.fleet.fleet import Fleet
 from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
 from oncelog.server.seats import Seat, Seats
+from oncelog.server.security import token_object
 from oncelog.server.security.gate import Gate
+from oncelog.server.security.token_object import TokenObject
 from oncelog.server.sessions import Sessions
 from oncelog.server.settings import ServeSettings
 from oncelog.server.tails import Tails
@@ -41,6 +43,9 @@ one log or queue.
 
 OPENING_WAIT_S = 1.0
 """How long a seat waits for a log on a disk that another process holds. In a bucket the fleet decides."""
+
+TOKENS_LOOK_S = 3.0
+"""How often a server looks whether the tokens in the database have changed: everywhere within five seconds."""
 
 LEAVE_S_MIN = 0.1
 LEAVE_GRACE_S = 2.0
@@ -80,6 +85,8 @@ class Server:
         self.settings = settings
         self.fleet: Fleet | None = None
         """The other servers of the database; a database on a disk has one server."""
+        self.tokens = TokenObject(database.home(token_object.HOME))
+        """The tokens in the database. They are used unless the settings name a file."""
         self.gate: Gate | None = None
         """Judges every call of gRPC; HTTP sets it, and judges its own calls by the same functions."""
         self.calls = Calls()
@@ -130,12 +137,16 @@ class Server:
 
     async def _tidy(self) -> None:
         """Close what is not used any more, once a second."""
+        looked_us = self.clock.elapsed_us()
         while True:
             await asyncio.sleep(1.0)
             try:
                 await self.closers.run(self.seats.tidy)
             except Exception:  # noqa: BLE001  what could not be closed now is tried again
                 _log.exception("closing what is not used failed")
+            if not self.settings.tokens and self.clock.elapsed_us() - looked_us >= TOKENS_LOOK_S * 1e6:
+                looked_us = self.clock.elapsed_us()
+                self.closers.post(self.tokens.look)
             self.sessions.tidy(self.clock.elapsed_us())
             self.consumers.tidy(self.clock.elapsed_us())
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
+from oncelog.cli.terminal.options import Json, SourceUrl, Yes, paragraphs, show_help
 from oncelog.cli.terminal.output import note, print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import duration_s, show_duration
 from oncelog.clock import SYSTEM
+from oncelog.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from oncelog.server.security.tokens import Place
 
 app = Shell(
     help="Tokens: who may call a server, and what each may do there.", callback=show_help, invoke_without_command=True
@@ -22,16 +27,35 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is: shown in the audit log.")]
 TokensPath = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--tokens",
         "-t",
         envvar="ONCELOG_TOKENS",
         metavar="PATH",
-        help="The file of tokens that the server is started with.",
+        help="A file of tokens, instead of the database.",
         show_default=False,
     ),
 ]
+
+
+@contextlib.contextmanager
+def _place(path: Path | None, url: str | None) -> Iterator[Place]:
+    """Yield where the tokens are: a file, or the database."""
+    if path is not None:
+        yield path
+        return
+    if url is None:
+        message = "say where the tokens are: --url, the database that the servers serve, or --tokens, a file"
+        raise InvalidArgument(message)
+    import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
+    from oncelog.server.security import token_object  # noqa: PLC0415
+
+    if url.startswith("oncelog:"):
+        message = f"{url} is a server: make tokens where its database is, with the URL of that"
+        raise InvalidArgument(message)
+    with oncelog.connect(url) as database:
+        yield token_object.TokenObject(database.home(token_object.HOME))
 
 
 def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
@@ -40,7 +64,8 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
 
     def made(command: _Command) -> _Command:
         text = paragraphs(command.__doc__ or "")
-        return app.command(name, help=text, epilog=f"Examples, with ONCELOG_TOKENS set:\n\n{lines}")(command)
+        epilog = f"Examples, with ONCELOG_URL or ONCELOG_TOKENS set:\n\n{lines}"
+        return app.command(name, help=text, epilog=epilog)(command)
 
     return made
 
@@ -52,7 +77,8 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
 )
 def create(
     name: Name,
-    tokens: TokensPath,
+    tokens: TokensPath = None,
+    url: SourceUrl = None,
     *,
     allow: Annotated[
         list[str],
@@ -69,11 +95,13 @@ def create(
 ) -> None:
     """Make a token, and print it: this once.
 
-    Only its SHA-256 is stored, in a file that nobody else can read. A server that is running takes it at once.
+    Only its SHA-256 is stored: in the database, for all its servers, or in a file that nobody else can read. Servers
+    that are running take it within five seconds.
     """
     from oncelog.server.security import tokens as stored  # noqa: PLC0415  (help does not wait for Arrow)
 
-    secret = stored.create(tokens, name, allow, SYSTEM, expires_s=expires)
+    with _place(tokens, url) as place:
+        secret = stored.create(place, name, allow, SYSTEM, expires_s=expires)
     if json:
         print_json({"name": name, "token": secret, "allow": allow})
     else:
@@ -82,14 +110,15 @@ def create(
 
 
 @_command("list", "list --json | jq .name", name="list")
-def list_tokens(tokens: TokensPath, *, json: Json = False) -> None:
+def list_tokens(tokens: TokensPath = None, url: SourceUrl = None, *, json: Json = False) -> None:
     """List the tokens: their names and what they allow, never the tokens themselves.
 
     With --json: one object a line.
     """
     from oncelog.server.security import tokens as stored  # noqa: PLC0415
 
-    found = stored.stored(tokens)
+    with _place(tokens, url) as place:
+        found, where = stored.stored(place), str(place)
     now_us = SYSTEM.now_us()
     for token in found if json else ():
         print_json(
@@ -110,7 +139,7 @@ def list_tokens(tokens: TokensPath, *, json: Json = False) -> None:
             ],
         )
     elif not json:
-        say("there are no tokens in ", (str(tokens), "cyan"))
+        say("there are no tokens in ", (where, "cyan"))
 
 
 def _ends(expires_us: int | None, now_us: int) -> str:
@@ -120,13 +149,16 @@ def _ends(expires_us: int | None, now_us: int) -> str:
 
 
 @_command("revoke importer", "revoke importer --yes")
-def revoke(name: Name, tokens: TokensPath, *, yes: Yes = False, json: Json = False) -> None:
-    """Revoke a token. A server that is running refuses it at once, and ends its streams within 30 s."""
+def revoke(
+    name: Name, tokens: TokensPath = None, url: SourceUrl = None, *, yes: Yes = False, json: Json = False
+) -> None:
+    """Revoke a token. Servers that are running refuse it within five seconds, and end its streams within 30 s."""
     from oncelog.server.security import tokens as stored  # noqa: PLC0415
 
     if not yes:
         asking.confirm(f"Revoke the token {name}? Programs that use it are refused from now on.")
-    stored.revoke(tokens, name)
+    with _place(tokens, url) as place:
+        stored.revoke(place, name)
     if json:
         print_json({"name": name, "revoked": True})
     else:

@@ -298,7 +298,7 @@ def _details(data: bytes) -> dict[str, Any]:
 
 def build(server: Server, sessions_key: bytes | None = None) -> App:
     """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
-    security = setup.load(server.settings, server.clock, sessions_key)
+    security = setup.load(server.settings, server.clock, sessions_key, server.tokens)
     audit = Audit(_auditing(server), audit_log(server.settings.name))
     server.gate = Gate(security.authorizer, audit)
     app = App(server, security, audit, ServerMetrics(server))

@@ -17,6 +17,7 @@ from oncelog.errors import NotAuthenticated, OncelogError, TooManyCalls
 from oncelog.server.security import scopes, tokens
 from oncelog.server.security.rates import Rates
 from oncelog.server.security.scopes import EVERYTHING, VERBS, Kind, Scope, Verb
+from oncelog.server.security.token_object import TokenObject
 from oncelog.server.security.tokens import TokenFile
 
 _log = logging.getLogger("oncelog.server.security")
@@ -54,7 +55,10 @@ class Authorizer:
     """Knows callers by their tokens and certificates. Used on the loop alone."""
 
     def __init__(
-        self, clock: Clock, tokens: TokenFile | None = None, certificates: Mapping[str, Sequence[Scope]] | None = None
+        self,
+        clock: Clock,
+        tokens: TokenFile | TokenObject | None = None,
+        certificates: Mapping[str, Sequence[Scope]] | None = None,
     ) -> None:
         """Take the tokens and the table of certificates; without both, everybody may do everything."""
         self._clock = clock
@@ -68,7 +72,7 @@ class Authorizer:
     @property
     def is_open(self) -> bool:
         """Whether the server asks nobody who they are."""
-        return self._tokens is None and not self._certificates
+        return (self._tokens is None or not self._tokens.required) and not self._certificates
 
     @property
     def trouble(self) -> str | None:

@@ -11,6 +11,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.server.security import exposure, scopes
 from oncelog.server.security.authorize import Authorizer
 from oncelog.server.security.sessions import Sessions
+from oncelog.server.security.token_object import TokenObject
 from oncelog.server.security.tokens import TokenFile
 from oncelog.server.settings import ServeSettings, address
 
@@ -39,11 +40,14 @@ class Security:
     loopback: bool
 
 
-def load(settings: ServeSettings, clock: Clock, sessions_key: bytes | None = None) -> Security:
+def load(
+    settings: ServeSettings, clock: Clock, sessions_key: bytes | None = None, shared: TokenObject | None = None
+) -> Security:
     """Return the security of a server; ``InvalidArgument`` for what is wrong with its settings.
 
     A server that other machines reach needs TLS and callers that are known, or ``insecure``. The servers of a fleet
-    share the key of sessions: each knows the sessions of all.
+    share the key of sessions: each knows the sessions of all. ``shared`` are the tokens in the database; those of a
+    file are used instead, if there is one.
     """
     _check_origins(settings.origins)
     tls = _tls(settings)
@@ -51,7 +55,7 @@ def load(settings: ServeSettings, clock: Clock, sessions_key: bytes | None = Non
         message = "mtls needs tls_cert, tls_key and tls_client_ca"
         raise InvalidArgument(message)
     table = {san: [scopes.parse(text) for text in texts] for san, texts in settings.mtls.items()}
-    authorizer = Authorizer(clock, TokenFile(Path(settings.tokens)) if settings.tokens else None, table)
+    authorizer = Authorizer(clock, TokenFile(Path(settings.tokens)) if settings.tokens else shared, table)
     hosts = {f"--{name}": address(getattr(settings, name))[0] for name in ("grpc", "http")}
     exposure.check(hosts, tls=tls is not None, authenticated=not authorizer.is_open, insecure=settings.insecure)
     loopback = all(exposure.is_loopback(host) for host in hosts.values())

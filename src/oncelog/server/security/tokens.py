@@ -16,6 +16,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -47,6 +48,21 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return [scopes.parse(text) for text in self.allow]
 
 
+class Store(Protocol):
+    """Where tokens are kept, other than in a file."""
+
+    def stored(self) -> list[Token]:
+        """Return the tokens as they are stored now."""
+        ...
+
+    def change(self, change: Callable[[list[Token]], list[Token]]) -> None:
+        """Replace the tokens by changed ones, as a whole, one process at a time."""
+        ...
+
+
+Place = Path | Store
+
+
 class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     tokens: list[Token]
@@ -64,8 +80,8 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def create(path: Path, name: str, allow: Sequence[str], clock: Clock, *, expires_s: float | None = None) -> str:
-    """Add a token to the file; return the token, which is shown once and stored nowhere.
+def create(path: Place, name: str, allow: Sequence[str], clock: Clock, *, expires_s: float | None = None) -> str:
+    """Add a token to a file, or to a database; return the token, which is shown once and stored nowhere.
 
     ``InvalidArgument`` for a name that is taken, and for a scope that is none.
     """
@@ -89,8 +105,8 @@ def create(path: Path, name: str, allow: Sequence[str], clock: Clock, *, expires
     return secret
 
 
-def revoke(path: Path, name: str) -> None:
-    """Remove a token from the file; ``NotFound`` when it is not there."""
+def revoke(path: Place, name: str) -> None:
+    """Remove a token from a file, or from a database; ``NotFound`` when it is not there."""
 
     def removed(found: list[Token]) -> list[Token]:
         left = [token for token in found if token.name != name]
@@ -102,8 +118,12 @@ def revoke(path: Path, name: str) -> None:
     _change(path, removed)
 
 
-def stored(path: Path) -> list[Token]:
-    """Return the tokens of a file. ``InvalidArgument`` for a file that others can read, or that is damaged."""
+def stored(path: Place) -> list[Token]:
+    """Return the tokens of a file, or of a database. ``InvalidArgument`` for a file that others can read, or that is
+    damaged.
+    """
+    if not isinstance(path, Path):
+        return path.stored()
     try:
         with path.open("rb") as file:
             _check_mode(path, os.fstat(file.fileno()))
@@ -130,8 +150,11 @@ def _check_mode(path: Path, status: os.stat_result) -> None:
         raise InvalidArgument(message)
 
 
-def _change(path: Path, change: Callable[[list[Token]], list[Token]]) -> None:
+def _change(path: Place, change: Callable[[list[Token]], list[Token]]) -> None:
     """Replace the file by a changed one, as a whole, one process at a time."""
+    if not isinstance(path, Path):
+        path.change(change)
+        return
     with _locked(path):
         tokens = change(stored(path))
         descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600, and nobody's before
@@ -167,8 +190,10 @@ class TokenFile:
         """Read the file; ``InvalidArgument`` when that is not possible: a server starts with good tokens or not."""
         self._path = path
         self._seen = self._status()
-        self._known = _by_digest(stored(path))
+        self._known = by_digest(stored(path))
         self.damaged: str | None = None
+        self.required = True
+        """Callers need a token, also if the file has none."""
 
     def find(self, sha256: str) -> Known | None:
         """Return the token with this digest."""
@@ -189,7 +214,7 @@ class TokenFile:
             if status is None:
                 message = f"{self._path}: the file of tokens is gone"
                 raise InvalidArgument(message)  # noqa: TRY301
-            self._known, self.damaged = _by_digest(stored(self._path)), None
+            self._known, self.damaged = by_digest(stored(self._path)), None
             _log.info("tokens were read again", extra={"path": str(self._path), "tokens": len(self._known)})
         except InvalidArgument as error:
             self.damaged = str(error)
@@ -203,5 +228,6 @@ class TokenFile:
         return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)
 
 
-def _by_digest(tokens: Sequence[Token]) -> Mapping[str, Known]:
+def by_digest(tokens: Sequence[Token]) -> Mapping[str, Known]:
+    """Return tokens by what is stored of them, with their scopes."""
     return {token.sha256: Known(token, tuple(token.scopes())) for token in tokens}
