@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +10,8 @@ import pytest
 
 import oncelog
 from oncelog import InvalidArgument, NotAllowed, NotAuthenticated
+from oncelog.clock import SYSTEM
+from oncelog.server.security import tokens
 from tests.servers import Serving
 
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -32,9 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san")
     _openssl(made, "x509", "-req", "-in", "server.csr", *signing, "-out", "server.pem")
     for name, allow in (("operator", "look,read,append,admin:*"), ("reader", "look,read:*")):
-        command = [sys.executable, "-m", "oncelog.cli", "token", "create", name, "--allow", allow, "--json"]
-        found = subprocess.run([*command, "--tokens", str(made / "tokens.json")], check=True, capture_output=True)
-        (made / name).write_text(json.loads(found.stdout)["token"])
+        (made / name).write_text(tokens.create(made / "tokens.json", name, [allow], SYSTEM))
     return made
 
 

@@ -26,6 +26,8 @@ from oncelog.wire.methods import METHODS
 
 TIMEOUT_S = 30.0
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
+STREAMS_MAX = 100
+"""So many streams go over one connection; a server allows 1,000, and proxies between may allow 100."""
 MESSAGE_BYTES_MAX = 72 << 20
 """Larger than any message of a server: a batch may have 64 MiB."""
 
@@ -89,24 +91,28 @@ class Channel:
         self._lock = threading.Lock()
         self._at = 0
         """The server that is spoken to: its number among the addresses."""
-        self._channels: dict[int, Any] = {}
-        self._callables: dict[tuple[int, str], Any] = {}
+        self._channels: dict[tuple[int, int], Any] = {}
+        """By the number of the server, and of the connection to it."""
+        self._callables: dict[tuple[int, int, str], Any] = {}
+        self._streaming = threading.Lock()
+        self._streams: list[int] = [0]
+        """How many streams each connection has."""
         self._closing = threading.Condition()
         self.closed = False
 
     # Making calls.
 
-    def _method(self, key: str) -> tuple[Any, int]:
+    def _method(self, key: str, connection: int = 0) -> tuple[Any, int]:
         """Return what calls a method of ``wire.proto``, and the number of the server that it calls."""
         with self._lock:
             if self.closed:
                 message = "the connection to the server is closed"
                 raise Closed(message)
             at = self._at
-            if (at, key) not in self._callables:
-                if at not in self._channels:
-                    self._channels[at] = self._connected(self.address.targets[at])
-                channel = self._channels[at]
+            if (at, connection, key) not in self._callables:
+                if (at, connection) not in self._channels:
+                    self._channels[at, connection] = self._connected(self.address.targets[at])
+                channel = self._channels[at, connection]
                 method = METHODS[key]
                 ways = {
                     (False, False): channel.unary_unary,
@@ -115,12 +121,12 @@ class Channel:
                     (True, True): channel.stream_stream,
                 }
                 make = ways[method.client_streams, method.server_streams]
-                self._callables[at, key] = make(
+                self._callables[at, connection, key] = make(
                     method.path,
                     request_serializer=method.encode_request,
                     response_deserializer=method.decode_response,
                 )
-            return self._callables[at, key], at
+            return self._callables[at, connection, key], at
 
     def _connected(self, target: str) -> Any:
         address = self.address
@@ -150,10 +156,34 @@ class Channel:
 
     def _begun(self, key: str, given: Any) -> Any:
         """Begin a call, which remembers the server that it was made to: the error that it raises is the call itself."""
-        method, at = self._method(key)
-        call = method(given, metadata=self._metadata())
+        connection = self._enter()
+        try:
+            method, at = self._method(key, connection)
+            call = method(given, metadata=self._metadata())
+        except BaseException:
+            self._leave(connection)
+            raise
         call.oncelog_at = at
+        if not call.add_callback(lambda: self._leave(connection)):
+            self._leave(connection)  # it has ended already
         return call
+
+    def _enter(self) -> int:
+        """Return the number of a connection with room for one more stream.
+
+        A server allows so many streams on a connection, and gRPC lets the next one wait, without a word, until one of
+        them ends: tails never do.
+        """
+        with self._streaming:
+            found = next((at for at, count in enumerate(self._streams) if count < STREAMS_MAX), len(self._streams))
+            if found == len(self._streams):
+                self._streams.append(0)
+            self._streams[found] += 1
+            return found
+
+    def _leave(self, connection: int) -> None:
+        with self._streaming:
+            self._streams[connection] -= 1
 
     def once(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
         """Call once; raise the server's error, or ``Broken``."""
