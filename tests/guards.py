@@ -73,7 +73,7 @@ GUARDS = [
     Guard(
         "a no is said only by the holder of the log",
         "streams/streams.py",
-        "            writer.check_held()\n        except WriterFenced:\n            self._leave(writer)",
+        "            inner.check_held(writer)\n        except WriterFenced:\n            self._leave(writer)",
         "            pass\n        except WriterFenced:\n            self._leave(writer)",
         "tests/streams/test_streams_criteria.py::test_the_old_holder_does_not_refuse_a_version",
     ),

@@ -20,6 +20,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.log import inner
 from oncelog.log.jobs.copy import Copied, Copy, Progress
 from oncelog.log.log import Lender, Log
 from oncelog.log.memory import front_cache
@@ -104,7 +105,7 @@ class Database(Handle):
         )
         with self._lock:
             log = self._logs.get(name)
-            if log is None or log.closed or not log.is_same(opened):
+            if log is None or log.closed or not inner.is_same(log, opened):
                 log = self._logs[name] = opened
         return log
 
@@ -272,7 +273,7 @@ class Database(Handle):
         self._policies.change(policy, namespace)
         for log in list(self._logs.values()):
             if not log.closed:
-                log.follow_policy()
+                inner.follow_policy(log)
 
     @arguments.checked
     def delete(self, name: str) -> None:

@@ -173,7 +173,7 @@ class Work:
         while True:
             try:
                 chosen = [self.stage(records) for records in files]
-                firsts = self.writer.adopt(chosen, timeout_s=None)
+                firsts = self.writer._adopter.adopt(chosen)
             except Unavailable:
                 self.reopen()
                 continue
@@ -194,7 +194,7 @@ class Work:
     def found(self, files: Sequence[Sequence[Record]]) -> list[int]:
         """Return where files were adopted that are there already: all of them, since they were adopted together."""
         places = {entry.value: entry.position for entry in patiently(lambda: list(self.log.read()))}
-        overlap = self.writer.overlap([self.staged[str(records[0].id)] for records in files])
+        overlap = self.writer._adopter.overlap([self.staged[str(records[0].id)] for records in files])
         assert [list(rows) for rows in overlap] == [list(range(len(records))) for records in files]
         return [places[records[0].value] for records in files]
 

@@ -141,9 +141,9 @@ def adopt(log: Log, writer: Writer, records: Sequence[Record]) -> list[Answer]:
     """Stage records and adopt them, or find out where that was done before."""
     staged = stage(log, records)
     try:
-        (first,) = writer.adopt([staged])
+        (first,) = writer._adopter.adopt([staged])
     except PartialOverlap:
-        (rows,) = writer.overlap([staged])
+        (rows,) = writer._adopter.overlap([staged])
         assert len(rows) == len(records), "a file was adopted in part"
         places = {entry.id: entry.position for entry in log.read()}
         return [Answer(places[record.id], duplicate=True) for record in records]

@@ -76,8 +76,8 @@ def test_a_table_is_compared_with_table_run_and_open_segment(shop: Shop) -> None
         writer._keeper._memory.work()
         for number in range(60, 63):
             writer.append(b"paid", id=f"o-{number}")
-        found = [shop.log().compare(rows)]
-    found.append(log.compare(rows))
+        found = [shop.log()._compare(rows)]
+    found.append(log._compare(rows))
     for known, conflicts in found:
         assert known.tolist() == [True, False, True, True, True, False]
         assert conflicts.tolist() == [False, False, False, False, True, False]

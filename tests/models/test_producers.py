@@ -185,8 +185,8 @@ class ProducerMachine(RuleBasedStateMachine):
     @rule()
     def lose_snapshots(self) -> None:
         """All snapshots are deleted."""
-        for key in self.log.home.list(snapshots.prefix(self.log.log_id)):
-            self.log.home.delete(key)
+        for key in self.log._home.list(snapshots.prefix(self.log.log_id)):
+            self.log._home.delete(key)
 
     @rule(seal=st.booleans())
     def close_and_open(self, *, seal: bool) -> None:

@@ -219,7 +219,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(which=st.sampled_from(["streams/", "dedup_snapshot/"]))
     def lose(self, which: str) -> None:
         """Delete what is stored beside the log: the next process does without."""
-        home = self.streams._log.home
+        home = self.streams._log._home
         for key in home.list(which):
             home.delete(key)
 

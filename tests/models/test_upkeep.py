@@ -148,12 +148,12 @@ class LifeMachine(LogMachine):
         self.model.evict(now_us)
         known = self.model.known()
         overlap = [row for row, record in enumerate(records) if record.id in known]
-        assert self.writer.overlap([staged])[0].tolist() == overlap
+        assert self.writer._adopter.overlap([staged])[0].tolist() == overlap
         if overlap:
             with pytest.raises(PartialOverlap):
-                self.writer.adopt([staged], timeout_s=None)
+                self.writer._adopter.adopt([staged])
             return
-        assert self.writer.adopt([staged], timeout_s=None) == [self.model.adopt(records, now_us)]
+        assert self.writer._adopter.adopt([staged]) == [self.model.adopt(records, now_us)]
 
     @rule(record=adoptable.map(lambda records: records[0]))
     def retry_what_was_adopted(self, record: Record) -> None:
@@ -190,7 +190,7 @@ class LifeMachine(LogMachine):
             return
         self.world.faults.kill_at(call, when)
         with contextlib.suppress(Killed, Closed):
-            first = self.writer.adopt([stage(self.log, records)], timeout_s=None)
+            first = self.writer._adopter.adopt([stage(self.log, records)])
             if not self.world.faults.is_killed:
                 self.world.faults.heal()
                 assert first == [self.model.adopt(records, now_us)]

@@ -60,7 +60,7 @@ def test_every_stream_is_found_across_pages() -> None:
     expected = filled(storage)
     streams = Database(storage).streams("orders")
     assert found(streams) == expected
-    assert len(streams._log.home.list(PAGES_PREFIX)) == 200 // 16
+    assert len(streams._log._home.list(PAGES_PREFIX)) == 200 // 16
     assert streams._index.nbytes < 100_000
 
 
@@ -73,7 +73,7 @@ def test_what_is_stored_may_be_lost_or_damaged(lost: str) -> None:
         streams = db.streams("orders")
         streams.append("b", Record(b"x"))
         expected["b"].append(200)
-    home = Database(storage).log("orders").home
+    home = Database(storage).log("orders")._home
     assert home.list(DIRECTORIES_PREFIX)
     for prefix in (DIRECTORIES_PREFIX, PAGES_PREFIX):
         for key in home.list(prefix) if lost == "all" or lost.rsplit(maxsplit=1)[-1] in prefix else []:
@@ -97,7 +97,7 @@ def test_lost_pages_are_folded_again_whoever_needs_them(who: str) -> None:
     with Database(storage) as db:
         streams = db.streams("orders")
         assert streams.version("s") == 99
-        home = db.log("orders").home
+        home = db.log("orders")._home
         for key in home.list(PAGES_PREFIX):
             home.delete(key)
         if who == "read_all":
@@ -162,7 +162,7 @@ def test_a_directory_that_is_ahead_of_the_log_is_not_believed() -> None:
     streams = Database(storage).streams("orders")
     streams.list()
     ahead = streams._index.directory.dump(log.log_id, 10_000, stored.Page(log.log_id, 9_984, *_empty(16)))
-    log.home.create(f"{DIRECTORIES_PREFIX}{10_000:020d}-ffff", [stored.encode_directory(ahead)])
+    log._home.create(f"{DIRECTORIES_PREFIX}{10_000:020d}-ffff", [stored.encode_directory(ahead)])
     assert found(Database(storage).streams("orders")) == expected
 
 
@@ -199,7 +199,7 @@ def test_a_read_that_was_begun_passes_over_what_is_truncated_meanwhile() -> None
     reading = streams.read(name)
     assert next(reading).position == positions[0]
     assert Database(storage).log("orders").truncate(100).first_position == 100
-    home = streams._log.home
+    home = streams._log._home
     for key in home.list("streams/pages/"):
         if int(key.removeprefix("streams/pages/")) < 80:
             home.delete(key)
@@ -218,7 +218,7 @@ def test_appends_go_on_while_the_index_is_stored_now_and_then(monkeypatch: pytes
         streams = db.streams("orders", create=True)
         for number in range(100):
             streams.append(f"s{number % 7}", Record(b"x"), expected=number // 7 - 1)
-    home = Database(storage).log("orders").home
+    home = Database(storage).log("orders")._home
     assert len(home.list(DIRECTORIES_PREFIX)) == 2
     streams = Database(storage).streams("orders")
     assert {one.stream: one.count for one in streams.list()} == {f"s{n}": 15 if n < 2 else 14 for n in range(7)}

@@ -303,8 +303,8 @@ def test_a_truncated_stream_keeps_its_version(shop: Shop) -> None:
     log = shop.db.log("orders")
     assert log.truncate(7).first_position == 7
     for folder in ("dedup_snapshot/", "streams/"):
-        for key in log.home.list(folder):
-            log.home.delete(key)
+        for key in log._home.list(folder):
+            log._home.delete(key)
     streams = shop.restart()
     assert [(one.stream, one.version, one.count) for one in streams.list()] == [("s", 5, 6), ("gone", 0, 1)]
     assert list(streams.read("s")) == []

@@ -157,7 +157,7 @@ def test_columns_are_chosen_as_events_are(rows: list[tuple[str | None, str | Non
         with db.log("orders").writer() as w:
             w.append_many([Record(b"x", stream=stream, type=type) for stream, type in rows])
         found = list(streams.read_all())
-        scan = reading.forward(streams._index, db.log("orders").scan(), 0, len(rows), wanted)
+        scan = reading.forward(streams._index, db.log("orders")._scan(), 0, len(rows), wanted)
         assert [event for part in scan for event in part] == list(filter(wanted.wants, found))
 
 

@@ -94,7 +94,7 @@ class RemoteLog(Log):
         self.settings_seen = self.info().settings
         return self.settings_seen
 
-    def is_same(self, other: Log) -> bool:
+    def _is_same(self, other: Log) -> bool:
         """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
         return self.log_id == other.log_id
 
@@ -188,7 +188,7 @@ class RemoteLog(Log):
         """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
         return int(self.positions(start).at)
 
-    def extents(self, start: int, end: int) -> list[Extent]:
+    def _extents(self, start: int, end: int) -> list[Extent]:
         """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
         request = messages.ExtentsRequest(log=self.name, start=start, end=end)
         return self.ask("Log.Extents", request, list[Extent])  # type: ignore[no-any-return]
@@ -317,7 +317,7 @@ class RemoteLog(Log):
         """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
         return self.job("marks", list[Mark])  # type: ignore[no-any-return]
 
-    def tidy(self) -> None:
+    def _tidy(self) -> None:
         """Have the server put small neighbours together, and let go what retention does not want kept."""
         self.job("tidy")
 
@@ -335,12 +335,12 @@ class RemoteLog(Log):
         """Store tables on the server as a file that ``Writer.ingest`` can make a part of the log."""
         return self.stage_columns([table_of(table) for table in tables], None)
 
-    def prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
+    def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
         """Check tables for ``store``: a bad row is refused here, before anything is sent."""
         payloads = [decisions.intake_of(table, self.settings_seen, self.log_id) for table in tables]
         return Payloads(payloads, None if columns is None else list(columns))
 
-    def store(self, prepared: Any) -> Staged:
+    def _store(self, prepared: Any) -> Staged:
         """Store what was prepared, on the server."""
         return self.stage_columns(prepared.payloads, prepared.columns)
 
@@ -426,21 +426,20 @@ def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBa
 
 
 READER_ABSENT = ("rows",)
-TAIL_ABSENT = ("poll_rows",)
+TAIL_ABSENT = ("poll_rows", "take_patiently")
 LOG_ABSENT = (
-    "base",
-    "compare",
-    "desk",
-    "follow_policy",
-    "hold",
-    "holding",
-    "home",
-    "is_lent",
-    "lent",
-    "reader",
-    "scan",
+    "_base",
+    "_compare",
+    "_desk",
+    "_follow_policy",
+    "_hold",
+    "_holding",
+    "_is_lent",
+    "_lent",
+    "_reader",
+    "_scan",
 )
-"""What rooms of one process call of each other on a log, and ``compare``, which is not on the wire."""
+"""What rooms of one process call of each other on a log: not a part of the public surface."""
 
 absent(RemoteLog, LOG_ABSENT)
 absent(RemoteReader, READER_ABSENT)

@@ -371,19 +371,17 @@ def absent(kind: type, names: Sequence[str]) -> None:
 
 
 WRITER_ABSENT = (
-    "adopt",
-    "begin_at",
-    "check_held",
-    "ended",
-    "epoch",
-    "find",
-    "follow_policy",
-    "forget_producer",
-    "held",
-    "leave_producer",
-    "overlap",
-    "own",
-    "window_from",
+    "_begin_at",
+    "_check_held",
+    "_epoch",
+    "_find",
+    "_follow_policy",
+    "_forget_producer",
+    "_has_ended",
+    "_held",
+    "_leave_producer",
+    "_own_as",
+    "_window_from",
 )
 """What rooms of one process call of each other on a writer: not a part of the public surface."""
 

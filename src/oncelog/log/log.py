@@ -22,7 +22,7 @@ from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log import open_writer
+from oncelog.log import inner, open_writer
 from oncelog.log.append import decisions
 from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
 from oncelog.log.info import Extent, LogInfo, MemoryInfo, SealedFileInfo
@@ -94,7 +94,7 @@ class Log(Handle):
         """The settings as they are stored now."""
         return self._manifest().settings
 
-    def is_same(self, other: Log) -> bool:
+    def _is_same(self, other: Log) -> bool:
         """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
         return self._known.manifest.log_id == other._known.manifest.log_id
 
@@ -131,17 +131,17 @@ class Log(Handle):
         writer = self._taken(arguments.seconds("wait_s", wait_s), open_writer.EMBEDDED, ask=takeover == "polite")
         if producer is not None:
             try:
-                writer.own(producer, initial_sequence)
+                inner.own(writer, producer, initial_sequence)
             except BaseException:
                 writer.close()
                 raise
         return writer
 
-    def holding(self) -> Holding:
+    def _holding(self) -> Holding:
         """Return who has the log, as its manifest says now."""
         return holding(self._manifest())
 
-    def hold(self, term: open_writer.Term, wait_s: float, *, ask: bool) -> Writer:
+    def _hold(self, term: open_writer.Term, wait_s: float, *, ask: bool) -> Writer:
         """Become the log's writer in the name of a server. With ``ask`` its holder is asked first, as ``writer`` does;
         without, it is taken. ``LogBusy`` if another took it since the epoch of ``term``.
         """
@@ -159,7 +159,7 @@ class Log(Handle):
                 self._clock,
                 claim,
                 objects=self._objects,
-                held=self._writer.held if self._writer is not None else Held(),
+                held=inner.held(self._writer) if self._writer is not None else Held(),
                 policy=self.producer_policy,
                 term=term,
             )
@@ -173,11 +173,11 @@ class Log(Handle):
         return writer
 
     @property
-    def is_lent(self) -> bool:
+    def _is_lent(self) -> bool:
         """Whether somebody holds the log's writer and lends it: see ``lent``."""
         return self._lender is not None
 
-    def lent(self) -> contextlib.AbstractContextManager[Writer]:
+    def _lent(self) -> contextlib.AbstractContextManager[Writer]:
         """Borrow the writer from the one that holds it for this process."""
         self._check_usable()
         assert self._lender is not None
@@ -193,7 +193,7 @@ class Log(Handle):
         With ``lease_s`` nothing that is yet to be read is truncated while the reader goes on, and for that long after
         it has stopped without being closed.
         """
-        return self._opened(Reader(self.scan(), start, lease=self._lease(lease_s), limit=limit))
+        return self._opened(Reader(self._scan(), start, lease=self._lease(lease_s), limit=limit))
 
     @arguments.checked
     def read_arrow(
@@ -205,34 +205,29 @@ class Log(Handle):
         lease_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
-        return self.reader(start, limit=limit, columns=columns, lease_s=lease_s).batches()
+        return self._reader(start, limit=limit, columns=columns, lease_s=lease_s).batches()
 
-    def reader(
+    def _reader(
         self, start: Start, *, limit: int | None, columns: Sequence[str] | None, lease_s: float | None
     ) -> Reader:
         """Return a reader of all columns or those named: for one who takes the rows as they are kept."""
         check_columns(columns)
         lease = self._lease(lease_s)
-        return self._opened(Reader(self.scan(columns), start, lease=lease, limit=limit, columns=columns))
+        return self._opened(Reader(self._scan(columns), start, lease=lease, limit=limit, columns=columns))
 
     @arguments.checked
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
         """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""
-        return self._opened(Tail(self._home, self.scan(), start, lease=self._lease(lease_s), clock=self._clock))
+        return self._opened(Tail(self._home, self._scan(), start, lease=self._lease(lease_s), clock=self._clock))
 
-    def base(self) -> Base:
+    def _base(self) -> Base:
         """Return what is remembered of the records that were truncated away: all before the log's first position."""
         self._known, (found, first) = self._manifests.look(
             self._refresh(), lambda manifest: (bases.load(self._home, manifest), manifest.first_position)
         )
         return msgspec.structs.replace(found, position=first)
 
-    @property
-    def home(self) -> LogHome:
-        """Where the log lives, for what is kept beside it and can be told by it."""
-        return self._home
-
-    def scan(self, columns: Sequence[str] | None = None) -> Scan:
+    def _scan(self, columns: Sequence[str] | None = None) -> Scan:
         """Return a place in the log that moves forward, by runs of records: what reading is made of."""
         self._check_usable()
         return Scan(self._home, self._manifests, self.name, columns)
@@ -266,7 +261,7 @@ class Log(Handle):
             lambda manifest: _configured(manifest, checked),
             self._known,
         )
-        self.follow_policy()
+        self._follow_policy()
 
     # Producers.
 
@@ -283,7 +278,7 @@ class Log(Handle):
         known, producers = self._manifests.look(
             self._refresh(), lambda manifest: open_writer.recovered_producers(self._home, self._manifests, manifest)
         )
-        scan = self.scan()
+        scan = self._scan()
         scan.begin(known.manifest.next_position)
         while found := scan.next_rows():
             for rows in found:
@@ -303,17 +298,17 @@ class Log(Handle):
                 return self.forget_producer(name)
         known = name in writer.producers()
         if known:
-            writer.forget_producer(name, self._forgotten)
+            inner.forget_producer(writer, name, self._forgotten)
         return known
 
     def _forgotten(self, name: str, position: int) -> None:
         self._known = self._manifests.update(lambda manifest: bases.forget(manifest, name, position), self._known)
 
-    def follow_policy(self) -> None:
+    def _follow_policy(self) -> None:
         """Have the writer that is open here keep to the policy for producers as it is stored now."""
         writer = self._writer
         if writer is not None and not writer.closed:
-            writer.follow_policy()
+            inner.writer_follow_policy(writer)
 
     # The life of a log.
 
@@ -329,13 +324,13 @@ class Log(Handle):
         check_keeps_ids(known.manifest)
         intake.check_record(Record(b"", id=arguments.text("id", id), stream=stream))
         writer = self._writer
-        if writer is not None and not writer.closed and writer.epoch == known.manifest.epoch:
-            found = writer.find(id, stream)  # not of a writer that has lost the log: its "no" may be wrong by now
+        if writer is not None and not writer.closed and inner.epoch(writer) == known.manifest.epoch:
+            found = inner.find(writer, id, stream)  # not of a writer that lost the log: its "no" may be wrong by now
         else:
             found = self._finder.find(known, id, stream)
         return None if found is None else surviving(self._home, self._manifests, known, found)
 
-    def compare(self, table: pa.Table | pa.RecordBatch) -> Compared:
+    def _compare(self, table: pa.Table | pa.RecordBatch) -> Compared:
         """Return which rows of a table, with the columns of ``append_arrow``, the log knows. Nothing is written."""
         return self._finder.compare(self._refresh(), table)
 
@@ -357,15 +352,15 @@ class Log(Handle):
         return total
 
     def stage(self, tables: Iterable[Tabular]) -> Staged:
-        """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.adopt`` can make a part of the
+        """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.ingest`` can make a part of the
         log.
 
         Anybody may do this, anywhere, without being the writer. A file that is not adopted within a day may be
         removed.
         """
-        return self.store(self.prepare(tables))
+        return self._store(self._prepare(tables))
 
-    def prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> staging.Prepared:
+    def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> staging.Prepared:
         """Make the file that ``stage`` writes. ``columns`` are all that the tables may have, if the file is to have no
         others.
         """
@@ -375,7 +370,7 @@ class Log(Handle):
         schema = sealed.STAGED_SCHEMA if columns is None else sealed.staged_schema([*columns, *with_ids])
         return staging.prepare(secrets.hasher_of(self._home, manifest), payloads, schema)
 
-    def store(self, prepared: staging.Prepared) -> Staged:
+    def _store(self, prepared: staging.Prepared) -> Staged:
         """Write what was prepared."""
         return staging.store(self._home, self._clock, prepared, self._known.manifest.staging_floor_us)
 
@@ -390,18 +385,18 @@ class Log(Handle):
 
     def end_position(self) -> int:
         """Return the position behind the last record that can be read now."""
-        return self.scan().end()
+        return self._scan().end()
 
     def position_at(self, start: Start) -> int:
         """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
-        scan = self.scan(["position"])
+        scan = self._scan(["position"])
         scan.begin(start)
         if not isinstance(start, datetime):
             return scan.position
         found = scan.next_rows()  # the first of them may be purged, and has its position all the same
         return found[0].first_position if found else self.end_position()
 
-    def extents(self, start: int, end: int) -> list[Extent]:
+    def _extents(self, start: int, end: int) -> list[Extent]:
         """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
         found = []
         self._known, segments = self._manifests.look(
@@ -421,7 +416,7 @@ class Log(Handle):
         """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
         return list(self._manifest().marks)
 
-    def tidy(self) -> None:
+    def _tidy(self) -> None:
         """Put small neighbours together in files worth the name, and let go what retention does not want kept.
 
         Writers that append do this by themselves; whoever only ingests, and lets the log go each time, asks for it.
@@ -481,7 +476,7 @@ class Log(Handle):
         """
         known = self._refresh()
         before = arguments.count("before", before)
-        end = self.scan().end()
+        end = self._scan().end()
         if before > end:
             message = f"truncate before {before}: log {self.name!r} ends at {end}"
             raise NotFound(message, first=known.manifest.first_position)
@@ -512,7 +507,7 @@ class Log(Handle):
             remembering=bases.Remembering(self.producer_policy(), self._active_producers),
         )
         if self._writer is not None and not self._writer.closed:
-            self._writer.begin_at(done.first_position)
+            inner.begin_at(self._writer, done.first_position)
         return done
 
     def _active_producers(self, manifest: Manifest) -> Mapping[str, ProducerMark]:
@@ -524,7 +519,7 @@ class Log(Handle):
         return taken.producers if taken is not None else {}
 
     def _window_from(self, known: Known) -> int | None:
-        here = self._writer.window_from if self._writer is not None else None
+        here = inner.window_from(self._writer) if self._writer is not None else None
         if here is not None:
             return here
         _, needed_from = self._manifests.look(
@@ -543,7 +538,7 @@ class Log(Handle):
         aside = conflicts.ConflictManifests(self._home, self._clock) if is_whole else None
         return verify.verify(self._home, self._manifests, self._refresh(), aside, progress)
 
-    def desk(self, first_position: int) -> Desk:
+    def _desk(self, first_position: int) -> Desk:
         """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in
         which the log begins at ``first_position``.
         """
@@ -655,7 +650,7 @@ class Log(Handle):
 
     def _last_position(self) -> int:
         """Return the position of the last visible record, or the one before the first there will be."""
-        return self.scan().end() - 1
+        return self._scan().end() - 1
 
     @closes_anywhere
     def close(self) -> None:

@@ -11,6 +11,7 @@ from oncelog.arguments import listed
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.log import inner
 from oncelog.pending import Pending, failed
 from oncelog.types import Ack, ColumnAcks, Record
 
@@ -61,7 +62,7 @@ class Producer(Handle):
         Raises as ``Writer.append`` does, and ``InvalidArgument`` for a sequence that is out of order.
         """
         self._check_usable()
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.append(
                 value,
                 sequence=sequence,
@@ -86,7 +87,7 @@ class Producer(Handle):
     ) -> Pending[Ack]:
         """Append one record without waiting for it, as ``Writer.submit`` does."""
         self._check_usable()
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.submit(
                 value,
                 sequence=sequence,
@@ -101,19 +102,19 @@ class Producer(Handle):
     def append_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
         """Append records, each decided on its own, as ``Writer.append_many`` does."""
         mine = self._mine(records)
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.append_many(mine, timeout_s=timeout_s)
 
     def append_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
         """Append records all or none: all new, or all known. A mixture is ``PartialOverlap``."""
         mine = self._mine(records)
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.append_batch(mine, timeout_s=timeout_s)
 
     def append_arrow(self, table: Tabular, *, timeout_s: float | None = TIMEOUT_S) -> ColumnAcks:
         """Append the rows of a table, with a column ``sequence`` or counted, as ``Writer.append_arrow`` does."""
         self._check_usable()
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.append_arrow(table, producer=self.name, timeout_s=timeout_s)
 
     def submit_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
@@ -122,7 +123,7 @@ class Producer(Handle):
             mine = self._mine(records)
         except OncelogError as error:
             return failed(error)
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.submit_many(mine, timeout_s=timeout_s)
 
     def submit_batch(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
@@ -131,7 +132,7 @@ class Producer(Handle):
             mine = self._mine(records)
         except OncelogError as error:
             return failed(error)
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.submit_batch(mine, timeout_s=timeout_s)
 
     def submit_arrow(self, table: Tabular, *, timeout_s: float | None = TIMEOUT_S) -> Pending[ColumnAcks]:
@@ -140,7 +141,7 @@ class Producer(Handle):
             self._check_usable()
         except OncelogError as error:
             return failed(error)
-        with self._writer.acting(self):
+        with inner.acting(self._writer, self):
             return self._writer.submit_arrow(table, producer=self.name, timeout_s=timeout_s)
 
     def _mine(self, records: Sequence[Record]) -> list[Record]:
@@ -164,4 +165,4 @@ class Producer(Handle):
         if not self._closed:
             self._closed = True
             if self._of_this_process:
-                self._writer.leave_producer(self)
+                inner.leave_producer(self._writer, self)

@@ -49,7 +49,7 @@ class Producing(Handle, ABC):
     def _absorb(self) -> None: ...
 
     @abstractmethod
-    def check_held(self) -> None:
+    def _check_held(self) -> None:
         """Raise ``WriterFenced`` if another writer has taken the log."""
 
     @abstractmethod
@@ -84,13 +84,13 @@ class Producing(Handle, ABC):
             self._sequences.producers.open(assigned, producer, initial_sequence)
         return producer
 
-    def leave_producer(self, producer: Producer) -> None:
+    def _leave_producer(self, producer: Producer) -> None:
         """End the session of a producer that was closed."""
         with self._committer.changed:
             self._sequences.producers.close(producer.name, producer)
 
     @contextlib.contextmanager
-    def acting(self, producer: Producer) -> Iterator[None]:
+    def _acting_for(self, producer: Producer) -> Iterator[None]:
         """Let this thread act for a producer meanwhile."""
         self._acting.producer = producer
         try:
@@ -118,7 +118,7 @@ class Producing(Handle, ABC):
             for name in payload.column(at).unique().drop_null().to_pylist():
                 self._check_owner(name)
 
-    def own(self, name: str | None, initial_sequence: int | None = None) -> None:
+    def _own_as(self, name: str | None, initial_sequence: int | None = None) -> None:
         """Make all that is appended here, and says no other producer, that of one producer."""
         self._own = self.as_producer(name, initial_sequence=initial_sequence)
         self._own_name = self._own.name
@@ -147,7 +147,7 @@ class Producing(Handle, ABC):
         """
         self._check_process()
         if not self._closed:
-            self.check_held()
+            self._check_held()
         with self._committer.changed:
             mark = self._sequences.producers.mark(name)
         return None if mark is None else mark.last_sequence
@@ -158,11 +158,11 @@ class Producing(Handle, ABC):
         """
         self._check_process()
         if not self._closed:
-            self.check_held()
+            self._check_held()
         with self._committer.changed:
             return self._sequences.marks(self._uptime.at(self._clock.elapsed_us()), self._core.stored_position)
 
-    def forget_producer(self, name: str, remember: Callable[[str, int], None]) -> None:
+    def _forget_producer(self, name: str, remember: Callable[[str, int], None]) -> None:
         """Forget how far a producer got, once the log has been told to ``remember`` that: see ``Log``."""
         with self._committer.changed:
             self._committer.check()
@@ -170,7 +170,7 @@ class Producing(Handle, ABC):
             remember(name, self._core.stored_position)
             self._sequences.producers.forget(name)
 
-    def follow_policy(self) -> None:
+    def _follow_policy(self) -> None:
         """Keep to the policy for producers as it is stored now; it looks by itself whenever it takes a snapshot."""
         self._check_usable()
         with self._committer.changed:

@@ -234,7 +234,7 @@ class Submitting(Producing):
             if acting is None:
                 admit()
             else:
-                with self.acting(acting):
+                with self._acting_for(acting):
                     admit()
 
         try:

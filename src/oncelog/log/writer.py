@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from oncelog import arguments, limits
 from oncelog.clock import SYSTEM, Clock
@@ -186,7 +184,7 @@ class Writer(Submitting):
             counters=self._counters,
             sequences=sequences,
             watermark=watermark,
-            follow_policy=self.follow_policy,
+            follow_policy=self._follow_policy,
             memory=memory,
         )
 
@@ -387,7 +385,7 @@ class Writer(Submitting):
         return cast("list[Ack]", answers)
 
     @arguments.checked
-    def find(self, id: str, stream: str | None = None) -> Location | None:
+    def _find(self, id: str, stream: str | None = None) -> Location | None:
         """Return where the durable record with an id is, ``None`` if the log does not remember it."""
         self._check_usable()
         ticket = self._admitter.known(id, stream)
@@ -423,15 +421,6 @@ class Writer(Submitting):
         self._check_usable()
         self._keeper.snapshot()
 
-    def adopt(self, staged: Sequence[Staged], *, timeout_s: float | None = TIMEOUT_S) -> list[int]:
-        """Make staged files a part of the log, all by one manifest version; return the first position of each.
-
-        Every identity in them must be new: ``PartialOverlap`` otherwise, and nothing is adopted (``overlap`` tells
-        which rows are not). ``Unavailable(outcome="unknown")`` ends this writer: the next one finds what was decided.
-        """
-        self._check_usable()
-        return self._adopter.adopt(staged, self._deadline(timeout_s))
-
     def ingest(
         self,
         staged: Sequence[Staged],
@@ -453,11 +442,6 @@ class Writer(Submitting):
         return self._ingester.ingest(
             staged, batch, on_conflict=on_conflict, on_replay=on_replay, deadline_us=self._deadline(timeout_s)
         )
-
-    def overlap(self, staged: Sequence[Staged]) -> list[NDArray[np.int64]]:
-        """Return, for each staged file, the rows that cannot be adopted: they are in the log, or in an earlier row."""
-        self._check_usable()
-        return self._adopter.overlap(staged, self._deadline(TIMEOUT_S))
 
     def counts(self) -> Counts:
         """Return what this writer has counted so far, also once it is closed."""
@@ -493,28 +477,28 @@ class Writer(Submitting):
             }
 
     @property
-    def held(self) -> Held:
+    def _held(self) -> Held:
         """What the next writer of this process need not read again: identities of adopted files, and runs."""
         return Held(self._seen.adopted, self._recall.view.runs)
 
     @property
-    def window_from(self) -> int | None:
+    def _window_from(self) -> int | None:
         """The first position that the dedup window needs; ``None`` when there is no window, or this writer is
         closed.
         """
         return None if self._closed else self._keeper.window_from()
 
     @property
-    def epoch(self) -> int:
+    def _epoch(self) -> int:
         """The number of this writer among those of its log."""
         return self._run.known.manifest.epoch
 
     @property
-    def ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """Whether this writer takes no records any more: it was closed, or lost the log, or lets the log go."""
         return self._closed or self._committer.is_leaving
 
-    def begin_at(self, first_position: int) -> None:
+    def _begin_at(self, first_position: int) -> None:
         """Note that the log was truncated to a position."""
         self._keeper.begin_at(first_position)
 
@@ -547,7 +531,7 @@ class Writer(Submitting):
     def _begin_to_close(self) -> None:
         self._committer.refuse(Closed("this writer is being closed"))
 
-    def check_held(self) -> None:
+    def _check_held(self) -> None:
         """Raise ``WriterFenced`` if another writer has taken the log.
 
         Until its next write a writer does not notice that by itself. What it remembers is then still true of what was

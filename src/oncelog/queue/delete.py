@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.queue.inspect import held
 from oncelog.queue.queue import Queue
@@ -77,7 +78,7 @@ def _close(log: Log, topic: str, part: int, database: StateDatabase) -> None:
 
     A writer that is lent is closed by its holder when the log is deleted.
     """
-    if log.is_lent:
+    if inner.is_lent(log):
         return
     with database.writing(durable=False) as transaction:
         gate.want(transaction, topic, part, _SESSION, transaction.now_us() + round(_WAIT_S * 1e6))

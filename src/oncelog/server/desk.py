@@ -30,6 +30,7 @@ from oncelog.errors import (
     Unavailable,
     WriterFenced,
 )
+from oncelog.log import inner
 from oncelog.log.producer import Producer
 from oncelog.log.writer import Writer
 from oncelog.server.ring import Answered
@@ -258,7 +259,7 @@ def _checked_no(writer: Writer, error: OncelogError) -> OncelogError:
     """Return an error, or that the log was lost, if it is a "no" of a writer that has lost the log."""
     if _is_no(error):
         try:
-            writer.check_held()
+            inner.check_held(writer)
         except OncelogError as lost:
             return lost
     return error
@@ -268,7 +269,7 @@ def _check_noes(writer: Writer, result: object) -> None:
     """Raise ``WriterFenced`` if the answers hold a "no" of a writer that has lost the log."""
     answers = result.results if isinstance(result, AppendErrors) else result
     if isinstance(answers, list | tuple) and any(map(_is_no, answers)):
-        writer.check_held()
+        inner.check_held(writer)
 
 
 def _may_join(group: list[Ask], ask: Ask) -> bool:

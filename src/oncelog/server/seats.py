@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, NotFound, OncelogError, Unavailable, WriterFenced
+from oncelog.log import inner
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES
 from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S, Writer
@@ -177,7 +178,7 @@ class Seat:
             with self._changed:
                 self._users -= 1
                 self._used_us = self._clock.elapsed_us()
-                if writer.ended:
+                if inner.has_ended(writer):
                     self._drop(writer)
                 self._changed.notify_all()
 
@@ -197,7 +198,7 @@ class Seat:
             while self._opening:
                 self._clock.wait(self._changed, None)
             self._check_failure()
-            if self._writer is not None and not self._writer.ended:
+            if self._writer is not None and not inner.has_ended(self._writer):
                 self._users += 1
                 return self._writer, self.generation
             if self._closed:
@@ -245,7 +246,7 @@ class Seat:
 
     def is_open(self, generation: int) -> bool:
         """Tell whether the writer of a generation is still the log's writer here."""
-        return self._writer is not None and self.generation == generation and not self._writer.ended
+        return self._writer is not None and self.generation == generation and not inner.has_ended(self._writer)
 
     def unused_s(self) -> float:
         """Return for how long nothing was written; 0 while something is."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.errors import NotFound
 from oncelog.limits import MIB
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Scan, Start
@@ -272,7 +273,7 @@ class Tails:
         self, name: str, start: Start, limit: int | None, lease_s: float | None, columns: list[str] | None
     ) -> tuple[Reader, int]:
         log = self._server.open_log(name)
-        reader = log.reader(start, limit=limit, lease_s=lease_s, columns=columns)
+        reader = inner.reader(log, start, limit=limit, lease_s=lease_s, columns=columns)
         return reader, log.end_position()
 
     async def follow(
@@ -379,7 +380,7 @@ class Tails:
 
 def _scan(log: Log, position: int) -> Scan:
     """Return a place in a log that moves forward by small steps: a follower that stands still holds one of them."""
-    scan = log.scan()
+    scan = inner.scan(log)
     scan.read_bytes = STEP_BYTES
     scan.begin(position)
     return scan

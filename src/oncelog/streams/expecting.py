@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.format import arrays
+from oncelog.log import inner
 from oncelog.log.append.decisions import conflict
 from oncelog.log.log import Log
 from oncelog.log.stored.rows import Rows
@@ -89,7 +90,7 @@ def _is_batch(log: Log, found: Sequence[tuple[Entry, int]]) -> bool:
     first, last = found[0][0].position, found[-1][0].position
     if last - first != len(found) - 1:
         return False
-    scan = log.scan()
+    scan = inner.scan(log)
     scan.begin(first)
     starts: list[bool] = []
     while len(starts) < len(found) + 1 and (rows := scan.next_rows(last + 2)):

@@ -17,6 +17,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import streams as stored
 from oncelog.format.streams import PAGE_ROWS, Page
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
@@ -43,7 +44,7 @@ class Index:
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
-        self._home: LogHome = log.home
+        self._home: LogHome = inner.home(log)
         self._clock = clock
         self._log_id = log.log_id
         self._seed = int(self._log_id[:16], 16)
@@ -75,7 +76,7 @@ class Index:
         with self._reading, self._lock:
             found = None if anew else self._newest()
             if found is None:
-                base = self._log.base()
+                base = inner.base(self._log)
                 self._begin(Directory.of_base(self._seed, base.streams), base.position)
             else:
                 self._begin(Directory.load(self._seed, found), found.position, found.page)
@@ -83,7 +84,7 @@ class Index:
 
     def _newest(self) -> stored.Directory | None:
         """Return the stored directory with the highest position, unless the log begins behind it or ends before it."""
-        first, end = self._log.first_position(), self._log.scan().end()
+        first, end = self._log.first_position(), inner.scan(self._log).end()
         for key in reversed(self._home.list(DIRECTORIES_PREFIX)):
             try:
                 found = stored.decode_directory(self._home.read(key), key)
@@ -138,7 +139,7 @@ class Index:
 
     def _read_on(self) -> None:
         if self._scan is None:
-            scan = self._log.scan(["stream"])
+            scan = inner.scan(self._log, ["stream"])
             scan.begin(self.position)
             self._scan = scan
         while found := self._scan.next_rows():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import NotFound
 from oncelog.format import arrays
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
@@ -110,7 +111,7 @@ def forward(index: Index, scan: Scan, start: object, until: int, wanted: Filter)
 
 def backward(index: Index, log: Log, before: int, wanted: Filter) -> Iterator[StreamEvent]:
     """Yield the wanted events before a position, the last one first."""
-    scan = log.scan()
+    scan = inner.scan(log)
     end = before
     while end > (first := log.first_position()):
         start = max(first, end - BACK_ROWS)

@@ -21,6 +21,7 @@ from oncelog.clock import Clock
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced, WrongExpectedVersion
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
+from oncelog.log import inner
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.log import Log
 from oncelog.log.upkeep.background import Housekeeper
@@ -235,7 +236,7 @@ class Streams(Handle):
     def _refuse(self, writer: Writer, error: WrongExpectedVersion) -> NoReturn:
         """Say no, if this is still the log's writer: another one may have written what is missing here."""
         try:
-            writer.check_held()
+            inner.check_held(writer)
         except WriterFenced:
             self._leave(writer)
             raise
@@ -302,10 +303,10 @@ class Streams(Handle):
     @contextlib.contextmanager
     def _writing(self, wait_s: float) -> Iterator[Writer]:
         """Have the log's writer for a while: a writer of this store's own, or one that is lent."""
-        if not self._log.is_lent:
+        if not inner.is_lent(self._log):
             yield self._open_writer(wait_s)
             return
-        with self._log.lent() as writer:
+        with inner.lent(self._log) as writer:
             with self._opening:
                 if self._writer is not writer:
                     self._open_index()
@@ -360,7 +361,7 @@ class Streams(Handle):
             if self._writer is writer:
                 self._writer = None
                 self._ahead.clear()
-        if not self._log.is_lent:
+        if not inner.is_lent(self._log):
             with contextlib.suppress(OncelogError):
                 writer.close()
 
@@ -382,7 +383,7 @@ class Streams(Handle):
 
     def _found(self, pages: Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]], *, backward: bool) -> Pieces:
         """Yield the events of a stream, a piece at a time: what is known of a page is read when it is its turn."""
-        scan = self._log.scan()
+        scan = inner.scan(self._log)
         for positions, versions in pages:
             order = slice(None, None, -1) if backward else slice(None)
             for events in _turned(reading.pick(scan, positions[order], versions[order]), backward=backward):
@@ -411,7 +412,7 @@ class Streams(Handle):
             before = end if start is None else min(arguments.count("start", start) + 1, end)
             return _limited(reading.backward(self._index, self._log, before, wanted), limit)
         begin: object = "earliest" if start is None else arguments.count("start", start)
-        found = reading.forward(self._index, self._log.scan(), begin, end, wanted)
+        found = reading.forward(self._index, inner.scan(self._log), begin, end, wanted)
         return _limited(chain.from_iterable(found), limit)
 
     @arguments.checked
@@ -481,7 +482,7 @@ class Streams(Handle):
             begin = self._log.first_position()
         else:
             begin = arguments.count("start", start)
-            self._log.scan().begin(begin)  # NotFound, if it was truncated away or is not there yet
+            inner.scan(self._log).begin(begin)  # NotFound, if it was truncated away or is not there yet
 
         def past(position: int | None) -> tuple[Pieces, int, int]:
             return self._past(begin if position is None else position, wanted)
@@ -493,7 +494,7 @@ class Streams(Handle):
         end = self._caught_up()
         if end <= position:
             return iter(()), position, position
-        return reading.forward(self._index, self._log.scan(), position, end, wanted), end, position
+        return reading.forward(self._index, inner.scan(self._log), position, end, wanted), end, position
 
     def _subscribed(self, past: Past, wanted: Filter, max_behind: int) -> Subscription:
         subscription = Subscription(self._live, past, wanted, self._clock, max_behind)
@@ -514,7 +515,7 @@ class Streams(Handle):
             return
         with contextlib.ExitStack() as ending:
             writer = self._writer
-            if writer is not None and not self._log.is_lent:
+            if writer is not None and not inner.is_lent(self._log):
                 ending.callback(writer.close)
             ending.callback(self._live.close)
             for subscription in list(self._subscriptions):

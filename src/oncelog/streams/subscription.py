@@ -19,6 +19,7 @@ from oncelog.errors import Closed, InvalidArgument, TooSlow
 from oncelog.feeding import AT_ONCE, Fed
 from oncelog.handle import closes_anywhere
 from oncelog.limits import MIB
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
 from oncelog.streams import reading
@@ -151,7 +152,7 @@ class Live:
 
     def wake(self) -> None:
         """Make everybody who waits look whether they have ended."""
-        self._log.home.wake()
+        inner.home(self._log).wake()
         with self._changed:
             self._changed.notify_all()
 

@@ -417,7 +417,7 @@ class World:
         if outcome != "stored":
             self._fail(flight, _error(outcome))
             return
-        if core.tail.is_full(self.now_us):
+        if core.tail.segment == self.segment and core.tail.is_full(self.now_us):
             closed = core.tail.closed()
             assert closed.next_position == len(self.log) == core.stored_position
             assert closed.end == max(self.blocks) + 1, "a segment is closed behind its last block"

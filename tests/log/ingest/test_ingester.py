@@ -81,7 +81,7 @@ def test_ids_that_are_known_are_left_out(shop: Shop) -> None:
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         append(writer, plain([1])[0])
-        writer.adopt([stage(log, plain([2]))])
+        writer._adopter.adopt([stage(log, plain([2]))])
     untouched = stage(log, plain([7, 8]))
     files = [stage(log, plain([0, 1, 2, 3, 3])), untouched, stage(log, plain([3, 7, 9])), stage(log, plain([0]))]
     with log.writer() as writer:
@@ -272,11 +272,11 @@ def test_small_batches_share_files(quick: Shop) -> None:
     for number in range(50):
         ingest(log, [[Record(bytes([number]) * 100_000 + quick.clock.token(20_000), id=f"id-{number}")]], batch(number))
     before = values(log)
-    log.tidy()
+    log._tidy()
     assert len(log.files()) == 50, "they compress well: not worth a file yet"
     for number in range(50, 100):
         ingest(log, [[Record(quick.clock.token(100_000), id=f"id-{number}")]], batch(number))
-    log.tidy()
+    log._tidy()
     assert len(log.files()) == 1
     assert values(log)[:50] == before
     assert ingest(log, [plain([100]), [Record(before[7], id="id-7")]]).duplicates == 1

@@ -31,7 +31,7 @@ def test_what_is_staged_by_a_table_is_adopted_and_refused_afterwards() -> None:
     _, _, log = new_log()
     staged = log.stage([TABLE, TABLE.slice(0, 0)])
     with log.writer() as writer:
-        assert writer.adopt([staged]) == [0]
+        assert writer._adopter.adopt([staged]) == [0]
         assert writer.append(b"b", id="2").position == 1
         assert [entry.value for entry in log.read()] == [b"a", b"b"]
 
@@ -54,7 +54,7 @@ def test_a_clock_that_was_once_ahead_does_not_keep_files_from_being_adopted() ->
     assert sealing.sweep(home, Manifests(home, ahead), ahead)
     staged = log.stage([TABLE])
     with log.writer() as writer:
-        assert writer.adopt([staged]) == [0]
+        assert writer._adopter.adopt([staged]) == [0]
 
 
 def test_a_record_of_an_unknown_kind_does_not_take_the_others_with_it() -> None:

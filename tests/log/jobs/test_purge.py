@@ -156,12 +156,12 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
         log = db.log("orders", LogSettings(window=Window(duration_s=0.001), seal="off"), create=True)
         table = pa.table({"value": [id.encode() for id in "abc"], "id": list("abc")})
         with log.writer() as writer:
-            writer.adopt([log.stage([table])])
+            writer._adopter.adopt([log.stage([table])])
         later = pa.table({"value": [b"x", b"b"], "id": ["x", "b"]})
         with log.writer() as writer:
-            while writer.append(b"tick").position is None or writer.overlap([log.stage([later])])[0].size:
+            while writer.append(b"tick").position is None or writer._adopter.overlap([log.stage([later])])[0].size:
                 continue  # until the window has forgotten
-            writer.adopt([staged := log.stage([later])])
+            writer._adopter.adopt([staged := log.stage([later])])
         before = {entry.position: entry for entry in log.read()}
         assert log.purge(remove=True).purged == 1
         after = list(log.read())

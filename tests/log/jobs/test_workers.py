@@ -104,7 +104,7 @@ def test_what_work_raises_is_raised(tmp_path: Path, hands: str, request: pytest.
     """The error itself, with what it carries, after what was done before it: so a newer manifest can be looked at."""
     oncelog.connect(tmp_path.as_uri()).log("orders", create=True)
     doing = Threads() if hands == "threads" else Tasks(request.getfixturevalue("spark"), tmp_path.as_uri(), "orders")
-    desk = oncelog.connect(tmp_path.as_uri()).log("orders").desk(10)
+    desk = oncelog.connect(tmp_path.as_uri()).log("orders")._desk(10)
     done = doing.each(desk, refused, list(range(8)))
     assert list(zip(range(3), done, strict=False)) == [(0, 10), (1, 11), (2, 12)]
     with pytest.raises(NotFound, match="gone") as caught:
@@ -142,7 +142,7 @@ def test_rows_are_counted_also_when_none_of_their_columns_is_needed(tmp_path: Pa
     """Values are not read by those who do not ask for them; a file with nothing else in it still has its rows."""
     log = oncelog.connect(tmp_path.as_uri()).log("orders", create=True)
     with log.writer() as writer:
-        writer.adopt([log.stage([pa.table({"value": [b"a", b"b", b"c"]})])])
+        writer._adopter.adopt([log.stage([pa.table({"value": [b"a", b"b", b"c"]})])])
     read = pa.Table.from_batches(list(log.read_arrow(1, columns=[column])))
     whole = pa.Table.from_batches(list(log.read_arrow(1)))
     assert read.column(column).to_pylist() == whole.column(column).to_pylist()

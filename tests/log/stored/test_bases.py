@@ -146,7 +146,7 @@ def test_a_snapshot_that_tells_another_sequence_is_found() -> None:
         w.append(b"x", producer="b", sequence=1)
         w.snapshot()
     assert log.verify().ok
-    home = log.home
+    home = log._home
     (key,) = home.list(snapshots.prefix(log.log_id))
     taken = snapshot_format.decode(home.read(key), key)
     wrong = msgspec.structs.replace(taken, producers={**taken.producers, "a": ProducerMark(9, 0, 0)})

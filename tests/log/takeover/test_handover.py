@@ -216,8 +216,8 @@ def test_who_gives_up_leaves_the_log_to_its_holder(memory_bucket: Bucket, monkey
         with pytest.raises(LogBusy):
             orders(memory_bucket).writer(wait_s=0)
         epoch = log.info().epoch
-        assert not log.home.exists(handover.request_key(epoch))
-        until(lambda: not log.home.exists(handover.answer_key(epoch)))  # its tenure is over, and nobody waits
+        assert not log._home.exists(handover.request_key(epoch))
+        until(lambda: not log._home.exists(handover.answer_key(epoch)))  # its tenure is over, and nobody waits
         assert holder.append(b"v").position == 0
         with orders(memory_bucket).writer(wait_s=LONG_S) as new:  # who does wait gets it
             assert new.append(b"w").position == 1

@@ -67,7 +67,7 @@ def test_age_goes_by_the_records_of_a_segment_that_an_adoption_closed(shop: Shop
     with log.writer() as writer:
         writer.append(b"old")
         shop.clock.advance(2 * HOUR_S)
-        writer.adopt([stage(log, unnamed(1))])
+        writer._adopter.adopt([stage(log, unnamed(1))])
         assert log.retain() == Truncation(first_position=1)
     assert values(log) == [b"1"]
 
@@ -99,7 +99,7 @@ def test_files_are_gone_from_a_real_disk(tmp_path: Path) -> None:
     fill(log, plain(range(5), 5000))
     log.seal()
     with log.writer() as writer:
-        writer.adopt([stage(log, plain(range(10, 15)))])
+        writer._adopter.adopt([stage(log, plain(range(10, 15)))])
         append(writer, plain([20])[0])
         clock.advance(20)
     patterns = ("*.parquet", "*.ids", "*.blocks")

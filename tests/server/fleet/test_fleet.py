@@ -182,7 +182,7 @@ def test_an_embedded_process_is_asked(fleet: list[Serving], log: str, seaweedfs:
         with Wire(fleet[0].grpc) as wire:
             position = next(filter(None, (_position(wire, log, "2") for _ in range(60))))
         assert position == 1
-        assert writer.ended
+        assert writer._has_ended
         with pytest.raises(oncelog.WriterFenced):
             writer.append(b"late", id="3")
 

@@ -41,7 +41,7 @@ class Harmed:
     def holder(self, log: str) -> str:
         """Return the name of the server that holds a log, as its manifest says; any one if it says none."""
         with oncelog.connect(self.url) as db:
-            holder = db.log(log).holding().holder
+            holder = db.log(log)._holding().holder
             return holder[0] if holder is not None else next(iter(self.servers))
 
     def kill(self, name: str) -> None:

@@ -144,7 +144,7 @@ def test_columns_in_any_case_and_headers_of_other_kinds(tmp_path: Path, log: Log
         taken = Stager(log, options).stage(iter([whole]))
         assert taken.bad is None
         with log.writer() as writer:
-            writer.adopt(taken.staged)
+            writer._adopter.adopt(taken.staged)
     assert [entry.headers or None for entry in log.read()] == [{"a": b"1", "b": b""}, None, None] * 3
 
 

@@ -124,5 +124,5 @@ def test_the_next_writer_seals_what_the_one_before_left_at_risk(
         taken = database.log("orders")
         with taken.writer(takeover="force") as writer:
             while not taken.files():
-                writer.find("left")
+                writer._find("left")
         assert [entry.value for entry in taken.read()] == [b"left"]

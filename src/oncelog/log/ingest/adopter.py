@@ -86,7 +86,7 @@ class Adopter:
         self._seen = seen
         self._uptime = uptime
 
-    def adopt(self, staged: Sequence[Staged], deadline_us: int | None) -> list[int]:
+    def adopt(self, staged: Sequence[Staged], deadline_us: int | None = None) -> list[int]:
         """Adopt files whose identities are all new, by one manifest version; return the first position of each."""
         if not staged:
             message = "there is nothing to adopt"
@@ -230,7 +230,7 @@ class Adopter:
         if not all(there):
             raise _gone(staged[there.index(False)].key)
 
-    def overlap(self, staged: Sequence[Staged], deadline_us: int | None) -> list[NDArray[np.int64]]:
+    def overlap(self, staged: Sequence[Staged], deadline_us: int | None = None) -> list[NDArray[np.int64]]:
         """Return, for each file, the rows whose identity is in the log, or comes before them."""
         judged = self.judge(staged, deadline_us)
         return [judged.rows(number, judged.known) for number in range(len(staged))]

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from oncelog.clock import Clock
 from oncelog.errors import Closed, LogBusy, NotFound, OncelogError, Unavailable
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.queue.state import gate, statements
@@ -69,8 +70,8 @@ class Turns:
 
         A writer that is lent to this process is borrowed each time: who lends it decides when to let it go.
         """
-        if self._logs[partition].is_lent:
-            with self._logs[partition].lent() as writer:
+        if inner.is_lent(self._logs[partition]):
+            with inner.lent(self._logs[partition]) as writer:
                 yield writer
             return
         writer = self._sit(partition, timeout_s)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.open_writer import Term
 from oncelog.log.takeover.fencing import Holding
@@ -159,7 +160,7 @@ class Fleet:
         that was handed on is served here, or ``Unavailable``, not written.
         """
         seat = self._server.seats.get(log)
-        if seat is not None and seat.writer is not None and not seat.writer.ended:
+        if seat is not None and seat.writer is not None and not inner.has_ended(seat.writer):
             return None
         if self._here.get(log, 0) > self._clock.elapsed_us():
             return None
@@ -216,7 +217,7 @@ class Fleet:
 
     def _seen(self, log: str) -> tuple[Holding, Member | None]:
         """Return who has a log, and the other server that does. For threads."""
-        holding = self._server.open_log(log).holding()
+        holding = inner.holding(self._server.open_log(log))
         return holding, self._elsewhere(holding)
 
     async def _given(self, log: str, holding: Holding) -> Member | None:
@@ -267,7 +268,7 @@ class Fleet:
 
     def _check_not_elsewhere(self, log: str) -> None:
         try:
-            found = self._elsewhere(self._server.open_log(log).holding())
+            found = self._elsewhere(inner.holding(self._server.open_log(log)))
         except NotFound:
             return
         if found is not None:
@@ -285,7 +286,7 @@ class Fleet:
         A server that lives and cannot be reached from here is asked for it, through the log itself. So is the holder of
         a queue's log: calls for partitions are not handed on one by one.
         """
-        holding = log.holding()
+        holding = inner.holding(log)
         found = self._elsewhere(holding)
         if found is not None and not log.name.startswith(QUEUE) and self._is_reached(found):
             self.forget(log.name)
@@ -297,7 +298,7 @@ class Fleet:
             tenure_s=self._tenure_s(log.name, holding),
             answer_s=None if holding.holder is None else self.members.dead_s,
         )
-        writer = log.hold(term, ASK_S, ask=ask)
+        writer = inner.hold(log, term, ASK_S, ask=ask)
         self._places.pop(log.name, None)
         return writer
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
+from oncelog.log import inner
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import By
@@ -81,7 +82,7 @@ class LogService:
             "Configure": self.configure,
             "Truncate": self._asking(lambda log, request: log.truncate(request.before)),
             "Files": self._asking(lambda log, _: log.files()),
-            "Extents": self._asking(lambda log, request: log.extents(request.start, request.end)),
+            "Extents": self._asking(lambda log, request: inner.extents(log, request.start, request.end)),
             "Positions": self.positions,
             "Producers": self._asking(lambda log, _: log.producers()),
             "ForgetProducer": self.forget_producer,
@@ -135,7 +136,7 @@ class LogService:
     def _staged(self, name: str, parts: list[bytes], columns: list[str] | None) -> Staged:
         log = self._server.open_log(name)
         tables: list[pa.Table] = [frames.table(part) for part in parts]
-        return log.store(log.prepare(tables, columns))
+        return inner.store(log, inner.prepare(log, tables, columns))
 
     async def ingest(self, request: Any, _: Call) -> Any:
         """Make staged rows a part of the log, by its one writer."""
@@ -309,7 +310,7 @@ _JOBS: dict[str, Callable[[Log, Any, Tell], object]] = {
     "audit": _audit,
     "purge": lambda log, request, tell: log.purge(remove=request.remove, progress=tell),
     "rebuild": lambda log, _, tell: log.rebuild(tell),
-    "tidy": lambda log, _, __: log.tidy(),
+    "tidy": lambda log, _, __: inner.tidy(log),
     "sweep": lambda log, _, __: log.sweep(),
     "retain": lambda log, _, __: log.retain(),
     "marks": lambda log, _, __: log.marks(),

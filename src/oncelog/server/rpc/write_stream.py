@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
+from oncelog.log import inner
 from oncelog.server.call import Call
 from oncelog.server.desk import Ask, Lane, Way, stops
 from oncelog.server.rpc.calls import Requests
@@ -325,11 +326,11 @@ class WriteStream:
                 if before is not None and before.producer is not None and before.generation == generation:
                     lane.producer = before.producer
                     if hello.producer in ("", before.producer.name):
-                        return writer.epoch, self._server.open_log(hello.log).log_id, lane
+                        return inner.epoch(writer), self._server.open_log(hello.log).log_id, lane
                     before.producer.close()
                 takeover = "force" if hello.takeover == "force" else "polite"
                 lane.producer = writer.as_producer(hello.producer or None, takeover=takeover)  # type: ignore[arg-type]
-            return writer.epoch, self._server.open_log(hello.log).log_id, lane
+            return inner.epoch(writer), self._server.open_log(hello.log).log_id, lane
 
     def _take_lane(self, lane: Lane) -> None:
         """Give the session a new lane, unless frames of the one before are still being decided: nothing overtakes."""

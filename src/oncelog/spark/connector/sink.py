@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable, WriterFenced
+from oncelog.log import inner
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.ingest.staging import Staged
@@ -91,7 +92,7 @@ class _Sink:
         """
         try:
             log = self._open()
-            log.tidy()
+            inner.tidy(log)
             gone = log.sweep()
         except OncelogError as error:
             _logger.warning("log %s was not tidied up: %s", self._options.log, error)

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from oncelog.errors import NotFound
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.spark.connector import connections, planning, schema
 from oncelog.spark.connector.filters import Narrowed, narrowed
@@ -48,7 +49,7 @@ class Rows:
                 raise lost(self._options.log, start, first)
             start = first
         parts = planning.cut(
-            log.extents(start, end),
+            inner.extents(log, start, end),
             start,
             end,
             partitions_min=options.partitions_min,

@@ -13,6 +13,7 @@ from oncelog.dedup.content import content_ids
 from oncelog.errors import InvalidArgument
 from oncelog.format import intake
 from oncelog.format.schema import HEADERS_TYPE
+from oncelog.log import inner
 from oncelog.log.ingest.staging import Prepared, Staged
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
@@ -57,7 +58,7 @@ class Stager:
                 staged += [under_way.result()] if under_way is not None else []
                 if isinstance(prepared, BadRows):
                     return Taken(bad=prepared)
-                under_way = thread.submit(self._log.store, prepared)
+                under_way = thread.submit(inner.store, self._log, prepared)
             staged += [under_way.result()] if under_way is not None else []
         return Taken(staged=tuple(staged))
 
@@ -74,7 +75,7 @@ class Stager:
                 yield self._with_content_ids(current)
 
         try:
-            return self._log.prepare(tables(), columns)
+            return inner.prepare(self._log, tables(), columns)
         except InvalidArgument as error:
             return _bad(current, rows.number, error)
 

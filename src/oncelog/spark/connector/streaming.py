@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.spark.connector import planning
 from oncelog.spark.connector.options import ReadOptions
@@ -55,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.bytes_per_trigger
         if most is not None:
             start_at = max(begin, log.first_position())
-            end = planning.within_bytes(log.extents(start_at, end), start_at, end, most)
+            end = planning.within_bytes(inner.extents(log, start_at, end), start_at, end, most)
         return _offset(log, max(begin, end))
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802

@@ -21,6 +21,7 @@ import pyarrow as pa
 import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound, Unsupported
+from oncelog.log import inner
 from oncelog.log.find import Compared
 from oncelog.log.log import Log
 from oncelog.spark.pipeline import frames, ownership, rejects, spec
@@ -180,7 +181,7 @@ def _compared(table: pa.RecordBatch, real: Log | None) -> Compared:
         return Compared(nothing, nothing)
     # An id that is made of the content is made again by the log that is asked.
     made = real.settings.idempotence == "content"
-    return real.compare(table.drop_columns(["id"]) if made else table)
+    return inner.compare(real, table.drop_columns(["id"]) if made else table)
 
 
 def _samples(table: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]], count: int) -> list[Sample]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from oncelog.errors import CorruptionError, NotFound, Unsupported
+from oncelog.log import inner
 from oncelog.log.jobs.workers import Desk, Work
 from oncelog.spark.connector import connections
 from oncelog.spark.session import spark_errors
@@ -55,6 +56,6 @@ class _Task(msgspec.Struct, frozen=True):
 
     def __call__(self, part: Any) -> Any:
         try:
-            return self.work(connections.log(self.url, self.log).desk(self.first_position), part)
+            return self.work(inner.desk(connections.log(self.url, self.log), self.first_position), part)
         except (CorruptionError, NotFound, Unsupported) as error:
             return error

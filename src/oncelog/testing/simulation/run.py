@@ -10,6 +10,7 @@ import msgspec
 
 from oncelog.connect import Database
 from oncelog.errors import AppendErrors, LogBusy, OncelogError, Unavailable
+from oncelog.log import inner
 from oncelog.log.writer import Writer
 from oncelog.testing.simulation.clients import LOG, OTHER, SETTINGS, Ids, ReadingClient, WritingClient, outcome_of
 from oncelog.testing.simulation.faults import Faults
@@ -143,8 +144,8 @@ class Run:
 
     def _look(self, db: Database, process: Process) -> None:
         log = db.log(LOG)
-        with log.writer(wait_s=120.0, takeover="polite" if log.home.exclusive else "force") as writer:
-            self._epoch = writer.epoch
+        with log.writer(wait_s=120.0, takeover="polite" if inner.home(log).exclusive else "force") as writer:
+            self._epoch = inner.epoch(writer)
             before = [Seen.of(entry) for entry in log.read()]
             self._retry(writer, process)
         found = [Seen.of(entry) for entry in log.read()]

@@ -1,0 +1,181 @@
+"""What other rooms ask of a log and of its writer, and no user: the inner half of ``Log`` and ``Writer``.
+
+A user who completes ``log.`` or ``writer.`` sees the public surface only. Streams, queues, the server, Spark and the
+command line call the functions here. This is the one module that reads private parts of these two classes. A remote log
+answers the same functions, where its server can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from oncelog.format.base import Base
+from oncelog.format.tables import Tabular
+from oncelog.log.find import Compared
+from oncelog.log.info import Extent
+from oncelog.log.ingest import staging
+from oncelog.log.ingest.staging import Staged
+from oncelog.log.jobs.workers import Desk
+from oncelog.log.read.reader import Reader
+from oncelog.log.read.scan import Scan, Start
+from oncelog.log.takeover.fencing import Holding
+from oncelog.log.takeover.recovery import Held
+from oncelog.storage.base import LogHome
+from oncelog.types import Location
+
+if TYPE_CHECKING:
+    from oncelog.log.log import Log
+    from oncelog.log.open_writer import Term
+    from oncelog.log.producer import Producer
+    from oncelog.log.writer import Writer
+
+# A log.
+
+
+def home(log: Log) -> LogHome:
+    """Return where the log lives, for what is kept beside it and can be told by it."""
+    return log._home
+
+
+def scan(log: Log, columns: Sequence[str] | None = None) -> Scan:
+    """Return a place in the log that moves forward, by runs of records: what reading is made of."""
+    return log._scan(columns)
+
+
+def reader(
+    log: Log, start: Start, *, limit: int | None, columns: Sequence[str] | None, lease_s: float | None
+) -> Reader:
+    """Return a reader of all columns or those named, which gives the rows as they are kept."""
+    return log._reader(start, limit=limit, columns=columns, lease_s=lease_s)
+
+
+def base(log: Log) -> Base:
+    """Return what is remembered of the records that were truncated away: all before the log's first position."""
+    return log._base()
+
+
+def extents(log: Log, start: int, end: int) -> list[Extent]:
+    """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
+    return log._extents(start, end)
+
+
+def desk(log: Log, first_position: int) -> Desk:
+    """Return what work on parts of a log is done with, in another process; the log begins at ``first_position``."""
+    return log._desk(first_position)
+
+
+def prepare(log: Log, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> staging.Prepared:
+    """Make the file that ``Log.stage`` writes; ``columns`` are all that it has, if they are given."""
+    return log._prepare(tables, columns)
+
+
+def store(log: Log, prepared: staging.Prepared) -> Staged:
+    """Write what was prepared."""
+    return log._store(prepared)
+
+
+def compare(log: Log, table: pa.Table | pa.RecordBatch) -> Compared:
+    """Return which rows of a table, with the columns of ``append_arrow``, the log knows. Nothing is written."""
+    return log._compare(table)
+
+
+def tidy(log: Log) -> None:
+    """Put small files together, and remove what retention does not want kept. Writers that append do so themselves."""
+    log._tidy()
+
+
+def is_same(log: Log, other: Log) -> bool:
+    """Tell whether another handle is of this very log, not of one that was deleted and created again."""
+    return log._is_same(other)
+
+
+def follow_policy(log: Log) -> None:
+    """Have the writer that is open here keep to the policy for producers as it is stored now."""
+    log._follow_policy()
+
+
+def holding(log: Log) -> Holding:
+    """Return who holds the log."""
+    return log._holding()
+
+
+def hold(log: Log, term: Term, wait_s: float, *, ask: bool) -> Writer:
+    """Become the log's writer for a term."""
+    return log._hold(term, wait_s, ask=ask)
+
+
+def is_lent(log: Log) -> bool:
+    """Tell whether the log's writer is lent by its server, and not opened here."""
+    return log._is_lent
+
+
+def lent(log: Log) -> contextlib.AbstractContextManager[Writer]:
+    """Return the writer that the log's server lends, for a while."""
+    return log._lent()
+
+
+# A writer.
+
+
+def epoch(writer: Writer) -> int:
+    """Return the number of this writer among those of its log."""
+    return writer._epoch
+
+
+def has_ended(writer: Writer) -> bool:
+    """Tell whether a writer takes no records any more: it was closed, or lost the log, or lets the log go."""
+    return writer._has_ended
+
+
+def check_held(writer: Writer) -> None:
+    """Raise ``WriterFenced`` if another writer has taken the log. A negative answer is given only after this."""
+    writer._check_held()
+
+
+def find(writer: Writer, id: str, stream: str | None = None) -> Location | None:
+    """Return where the durable record with an id is, ``None`` if the writer does not remember it."""
+    return writer._find(id, stream)
+
+
+def held(writer: Writer) -> Held:
+    """Return what the next writer of this process need not read again."""
+    return writer._held
+
+
+def window_from(writer: Writer) -> int | None:
+    """Return the first position that the dedup window needs; ``None`` when there is no window, or no writer."""
+    return writer._window_from
+
+
+def begin_at(writer: Writer, first_position: int) -> None:
+    """Note that the log was truncated to a position."""
+    writer._begin_at(first_position)
+
+
+def own(writer: Writer, name: str | None, initial_sequence: int | None = None) -> None:
+    """Make all that is appended by a writer, and names no other producer, that of one producer."""
+    writer._own_as(name, initial_sequence)
+
+
+def acting(writer: Writer, producer: Producer) -> contextlib.AbstractContextManager[None]:
+    """Let this thread act for a producer meanwhile."""
+    return writer._acting_for(producer)
+
+
+def leave_producer(writer: Writer, producer: Producer) -> None:
+    """End the session of a producer that was closed."""
+    writer._leave_producer(producer)
+
+
+def forget_producer(writer: Writer, name: str, remember: Callable[[str, int], None]) -> None:
+    """Forget how far a producer got, after ``remember`` has stored that it is forgotten."""
+    writer._forget_producer(name, remember)
+
+
+def writer_follow_policy(writer: Writer) -> None:
+    """Have a writer keep to the policy for producers as it is stored now."""
+    writer._follow_policy()
