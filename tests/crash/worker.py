@@ -5,26 +5,31 @@ Every line is one write of less than a pipe takes at once, so that a kill cuts b
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import random
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 import pyarrow as pa
 
 import oncelog
-from oncelog import Ack, LogBusy, OncelogError, WriterFenced
+from oncelog import Ack, LogBusy, OncelogError, Unavailable, WriterFenced
 from oncelog.clock import SystemClock
 from oncelog.connect import Database
 from oncelog.log.log import Log
 from oncelog.log.takeover import handover
 from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence
+from oncelog.storage.base import Chunk
+from oncelog.storage.local.disk import RealDisk
 from oncelog.storage.local.home import LocalStorage
 from tests.crash.work import LOG, Step, checksum, next_step, number_of, path_of, record
 
@@ -178,6 +183,63 @@ def puppet(url: str) -> None:
             assert writer is not None
             writer.close()
             say("released")
+
+
+# Pauses and outages.
+
+
+class _CutDisk(RealDisk):
+    """The machine's own disk, which fails as long as a file says so."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__()
+        self._flag = flag
+
+    def _check(self) -> None:
+        if self._flag.exists():
+            raise OSError(errno.EIO, "cut off")
+
+    def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
+        """Write, or fail."""
+        self._check()
+        super().write(descriptor, chunks, offset)
+
+    def sync(self, descriptor: int) -> None:
+        """Sync, or fail."""
+        self._check()
+        super().sync(descriptor)
+
+
+def sleeper(url: str, flag: str, busy: str) -> None:
+    """Append what is told, and answer where it is; when ``busy``, append other records all the time besides."""
+    on_disk = url.startswith("file:")
+    db = Database(LocalStorage(path_of(url), _CutDisk(Path(flag)))) if on_disk else oncelog.connect(url)
+    ended = threading.Event()
+    with db, db.log(LOG).writer() as writer:
+        say("ready")
+
+        def append(record_id: str) -> Ack:
+            while True:
+                try:
+                    return writer.append(record_id.encode(), id=record_id, timeout_s=5)
+                except Unavailable:
+                    continue  # sent again, for as long as it takes
+
+        def append_others() -> None:
+            for number in itertools.count():
+                append(f"other-{number}")
+                if ended.wait(0.05):
+                    return
+
+        others = threading.Thread(target=append_others)
+        if busy == "busy":
+            others.start()
+        for line in sys.stdin:
+            ack = append(line.strip())
+            say("ack", ack.position, ack.duplicate)
+        ended.set()
+        if others.ident is not None:
+            others.join()
 
 
 # Forks.

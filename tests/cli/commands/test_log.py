@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+
 from oncelog import Database, LogSettings, Record, Window
 from tests.cli.shell import keys, shell
 
@@ -49,6 +51,21 @@ def test_append_stores_and_a_second_run_does_not(db: Database, url: str, tmp_pat
         ("1", b'{"order": {"id": 1}}'),
         ("2", b'{"order": {"id": 2}}'),
     ]
+
+
+def test_rows_in_conflict_are_named(db: Database, url: str) -> None:
+    """What was put aside is listed beside its log, and the log's own page says how to look at it."""
+    log = db.log("orders", create=True)
+    db.log("other", create=True)
+    for value in (b"paid", b"open"):
+        table = pa.table({"id": ["1", "2"], "value": pa.array([value, b"same"], pa.binary())})
+        with log.writer() as writer:
+            writer.ingest([log.stage([table])], None, on_conflict="quarantine", on_replay="error", timeout_s=None)
+    listed = shell("log", "list", "--json", url=url)
+    assert [found["name"] for found in listed.lines] == ["orders", "conflicts.orders", "other"]
+    assert b"oncelog log cat conflicts.orders" in b"".join(shell("log", "info", "orders", url=url).err.splitlines())
+    assert b"conflict" not in shell("log", "info", "other", url=url).err
+    assert shell("log", "cat", "conflicts.orders", url=url).out == b"open\n"
 
 
 def test_append_reads_stdin(db: Database, url: str) -> None:

@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from oncelog.connect import connect
 from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.ingester import OnConflict
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.settings import LogSettings
 from oncelog.spark.connector.options import WriteOptions
-from oncelog.spark.connector.sink import deliver
+from oncelog.spark.connector.sink import Message, _Sink, deliver
+from oncelog.spark.connector.staging import Taken
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
@@ -42,6 +45,45 @@ def read(log: Log) -> list[bytes]:
     """Return the values that are there, sorted."""
     with log.read() as entries:
         return sorted(entry.value for entry in entries)
+
+
+class Committing(_Sink):
+    """The sink without Spark: what its tasks said is committed to a log."""
+
+    def __init__(self, log: Log, options: WriteOptions) -> None:
+        self._log = log
+        super().__init__(options, StructType([StructField("value", BinaryType())]), overwrite=False)
+
+    def _open(self) -> Log:
+        return self._log
+
+    def commit(self, *ids: str, value: bytes) -> None:
+        """Commit rows with these ids and a value."""
+        table = pa.table({"id": list(ids), "value": pa.array([value] * len(ids), pa.binary())})
+        self._commit([Message(0, "query", Taken(staged=(self._log.stage([table]),)))], None)
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "then"), [("quarantine", "oncelog log cat conflicts.orders"), ("original", "first stands")]
+)
+def test_conflicts_are_told(caplog: pytest.LogCaptureFixture, on_conflict: OnConflict, then: str) -> None:
+    """Rows that were not stored, because other content has their id, are counted in a warning, which says where to
+    look.
+    """
+    with connect("memory://") as db:
+        log = db.log("orders", create=True)
+        sink = Committing(
+            log, WriteOptions(url="s3://bucket/shop?secret_access_key=hush", log="orders", on_conflict=on_conflict)
+        )
+        sink.commit("1", "2", "3", value=b"paid")
+        sink.commit("4", value=b"paid")
+        assert caplog.records == []
+        sink.commit("2", "3", "5", value=b"open")
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "log orders: 2 rows" in warning.getMessage()
+    assert then in warning.getMessage()
+    assert "hush" not in warning.getMessage()
 
 
 @pytest.mark.parametrize(("when", "ending"), [("before", "none"), ("after", "crash")])

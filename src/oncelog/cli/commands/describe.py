@@ -85,6 +85,13 @@ def print_info(info: LogInfo) -> None:
     )
 
 
+def print_conflicts(asides: Sequence[LogInfo]) -> None:
+    """Say how many rows were put aside because other content has their id, if there are any, and how to see them."""
+    for aside in asides:
+        rows = show_count(_records(aside), "row")
+        note(f"{rows} in conflict, put aside: oncelog log cat {aside.name}")
+
+
 def _span(info: LogInfo) -> str:
     if not _records(info):
         return f"none yet, the next is {info.last_position + 1:,}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -35,10 +35,13 @@ from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_bytes, show_count, start
-from oncelog.errors import CorruptionError, NotFound, Unsupported
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
+from oncelog.names import CONFLICTS
 from oncelog.settings import LogSettings, Window, differences
 
 if TYPE_CHECKING:
+    from oncelog.connect import Database
+    from oncelog.log.info import LogInfo
     from oncelog.log.log import Log
     from oncelog.log.upkeep.sealing import Sealing
 
@@ -75,9 +78,18 @@ def opened(url: str, name: str, *, create: bool = False) -> Iterator[Log]:
         yield log
 
 
+def _infos(db: Database, name: str) -> list[LogInfo]:
+    """Return what there is to tell of a log and, if rows in conflict with it were put aside, of those."""
+    found = [db.log(name).info()]
+    with suppress(OncelogError):  # none were, or who asks may not read them
+        aside = db.log(f"{CONFLICTS}{name}").info()
+        found += [aside] if aside.last_position >= 0 else []
+    return found
+
+
 @_command("list", "list --url file:///var/lib/shop --json | jq -r .name", name="list")
 def list_logs(url: Url, *, json: Json = False) -> None:
-    """List the logs there are, with their records and sizes.
+    """List the logs there are, with their records and sizes, and what conflicts with them.
 
     The size is that of closed segments and sealed files. With --json: one object a line, with the keys of info.
     """
@@ -85,7 +97,7 @@ def list_logs(url: Url, *, json: Json = False) -> None:
         infos, failed = [], None
         for name in db.logs():
             try:
-                infos.append(db.log(name).info())
+                infos += _infos(db, name)
             except (CorruptionError, Unsupported) as error:  # one bad log does not hide the others
                 note((name, "cyan"), f": {error}")
                 failed = error
@@ -248,8 +260,11 @@ def info(name: Name, url: Url, *, json: Json = False) -> None:
     with opened(url, name) as log:
         if json:
             print_json(describe.as_json(log.info()))
-        else:
-            describe.print_info(log.info())
+            return
+        describe.print_info(log.info())
+    if not name.startswith(CONFLICTS):
+        with oncelog.connect(url) as db:
+            describe.print_conflicts(_infos(db, name)[1:])
 
 
 @_command(

@@ -22,6 +22,8 @@ from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.names import CONFLICTS
+from oncelog.redaction import redacted
 from oncelog.spark.connector import connections, schema
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.staging import Stager, Taken
@@ -84,6 +86,8 @@ class _Sink:
         log = self._open()
         done = deliver(log, staged, batch, self._options)
         _logger.info("log %s, %s: %s", log.name, batch, done)
+        if done.conflicts:
+            _logger.warning("%s", _told_of_conflicts(log.name, done.conflicts, self._options))
         return done
 
     def _tidy(self) -> None:
@@ -99,6 +103,15 @@ class _Sink:
             return
         if gone:
             _logger.warning("log %s: %d staged files were never adopted and are removed", self._options.log, len(gone))
+
+
+def _told_of_conflicts(name: str, count: int, options: WriteOptions) -> str:
+    """Return what to say of rows that were not stored, because their ids are taken by other content."""
+    rows = f"log {name}: {count} rows have an id that another record has, with other content, and were not stored"
+    if options.on_conflict != "quarantine":
+        return f"{rows}: the first stands (onConflict=original)"
+    aside = f"{CONFLICTS}{name}"
+    return f"{rows}. They are in the log {aside}: oncelog log cat {aside} --url {redacted(options.url)}"
 
 
 def query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
