@@ -31,12 +31,15 @@ section { background: var(--card); border: 1px solid var(--rule); border-radius:
 section > p { margin: 0 0 14px; color: var(--soft); max-width: 76ch; }
 .figures { display: flex; flex-wrap: wrap; gap: 1px; overflow: hidden;
   background: var(--rule); border: 1px solid var(--rule); border-radius: 10px; margin: 28px 0 20px; }
-.figures div { flex: 1 1 76px; min-width: 76px; background: var(--card); padding: 14px 14px; }
-.figures b { display: block; font-size: 22px; font-weight: 600; line-height: 1.2; font-variant-numeric: tabular-nums; }
+.figures div { flex: 1 1 auto; min-width: 96px; max-width: 100%; background: var(--card); padding: 14px 14px; }
+.figures b { display: block; font-size: 22px; font-weight: 600; line-height: 1.2; font-variant-numeric: tabular-nums;
+  white-space: nowrap; }
 .figures span { display: block; color: var(--soft); font-size: 13px; line-height: 1.3; margin-top: 2px; }
 .good b, td.good { color: var(--good); } .bad b, td.bad { color: var(--bad); }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg { display: block; width: 100%; min-width: 560px; height: auto; overflow: visible; }
 svg text { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
+@media (max-width: 640px) { main { padding: 28px 12px 48px; } section { padding: 16px 14px; }
+  svg text { font-size: 14px; } .figures div { min-width: 88px; padding: 12px 10px; } }
 svg text.strong { fill: var(--ink); font-weight: 600; } svg text.mark { fill: var(--bad); font-weight: 600; }
 svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg line.mark { stroke: var(--bad); stroke-dasharray: 4 3; }

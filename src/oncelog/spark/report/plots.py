@@ -175,4 +175,6 @@ def _title(lines: Sequence[str]) -> str:
 
 
 def _svg(parts: Sequence[str], height: int, what: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(what)}">{"".join(parts)}</svg>'
+    label = html.escape(what)
+    drawn = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{drawn}</div>'

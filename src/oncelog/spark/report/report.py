@@ -23,11 +23,14 @@ def of_run(outcome: Outcome, events: list[Event]) -> str:
     into = history.settled(last_run)
     done = history.summed(events)
     sections = [batches(into)] if into else []
-    sections += progress(last_run) + times(last_run)
+    sent_before = history.summed(events[: len(events) - len(last_run)]).exported or 0
+    sections += progress(last_run, sent_before) + times(last_run)
     first, last = moment(done.began_us), moment(done.at_us)
     runs = f"{done.runs:,} run{'s' if done.runs != 1 else ''}"
     older = [event for event in last_run if isinstance(event, Summed)]
     since = f" The plots show what came since {moment(older[0].at_us):%Y-%m-%d %H:%M:%S}." if older else ""
+    if done.runs > 1 and not since:
+        since = " The figures count all runs, the plots show the last and what it went on with."
     return page.page(
         f"Pipeline {outcome.pipeline}",
         f"{runs}, from {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC, into the log {outcome.log}.{since}",
@@ -91,8 +94,11 @@ def _label(group: Sequence[Batch]) -> str:
     return str(group[0].batch) if len(group) == 1 else f"{group[0].batch} to {group[-1].batch}"
 
 
-def progress(events: Sequence[Event]) -> list[Section]:
-    """Return how the log, and what was sent on of it, grew; and how far the second was behind the first."""
+def progress(events: Sequence[Event], sent_before: int = 0) -> list[Section]:
+    """Return how the log, and what was sent on of it, grew; and how far the second was behind the first.
+
+    ``sent_before`` is what the sink had when these events began.
+    """
     seen = [group[-1] for group in _grouped([event for event in events if not isinstance(event, Ended)])]
     if len(seen) < 2:  # noqa: PLR2004 (a line has two ends)
         return []
@@ -100,7 +106,7 @@ def progress(events: Sequence[Event]) -> list[Section]:
     xs = [(event.at_us - begin_us) / 1e6 for event in seen]
     marks = [Mark((at_us - begin_us) / 1e6, "killed") for at_us in history.kills(list(events))]
     grown = [Series("records in the log", "stored", [event.stored for event in seen])]
-    exported, sent = 0, []
+    exported, sent = sent_before, []
     for event in seen:
         exported = max(exported, 0 if isinstance(event, Started) else event.exported or 0)
         sent.append(exported)
