@@ -62,6 +62,35 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def test_links_of_the_readme_work_on_a_package_index() -> None:
+    """The README is shown where no file of the repository is: its links are addresses, each of a file that is there."""
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
+    forms = r"https://(github\.com/oncelog/oncelog/blob/main|raw\.githubusercontent\.com/oncelog/oncelog/main)/(.+)"
+    paths = [match[2] for link in links if (match := re.fullmatch(forms, link))]
+    assert len(paths) == len(links) > 10
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+
+
+def test_pictures_are_small_and_used() -> None:
+    """A picture that no page shows, or that slows a page down, is not kept."""
+    shown = "".join(document.read_text() for document in DOCUMENTS)
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        assert f"pictures/{picture.name}" in shown, picture.name
+        assert picture.stat().st_size < 100_000, picture.name
+
+
+def test_every_example_is_a_folder_with_a_readme_in_the_gallery() -> None:
+    """Who looks for code finds it, what it shows, and how to run it; a test runs it."""
+    gallery = (ROOT / "docs" / "examples.md").read_text()
+    tested = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    examples = [path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert len(examples) >= 8
+    for example in examples:
+        assert (example / "README.md").is_file(), example
+        assert f"/examples/{example.name})" in gallery, example
+        assert re.search(rf"examples.*\b{example.name}\b", tested), example
+
+
 def test_readme_names_errors_that_are_there() -> None:
     """What the README's table says to catch can be caught."""
     cells = re.findall(r"`([A-Z]\w+)\b[^`]*`", (ROOT / "README.md").read_text())
@@ -112,7 +141,8 @@ def test_every_name_on_a_disk_is_explained(tmp_path: Path) -> None:
 def test_example_shows_what_it_promises() -> None:
     """With ids nothing is lost or doubled, and the control shows that this is not so by itself."""
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "embedded.py"],
+        [sys.executable, "-m", "examples.embedded"],
+        cwd=ROOT,
         env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,

@@ -203,9 +203,9 @@ def test_the_report_of_a_pipeline_is_embedded_and_can_do_nothing(guarded: Guarde
     assert page.goto(f"http://{guarded.server.http}/console/report?name=orders").status == 404  # type: ignore[union-attr]
 
 
-def quiet_port() -> int:
+def quiet_port(first: int | None = None) -> int:
     """Return a port that is free, below those that the system gives to connections: nobody takes it in between."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+    for port in range(first or 20_000 + os.getpid() % 10_000, 32_000):
         with contextlib.suppress(OSError), socket.socket() as tried:
             tried.bind(("127.0.0.1", port))
             return port

@@ -14,8 +14,10 @@ from oncelog.cli.records.sources import STDIN, Batch, Fields, Refusal, batches, 
 from oncelog.cli.terminal.options import InputFormat
 from oncelog.cli.terminal.output import Meter, meter
 from oncelog.clock import SYSTEM
+from oncelog.log.append.counters import Counts
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
+from oncelog.types import Ack, ColumnAcks
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,35 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class _Tally:
+    """What the answers say, for a writer whose own counters are those of a server, which writes for others, too."""
+
+    def __init__(self) -> None:
+        self.attempts = self.stored = self.duplicates = self.conflicts = self.forgotten = 0
+        self.last_position = -1
+
+    def add_columns(self, acks: ColumnAcks) -> None:
+        """Count the answers to a table."""
+        known, other = int((acks.duplicates & ~acks.conflicts).sum()), int(acks.conflicts.sum())
+        self.attempts += len(acks.positions)
+        self.duplicates += known
+        self.conflicts += other
+        self.stored += len(acks.positions) - known - other
+        self.last_position = max(self.last_position, int(acks.positions.max(initial=-1)))
+
+    def add_results(self, results: Sequence[Any]) -> None:
+        """Count the answers to records: acks, and errors of those that were refused."""
+        for result in results:
+            self.attempts += 1
+            if isinstance(result, Ack):
+                self.conflicts += result.conflict
+                self.duplicates += result.duplicate and not result.conflict
+                self.stored += not result.duplicate
+                self.last_position = max(self.last_position, -1 if result.position is None else result.position)
+            else:
+                self.conflicts += isinstance(result, IdConflict)
+
+
 class Appending:
     """One run of the command: what it reads, what it counted."""
 
@@ -60,6 +91,8 @@ class Appending:
         self._read_bytes = 0.0
         self._started_us = SYSTEM.elapsed_us()
         self._writer: Writer | None = None
+        self._tally = _Tally()
+        self._is_remote = False
         self._finished = False
 
     @property
@@ -73,6 +106,7 @@ class Appending:
             message = f"--id-field: log {log.name!r} has idempotence off, and takes no ids"
             raise InvalidArgument(message)
         total = self._total()
+        self._is_remote = type(log) is not Log
         with log.writer(wait_s=wait_s) as self._writer, meter("appending", unit="bytes", total=total) as bar:
             for path, format in self._inputs:
                 self._append_all(self._writer, path, format, bar)
@@ -94,10 +128,13 @@ class Appending:
             for refusal in batch.refusals:
                 self._refuse(source, place, refusal, "InvalidArgument")
             if batch.records.num_rows:
-                for row, error in _append(writer, batch):
+                for row, error in _append(writer, batch, self._tally):
                     self._refuse(source, place, Refusal(batch.places[row], str(error)), type(error).__name__)
             self._read_bytes += batch.size_bytes
-            bar.to(self._read_bytes, writer.counts().attempts)
+            bar.to(self._read_bytes, self._counts(writer).attempts)
+
+    def _counts(self, writer: Writer) -> Counts | _Tally:
+        return self._tally if self._is_remote else writer.counts()
 
     def _refuse(self, source: str, place: str, refusal: Refusal, error: str) -> None:
         if error == IdConflict.__name__:
@@ -114,7 +151,7 @@ class Appending:
         """Return what was done so far; ``None`` when the command failed before it did anything."""
         if self._writer is None:
             return None
-        counts = self._writer.counts()
+        counts = self._counts(self._writer)
         if not self._finished and not counts.attempts and not self._refused:
             return None
         seconds = (SYSTEM.elapsed_us() - self._started_us) / 1e6
@@ -126,7 +163,7 @@ class Appending:
             conflicts=counts.conflicts,
             refused=self._refused,
             forgotten=counts.forgotten,
-            last_position=self._writer.last_position,
+            last_position=self._tally.last_position if self._is_remote else self._writer.last_position,
             seconds=round(seconds, 3),
             records_per_second=round(counts.attempts / seconds) if seconds else 0,
         )
@@ -141,15 +178,16 @@ def _check_columns(writer: Writer, records: pa.RecordBatch, source: str) -> None
         raise InvalidArgument(message) from error
 
 
-def _append(writer: Writer, batch: Batch) -> list[tuple[int, Any]]:
-    """Append a batch; return the rows that were refused, with the error of each."""
+def _append(writer: Writer, batch: Batch, tally: _Tally) -> list[tuple[int, Any]]:
+    """Append a batch, and count the answers; return the rows that were refused, with the error of each."""
     try:
         try:
-            writer.append_arrow(batch.records)
+            tally.add_columns(writer.append_arrow(batch.records))
         except InvalidArgument:
             # One bad row refuses the whole table: the others get in one by one.
-            writer.append_many([_record(row) for row in batch.records.to_pylist()])
+            tally.add_results(writer.append_many([_record(row) for row in batch.records.to_pylist()]))
     except AppendErrors as errors:
+        tally.add_results(errors.results)
         return [(row, result) for row, result in enumerate(errors.results) if isinstance(result, Exception)]
     return []
 

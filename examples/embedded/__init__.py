@@ -1,6 +1,6 @@
 """A shop takes orders while its process is killed again and again; every order is in the log once.
 
-Run it with ``python examples/embedded.py``. A producer sends orders from a process that is ended with SIGKILL in the
+Run it with ``python -m examples.embedded``. A producer sends orders from a process that is ended with SIGKILL in the
 middle of its work, and, as producers do, sends everything again that it has no answer for. The same is done with
 idempotence off, to show what would happen without it.
 """
@@ -39,7 +39,7 @@ def drive(url: str, idempotence: str) -> tuple[int, int, int]:
     answered = attempts = duplicates = lost = 0
     for life in range(KILLS + 1):
         process = subprocess.Popen(
-            [sys.executable, __file__, url, idempotence],
+            [sys.executable, "-m", "examples.embedded", url, idempotence],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -83,10 +83,3 @@ def main() -> None:
             figures = [str(number) for number in (attempts, lost, duplicates, len(stored))]
             table.add_row(title, *figures, f"[{colour}]{missing}[/]", f"[{colour}]{doubled}[/]")
     console.print(table)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        produce(sys.argv[1], sys.argv[2])
-    else:
-        main()

@@ -1,12 +1,11 @@
 """Duplicates that come when the window has forgotten the first are stored again; an audit finds them, a purge takes
 them out of sight.
 
-``python examples/late.py``. No Spark is needed for that.
+``python -m examples.late``. No Spark is needed for that.
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import oncelog
@@ -32,9 +31,3 @@ def run(folder: Path) -> tuple[int, int, list[int], int]:
         assert retried.duplicate
         assert retried.position is not None
         return late, purged, [entry.position for entry in orders.read()], retried.position
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        late, purged, left, met = run(Path(name))
-        print(f"{late} came late, {purged} were purged, {len(left)} records are left; a retry is met at position {met}")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,9 +53,3 @@ def _run(folder: Path, name: str, format: str, spark: SparkSession | None) -> Ou
     (folder / f"{name}.toml").write_text(SPEC.format(name=name, format=format))
     given = spec.placed(mistakes.load(folder / f"{name}.toml"), folder)
     return Pipeline(given, folder, SYSTEM).run(lambda _: None, spark=spark)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        for outcome in run(Path(name))[:2]:
-            print(f"{outcome.pipeline}: {outcome.rows} rows, {outcome.stored} stored, {outcome.duplicates} duplicates")

@@ -6,7 +6,6 @@ environment, of the workers too. FOLDER, with input, output and progress, must b
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -47,8 +46,3 @@ def run(url: str, master: str, folder: Path) -> tuple[Outcome, list[str]]:
     outcome = Pipeline(given, folder, SYSTEM).run(lambda _: None)
     table = ds.dataset(folder / "out", format="parquet", partitioning="hive").to_table(["order_id"])
     return outcome, table.column("order_id").to_pylist()
-
-
-if __name__ == "__main__":
-    done, ids = run(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
-    print(f"{done.attempts} attempts, {done.stored} stored, {len(ids)} rows, {len(set(ids))} orders in the output")

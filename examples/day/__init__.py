@@ -26,7 +26,7 @@ from examples import counting, orders, picture
 from examples.counting import Counted
 from oncelog.errors import NotFound
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ORDERS = 60_000
 BATCHES = 12
 LOOK_S = 0.03
@@ -311,7 +311,3 @@ def counted(story: Story) -> tuple[Counted, Counted]:
     settled = counting.settle(rows, stored, story.id)
     picture.draw(story.folder, story.name, settled, ours, control, own=story.own)
     return ours, control
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +59,3 @@ def run(folder: Path, spark: SparkSession | None = None) -> dict[str, int]:
     table = ds.dataset(folder / "table", format="parquet", partitioning="hive").to_table()
     ids = table.column("order_id").to_pylist()
     return {"rows": len(ids), "orders": len(set(ids)), "cents": sum(table.column("amount_cents").to_pylist())}
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        print(run(Path(name)))

@@ -1,0 +1,5 @@
+"""``python -m examples.day``."""
+
+from examples.day import main
+
+main()
