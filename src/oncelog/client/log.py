@@ -432,12 +432,12 @@ LOG_ABSENT = (
     "_compare",
     "_desk",
     "_follow_policy",
-    "_hold",
     "_holding",
     "_is_lent",
     "_lent",
     "_reader",
     "_scan",
+    "_taken",
 )
 """What rooms of one process call of each other on a log: not a part of the public surface."""
 

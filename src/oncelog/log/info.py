@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
+from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.append.counters import Counts
 from oncelog.settings import LogSettings
+from oncelog.storage.base import LogHome
 
 
 class MemoryInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +74,54 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     first_position: int
     records: int
     bytes: int = 0
+
+
+def memory_of(manifest: Manifest, table: Mapping[str, int | None]) -> MemoryInfo | None:
+    """Return what a log without bounds remembers; ``table`` is the state of its writer's table, if it has one."""
+    if manifest.settings.idempotence == "off" or not manifest.settings.window.unbounded:
+        return None
+    fronts = sum(part.front_bytes for run in manifest.memory for part in run.parts)
+    return MemoryInfo(
+        ids=sum(run.ids for run in manifest.memory) + (table.get("keys") or 0),
+        runs=len(manifest.memory),
+        memory_bytes=fronts + (table.get("bytes") or 0),
+        disk_bytes=sum(run.size_bytes for run in manifest.memory),
+        since=manifest.window_since,
+    )
+
+
+def files_of(home: LogHome, segments: Sequence[Segment]) -> list[SealedFileInfo]:
+    """Return the sealed files of segments, oldest first. Several segments may share a file."""
+    found: dict[str, SealedFileInfo] = {}
+    for segment in segments:
+        file = segment.file
+        if file is None:
+            continue
+        earlier = found.get(file.key)
+        found[file.key] = SealedFileInfo(
+            path=home.location(file.key),
+            first_position=earlier.first_position if earlier else segment.first_position - file.row,
+            records=(earlier.records if earlier else file.row) + segment.entries,
+            bytes=file.size_bytes,
+        )
+    return list(found.values())
+
+
+def extents_of(segments: Sequence[Segment], open_position: int, end: int) -> list[Extent]:
+    """Return how records before ``end`` are kept: in closed segments, and from ``open_position`` on in the open one."""
+    found = [
+        Extent(first_position=segment.first_position, records=segment.entries, bytes=_bytes_of(segment))
+        for segment in segments
+        if segment.first_position < end
+    ]
+    if open_position < end:
+        found.append(Extent(first_position=open_position, records=end - open_position))
+    return found
+
+
+def _bytes_of(segment: Segment) -> int:
+    """Return about how many bytes a segment takes, alone or of the file that it shares."""
+    file = segment.file
+    return (
+        segment.size_bytes if file is None else file.size_bytes * segment.entries // max(1, file.row + segment.entries)
+    )

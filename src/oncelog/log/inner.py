@@ -104,8 +104,10 @@ def holding(log: Log) -> Holding:
 
 
 def hold(log: Log, term: Term, wait_s: float, *, ask: bool) -> Writer:
-    """Become the log's writer for a term."""
-    return log._hold(term, wait_s, ask=ask)
+    """Become the log's writer in the name of a server. With ``ask`` its holder is asked first, as ``Log.writer`` does;
+    without, it is taken. ``LogBusy`` if another took it since the epoch of ``term``.
+    """
+    return log._taken(wait_s, term, ask=ask)
 
 
 def is_lent(log: Log) -> bool:

@@ -15,17 +15,16 @@ from oncelog import arguments
 from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
-from oncelog.errors import InvalidArgument, NotFound, Unsupported
+from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format import intake, sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.format.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.limits import LEASE_S_MAX
-from oncelog.log import inner, open_writer
+from oncelog.log import info, inner, open_writer
 from oncelog.log.append import decisions
 from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
-from oncelog.log.info import Extent, LogInfo, MemoryInfo, SealedFileInfo
+from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs import audit, purge, rebuild_snapshot, verify
@@ -46,7 +45,6 @@ from oncelog.log.takeover import handover
 from oncelog.log.takeover.fencing import Holding, holding
 from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep import retention, sealing
-from oncelog.log.upkeep.keeper import SEAL_BYTES_MIN
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
@@ -141,12 +139,6 @@ class Log(Handle):
         """Return who has the log, as its manifest says now."""
         return holding(self._manifest())
 
-    def _hold(self, term: open_writer.Term, wait_s: float, *, ask: bool) -> Writer:
-        """Become the log's writer in the name of a server. With ``ask`` its holder is asked first, as ``writer`` does;
-        without, it is taken. ``LogBusy`` if another took it since the epoch of ``term``.
-        """
-        return self._taken(wait_s, term, ask=ask)
-
     def _taken(self, wait_s: float, term: open_writer.Term, *, ask: bool) -> Writer:
         self._check_usable()
         claim = self._home.claim(wait_s, force=not ask)
@@ -233,15 +225,7 @@ class Log(Handle):
         return Scan(self._home, self._manifests, self.name, columns)
 
     def _lease(self, duration_s: float | None) -> Lease | None:
-        if duration_s is None:
-            return None
-        if self._manifests.whole is not self._manifests:
-            message = f"log {self.name!r} shares its home with the log it conflicts with: read it without a lease"
-            raise Unsupported(message)
-        if not 0 < arguments.seconds("lease_s", duration_s) <= LEASE_S_MAX:
-            message = f"lease_s is {duration_s}, must be more than 0 and at most {LEASE_S_MAX}"
-            raise InvalidArgument(message)
-        return Lease(self._home, self._manifests, self._clock, duration_s)
+        return None if duration_s is None else Lease.of(self.name, self._home, self._manifests, self._clock, duration_s)
 
     def _opened(self, handle: _Opened) -> _Opened:
         self._check_usable()
@@ -275,15 +259,7 @@ class Log(Handle):
         writer = self._writer
         if writer is not None and not writer.closed:
             return writer.producers()
-        known, producers = self._manifests.look(
-            self._refresh(), lambda manifest: open_writer.recovered_producers(self._home, self._manifests, manifest)
-        )
-        scan = self._scan()
-        scan.begin(known.manifest.next_position)
-        while found := scan.next_rows():
-            for rows in found:
-                bases.fold_producers(producers, rows)
-        return bases.remembered(producers.marks(), known.manifest)
+        return open_writer.read_producers(self._home, self._manifests, self._refresh(), self._scan())
 
     @arguments.checked
     def forget_producer(self, name: str, *, wait_s: float = 5.0) -> bool:
@@ -340,16 +316,7 @@ class Log(Handle):
 
         Writers do this by themselves. ``progress`` is called after each file.
         """
-        known = self._refresh()
-        total = Sealing()
-        file_bytes = known.manifest.settings.segment_bytes
-        done = sealing.seal(self._home, self._manifests, self._clock, known, file_bytes=file_bytes)
-        for part in done:
-            total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
-            if progress is not None:
-                progress(part)
-        sealing.sweep(self._home, self._manifests, self._clock)
-        return total
+        return sealing.seal_all(self._home, self._manifests, self._clock, self._refresh(), progress)
 
     def stage(self, tables: Iterable[Tabular]) -> Staged:
         """Write tables, with the columns of ``append_arrow``, as a file that ``Writer.ingest`` can make a part of the
@@ -398,19 +365,10 @@ class Log(Handle):
 
     def _extents(self, start: int, end: int) -> list[Extent]:
         """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
-        found = []
         self._known, segments = self._manifests.look(
             self._refresh(), lambda manifest: list(self._manifests.closed_from(manifest, start))
         )
-        for segment in segments:
-            if segment.first_position >= end:
-                break
-            size_bytes = segment.size_bytes if segment.file is None else _share_bytes(segment)
-            found.append(Extent(first_position=segment.first_position, records=segment.entries, bytes=size_bytes))
-        open_position = self._known.manifest.next_position
-        if open_position < end:
-            found.append(Extent(first_position=open_position, records=end - open_position))
-        return found
+        return info.extents_of(segments, self._known.manifest.next_position, end)
 
     def marks(self) -> list[Mark]:
         """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
@@ -424,18 +382,10 @@ class Log(Handle):
         known = self._refresh()
         settings = known.manifest.settings
         if settings.seal == "auto":
-            file_bytes = max(settings.segment_bytes, SEAL_BYTES_MIN)
-            made = sealing.seal(
-                self._home,
-                self._manifests,
-                self._clock,
-                known,
-                file_bytes=file_bytes,
-                bytes_min=SEAL_BYTES_MIN // 2,
-            )
-            for _ in made:
+            parts = self._home, self._manifests, self._clock, known
+            for _ in sealing.seal_worthwhile(*parts, settings.segment_bytes):
                 continue
-            conflicts.tidy(self._home, self._clock, file_bytes=file_bytes, bytes_min=SEAL_BYTES_MIN // 2)
+            conflicts.tidy(self._home, self._clock, settings.segment_bytes)
         if settings.retention_s is not None or settings.retention_bytes is not None:
             self.retain()
 
@@ -454,19 +404,7 @@ class Log(Handle):
         may still be in the first of them. A file that was staged elsewhere has only the columns that its rows have:
         read several by the names of their columns (in DuckDB: ``union_by_name = true``).
         """
-        found: dict[str, SealedFileInfo] = {}
-        for segment in self._closed_segments():
-            file = segment.file
-            if file is None:
-                continue
-            earlier = found.get(file.key)
-            found[file.key] = SealedFileInfo(
-                path=self._home.location(file.key),
-                first_position=earlier.first_position if earlier else segment.first_position - file.row,
-                records=(earlier.records if earlier else file.row) + segment.entries,
-                bytes=file.size_bytes,
-            )
-        return list(found.values())
+        return info.files_of(self._home, self._closed_segments())
 
     @arguments.checked
     def truncate(self, before: int) -> Truncation:
@@ -614,7 +552,7 @@ class Log(Handle):
             version=known.version,
             epoch=manifest.epoch,
             first_position=manifest.first_position,
-            last_position=self._last_position(),
+            last_position=self.end_position() - 1,
             segments=len(closed),
             sealed_segments=sum(segment.file is not None for segment in closed),
             open_segment=manifest.open_segment,
@@ -624,21 +562,7 @@ class Log(Handle):
             snapshot_age_s=(self._clock.now_us() - taken[0][1].created_us) / 1e6 if taken else None,
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
-            memory=self._memory_info(manifest, writer),
-        )
-
-    def _memory_info(self, manifest: Manifest, writer: Writer | None) -> MemoryInfo | None:
-        """Return what is remembered, of a log without bounds."""
-        if manifest.settings.idempotence == "off" or not manifest.settings.window.unbounded:
-            return None
-        table = writer.window_state if writer is not None else {}
-        fronts = sum(part.front_bytes for run in manifest.memory for part in run.parts)
-        return MemoryInfo(
-            ids=sum(run.ids for run in manifest.memory) + (table.get("keys") or 0),
-            runs=len(manifest.memory),
-            memory_bytes=fronts + (table.get("bytes") or 0),
-            disk_bytes=sum(run.size_bytes for run in manifest.memory),
-            since=manifest.window_since,
+            memory=info.memory_of(manifest, writer.window_state if writer is not None else {}),
         )
 
     def _closed_segments(self) -> list[Segment]:
@@ -647,10 +571,6 @@ class Log(Handle):
             self._refresh(), lambda manifest: list(self._manifests.closed_from(manifest, manifest.first_position))
         )
         return found
-
-    def _last_position(self) -> int:
-        """Return the position of the last visible record, or the one before the first there will be."""
-        return self._scan().end() - 1
 
     @closes_anywhere
     def close(self) -> None:
@@ -666,12 +586,6 @@ class Log(Handle):
             ending.callback(self._objects.close)
             for reader in list(self._readers):
                 ending.callback(reader.close)
-
-
-def _share_bytes(segment: Segment) -> int:
-    """Return about how many bytes of its file a segment takes."""
-    assert segment.file is not None
-    return segment.file.size_bytes * segment.entries // max(1, segment.file.row + segment.entries)
 
 
 def _configured(manifest: Manifest, settings: LogSettings) -> Manifest:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from oncelog import limits
 from oncelog.clock import Clock
-from oncelog.dedup.producers import Producers
+from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.table import Table
 from oncelog.format.manifest import Manifest
 from oncelog.log.append.decisions import Seen
@@ -17,6 +17,7 @@ from oncelog.log.append.uptime import Uptime
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.read.scan import Scan
 from oncelog.log.stored import bases, secrets, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Known, Manifests
@@ -120,3 +121,13 @@ def recovered_producers(home: LogHome, manifests: Manifests, manifest: Manifest)
     """Return how far producers got, of a log whose ids are not kept."""
     taken = next(snapshots.readable(home, manifest.log_id, manifest.next_position), None)
     return bases.recover_producers(home, manifests, manifest, taken)
+
+
+def read_producers(home: LogHome, manifests: Manifests, known: Known, scan: Scan) -> dict[str, ProducerMark]:
+    """Return how far producers got, as the log itself says: up to the last record that can be read."""
+    known, producers = manifests.look(known, lambda manifest: recovered_producers(home, manifests, manifest))
+    scan.begin(known.manifest.next_position)
+    while found := scan.next_rows():
+        for rows in found:
+            bases.fold_producers(producers, rows)
+    return bases.remembered(producers.marks(), known.manifest)

@@ -101,12 +101,12 @@ def view(manifest: Manifest) -> Manifest:
     )
 
 
-def tidy(home: LogHome, clock: Clock, *, file_bytes: int, bytes_min: int) -> None:
+def tidy(home: LogHome, clock: Clock, segment_bytes: int) -> None:
     """Put small neighbours among a log's conflicts together."""
     aside = ConflictManifests(home, clock)
     known = aside.newest()
     if known is not None and len(known.manifest.segments) > 1:
-        for _ in sealing.seal(home, aside, clock, known, file_bytes=file_bytes, bytes_min=bytes_min):
+        for _ in sealing.seal_worthwhile(home, aside, clock, known, segment_bytes):
             continue
 
 

@@ -7,11 +7,15 @@ truncation that was announced but not made. So whichever comes first, the other 
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 
+from oncelog import arguments
 from oncelog.clock import Clock
-from oncelog.errors import OncelogError
+from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 from oncelog.format.manifest import Manifest
+from oncelog.limits import LEASE_S_MAX
 from oncelog.log.stored.manifests import Manifests
 from oncelog.storage.base import LogHome
 
@@ -29,6 +33,17 @@ class Lease:
         self._duration_us = int(duration_s * 1e6)
         self._key: str | None = None
         self._renew_at_us = 0
+
+    @classmethod
+    def of(cls, name: str, home: LogHome, manifests: Manifests, clock: Clock, duration_s: float) -> Self:
+        """Return a lease on a log, not held yet; ``InvalidArgument`` for a bad duration."""
+        if manifests.whole is not manifests:
+            message = f"log {name!r} shares its home with the log it conflicts with: read it without a lease"
+            raise Unsupported(message)
+        if not 0 < arguments.seconds("lease_s", duration_s) <= LEASE_S_MAX:
+            message = f"lease_s is {duration_s}, must be more than 0 and at most {LEASE_S_MAX}"
+            raise InvalidArgument(message)
+        return cls(home, manifests, clock, duration_s)
 
     def hold(self, position: int) -> None:
         """Make sure that nothing from ``position`` on is truncated for the lease's duration from now."""

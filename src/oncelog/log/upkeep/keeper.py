@@ -9,7 +9,6 @@ from oncelog.clock import Clock
 from oncelog.dedup.table import Table
 from oncelog.errors import OncelogError
 from oncelog.format.snapshot import Snapshot
-from oncelog.limits import MIB
 from oncelog.log.append import decisions
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import SNAPSHOT, TIDY
@@ -26,9 +25,6 @@ from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper, Tail
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
-
-SEAL_BYTES_MIN = 8 * MIB
-"""A writer makes no smaller files by itself (half of it is enough at the end of a run of segments)."""
 
 SNAPSHOT_RECORDS_AT_CLOSE = 1000
 """A gap shorter than this is read faster than a snapshot is written."""
@@ -158,14 +154,8 @@ class Keeper:
         """Seal what is worth a file, and let go what retention does not want kept: a segment has been closed."""
         settings = self._settings
         if settings.seal == "auto":
-            for _ in sealing.seal(
-                self._home,
-                self._manifests,
-                self._clock,
-                self._run.known,
-                file_bytes=max(settings.segment_bytes, SEAL_BYTES_MIN),
-                bytes_min=SEAL_BYTES_MIN // 2,
-            ):
+            parts = self._home, self._manifests, self._clock, self._run.known
+            for _ in sealing.seal_worthwhile(*parts, settings.segment_bytes):
                 if self._committer.is_leaving:
                     return
         if settings.retention_s is not None or settings.retention_bytes is not None:

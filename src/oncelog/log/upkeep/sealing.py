@@ -7,7 +7,7 @@ before the manifest: an orphan, which the next sealing removes. Killed after: th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError
 from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment, labels_of
+from oncelog.limits import MIB
 from oncelog.log.stored.files import Files, rows_of
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import each
@@ -27,6 +28,8 @@ PREFIX = "sealed/"
 STAGED_S = 86_400
 """How long a file may exist before the manifest points to it."""
 
+_BYTES_MIN = 8 * MIB
+"""Nobody makes smaller files unasked (half of it is enough at the end of a run of segments)."""
 
 _RAW_FACTOR = 4
 """So many times its size a file may come to when it is not compressed."""
@@ -52,6 +55,31 @@ class Sealing(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
+
+
+def seal_worthwhile(
+    home: LogHome, manifests: Manifests, clock: Clock, known: Known, segment_bytes: int
+) -> Iterator[Sealing]:
+    """Seal the closed segments that are enough for a file of some size; yield what was done after each file."""
+    file_bytes = max(segment_bytes, _BYTES_MIN)
+    return seal(home, manifests, clock, known, file_bytes=file_bytes, bytes_min=_BYTES_MIN // 2)
+
+
+def seal_all(
+    home: LogHome,
+    manifests: Manifests,
+    clock: Clock,
+    known: Known,
+    progress: Callable[[Sealing], None] | None = None,
+) -> Sealing:
+    """Seal every closed segment, and sweep; return what was done in all. ``progress`` is called after each file."""
+    total = Sealing()
+    for part in seal(home, manifests, clock, known, file_bytes=known.manifest.settings.segment_bytes):
+        total = Sealing(**{name: getattr(total, name) + getattr(part, name) for name in Sealing.__struct_fields__})
+        if progress is not None:
+            progress(part)
+    sweep(home, manifests, clock)
+    return total
 
 
 def seal(
