@@ -151,6 +151,48 @@ GUARDS = [
         "",
         "tests/log/upkeep/test_sealing.py::test_records_that_compress_well_do_not_all_end_in_one_file",
     ),
+    Guard(
+        "a publication that was overtaken does not take a Delta table back",
+        "tables/delta.py",
+        "if known is not None and known > state.version:",
+        "if False:",
+        "tests/tables/test_publishing.py::test_publication_that_was_overtaken_changes_nothing[delta]",
+    ),
+    Guard(
+        "a publication that was overtaken does not take an Iceberg table back",
+        "tables/iceberg.py",
+        "if int(table.properties.get(_VERSION, -1)) > state.version:",
+        "if False:",
+        "tests/tables/test_publishing.py::test_publication_that_was_overtaken_changes_nothing[iceberg]",
+    ),
+    Guard(
+        "a stale Iceberg table is not committed by a retry",
+        "tables/iceberg.py",
+        'properties = {_RETRIES: "0", ',
+        "properties = {",
+        "tests/tables/test_publishing.py::test_another_commit_between_comparison_and_commit[iceberg]",
+    ),
+    Guard(
+        "files that left a table are removed only if no kept snapshot needs them",
+        "tables/iceberg.py",
+        "gone = _paths_in(table, old) - _paths_in(table, kept)",
+        "gone = _paths_in(table, old)",
+        "tests/tables/test_publishing.py::test_old_versions_and_their_files_go[iceberg]",
+    ),
+    Guard(
+        "a key that is twice on one line of many is not taken for clean",
+        "spark/reading/json_text.py",
+        "if len(objects) != len(chunk) or colons != fields:",
+        "if len(objects) != len(chunk):",
+        "tests/spark/reading/test_json_text.py::test_faults_of_two_lines_do_not_make_up_for_each_other",
+    ),
+    Guard(
+        "two objects on one line of many are not taken for clean",
+        "spark/reading/json_text.py",
+        "if (found[first] != _OPEN).any() or (found[last] != _CLOSE).any():",
+        "if False:",
+        "tests/spark/reading/test_json_text.py::test_faults_of_two_lines_do_not_make_up_for_each_other",
+    ),
 ]
 
 
