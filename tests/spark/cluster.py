@@ -69,10 +69,11 @@ def _wait(process: subprocess.Popen[str], log: Path, wanted: str) -> str:
     raise AssertionError(message)
 
 
-def run(url: str, folder: Path) -> None:
-    """Run the jobs of ``cluster_driver`` on a cluster."""
+def run(url: str, folder: Path, database: str | None = None) -> None:
+    """Run the jobs of ``cluster_driver`` on a cluster; with the logs of a database, those that a server can do."""
     environment = os.environ | {"PYTHONPATH": PYTHON_PATH, "SPARK_HOME": str(spark_home.made())}
     command = [sys.executable, "-m", "tests.spark.cluster_driver", url, str(folder)]
+    command += [database] if database is not None else []
     with (folder / "driver.log").open("wb") as output:
         done = subprocess.run(command, env=environment, stdout=output, stderr=output, cwd=ROOT, check=False)
     assert done.returncode == 0, (folder / "driver.log").read_text()[-5000:]
