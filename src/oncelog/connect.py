@@ -44,7 +44,7 @@ _BUCKETS = {"s3", "gs", "az"}
 _QUORUM = "quorum:"
 _NODE_VARIABLE = "ONCELOG_NODE_"
 _CLIENT = "oncelog.client.database"
-"""The room above that speaks to servers. It is loaded by name: whoever has no server needs no gRPC."""
+"""The room above that speaks to servers. It is loaded by name: a program without a server needs no gRPC."""
 
 
 class Database(Handle):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-if TYPE_CHECKING:  # whoever has no event loop does not wait for asyncio to be imported
+if TYPE_CHECKING:  # a program without an event loop does not import asyncio
     import asyncio
 
 LATER_THREADS = 8
@@ -117,7 +117,7 @@ def settle(pending: Future[T], function: Callable[[], T]) -> None:
     """Give an answer what a function returns, or raises."""
     try:
         result = function()
-    except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+    except BaseException as error:  # noqa: BLE001 (the future has it)
         pending.set_exception(error)
     else:
         pending.set_result(result)
@@ -134,7 +134,7 @@ def mapped(source: Future[S], function: Callable[[S], T]) -> Pending[T]:
 
 
 class _Pool:
-    """The threads of ``later``: made when they are needed, and made anew in a forked process."""
+    """The threads of ``later``: made when they are needed, and made again in a forked process."""
 
     executor: ThreadPoolExecutor | None = None
     lock = threading.Lock()

@@ -77,7 +77,7 @@ class Leases:
     ) -> None:
         try:
             lost = {_name(one) for one in self.lost_of([one for group, _, _ in alike for one in group], settlement)}
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             for _, _, pending in alike:
                 pending.set_exception(error)
             return

@@ -137,7 +137,7 @@ def settling(pending: Future[Any], read: Callable[[Any], Any]) -> Settle:
             return
         try:
             found = read(answer)
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             pending.set_exception(error)
         else:
             pending.set_result(found)
@@ -151,7 +151,7 @@ def _each(answer: Any, count: int) -> Sequence[Any]:
         return [answer] * count
     try:
         found = results(answer)
-    except Exception as error:  # noqa: BLE001 (whoever waits has it)
+    except Exception as error:  # noqa: BLE001 (the future has it)
         return [error] * count
     message = f"the server answered {len(found)} of {count} records"
     return found if len(found) == count else [CorruptionError(message)] * count

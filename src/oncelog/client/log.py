@@ -95,12 +95,12 @@ class RemoteLog(Log):
         return self.settings_seen
 
     def _is_same(self, other: Log) -> bool:
-        """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
+        """Tell whether another handle is of this very log, not of one that was deleted and created again."""
         return self.log_id == other.log_id
 
     @property
     def log_id(self) -> str:
-        """The log's permanent id: a log that was deleted and made anew has another."""
+        """The log's permanent id: a log that was deleted and made again has another."""
         return self._log_id
 
     # Writing and reading.
@@ -309,7 +309,7 @@ class RemoteLog(Log):
         return self.job("purge", Purge, remove=remove, tell=progress)  # type: ignore[no-any-return]
 
     def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
-        """Have the server make a dedup snapshot anew from the closed segments."""
+        """Have the server make a dedup snapshot from the closed segments."""
         _check_hands(hands)
         return self.job("rebuild", Rebuilt, tell=progress)  # type: ignore[no-any-return]
 

@@ -172,7 +172,7 @@ class RemoteQueue(Queue):
         answers: Sequence[Any]
         try:
             answers = self._sent_run([one.message for one in group], on_pending, max(one.timeout_s for one in group))
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             answers = [error] * len(group)
         for one, answer in zip(group, answers, strict=True):
             if isinstance(answer, BaseException):

@@ -271,7 +271,7 @@ class Session:
         while True:
             with self._changed:
                 if self._ended is not None or not (self._wanted or self._count):
-                    self._thread = None  # whoever sends next starts another, under this lock
+                    self._thread = None  # the next call starts another, under this lock
                     return
                 stream = self._stream = _Stream()
             self._broke(stream, self._speak(stream))

@@ -191,7 +191,7 @@ class Producers:
             session.owner = None
 
     def restart(self) -> None:
-        """Begin every session anew: nothing is on its way."""
+        """Begin every session again: nothing is pending."""
         for name, before in self._sessions.items():
             session = self._sessions[name] = self._begun(name, None)
             session.owner, session.counted = before.owner, before.counted

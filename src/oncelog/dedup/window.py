@@ -298,7 +298,7 @@ class Window:
         self._settled = self._settled + int(left[0]) if len(left) else self._head
 
     def forget_pending(self) -> None:
-        """Drop every pending key: it was never offered to storage, and may be added anew."""
+        """Drop every pending key: it was never offered to storage, and may be added again."""
         if self._pending == 0:
             return
         ring = self._ring
@@ -442,7 +442,7 @@ class Window:
         return int(self._ring.capacity * self._crowded / (_LOAD * BUCKET_SLOTS)) + 2
 
     def _index(self) -> None:
-        """Build the slots anew from the ring."""
+        """Build the slots again from the ring."""
         self._slots = Slots(self._ring, self._bucket_count(), base=self._tail - BUCKET_SLOTS)
         for low in range(self._tail, self._head, _INDEX_KEYS):
             handles = np.arange(low, min(low + _INDEX_KEYS, self._head))

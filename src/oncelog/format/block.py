@@ -317,7 +317,7 @@ def _refuse_version(version: int, flags: int, mask: int, what: str) -> None:
 
 
 class CheckedBlocks(list[pa.Buffer]):
-    """Blocks whose checksums were found to hold before, by whoever has read them: a body is not summed up twice.
+    """Blocks whose checksums were checked before, by another reader: a body is not summed up twice.
 
     Payloads of ``sound`` blocks were found to be sound, too. ``on_sound`` is called when all of them are.
     """

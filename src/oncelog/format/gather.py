@@ -187,7 +187,7 @@ class _Gathering:
         self.values, self.ids = [], []
 
     def taken(self) -> Gathered:
-        """Return what is here, and begin anew."""
+        """Return what was gathered, and begin again."""
         assert self.follows is not None, "there is something to take"
         self._flush_singles()
         segment, first_entry, first_position, previous = self.first

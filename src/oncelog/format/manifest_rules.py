@@ -1,4 +1,4 @@
-"""What must hold in a manifest, whoever wrote it: it is a file that others may be able to write.
+"""What must hold in a manifest. It is checked, because others may be able to write the file.
 
 The kinds of numbers and names are checked while a body is decoded, and here what code relies on without looking. Gaps
 between segments are left to those who read them, and to ``verify``, which says where they are.

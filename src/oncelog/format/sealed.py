@@ -30,9 +30,9 @@ ZSTD_LEVEL = 3
 STAGED_COMPRESSION = "snappy"
 STAGED_SAMPLE_BYTES, STAGED_SHRINKS = 1 << 16, 0.875
 """A file that is made to be adopted is made while somebody waits. Its columns are compressed in no time, or not at all
-if a sample of them hardly shrinks; what is small is sealed anew with its neighbours, and better, later."""
+if a sample of them hardly shrinks; small files are sealed again with their neighbours, and better, later."""
 ANEW_ZSTD_LEVEL = 1
-"""A file that is written anew to purge rows of it was compressed well before: this is a quarter of that work, and makes
+"""A file that is rewritten to purge rows of it was compressed well before: this is a quarter of that work, and makes
 it hardly any larger."""
 _NEVER_US = 1 << 62
 _LABELS = ["stream", "type", "producer", "tenant"]
@@ -311,7 +311,7 @@ def raw_bytes(tail: pa.Buffer, what: str) -> int | None:
 
 
 class SealedFile:
-    """A sealed file's bytes, opened for reading. Whoever opens it has checked that they are the bytes that were
+    """A sealed file's bytes, opened for reading. The caller has checked that they are the bytes that were
     written.
     """
 

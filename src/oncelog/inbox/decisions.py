@@ -1,7 +1,7 @@
 """What is known of a key, and what somebody who asks for it may do: pure decisions.
 
 A key is *absent*, PENDING (an attempt holds its lease), COMMITTED (its effect is there, for good) or FAILED. An
-attempt is known by its token, which only grows, and by a nonce of its own: whoever changes a key names the nonce that
+attempt is known by its token, which only grows, and by a nonce of its own: a change of a key names the nonce that
 was seen there, so that of two who want the same change one gets it, and one who comes back late gets none.
 
 Time is an argument. Nothing here reads a clock or a database.

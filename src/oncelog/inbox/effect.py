@@ -53,7 +53,7 @@ class Effect:
         self.done = False
         """Whether the effect is there already, and nothing is to be done."""
         self.result: Any = None
-        """What the effect gave: set it, and whoever comes again gets it."""
+        """What the effect gave: set it, and every later attempt gets it."""
         self.token = 0
         """The number of this attempt: higher than any before it. Hand it to what can refuse an older one."""
         self.attempts = 0
@@ -323,7 +323,7 @@ def _lost(identity: Identity) -> str:
 
 
 def encoded(result: object, returns: Any) -> tuple[bytes | None, Any]:
-    """Return a result as it is stored, and as it will be given to whoever comes again."""
+    """Return a result as it is stored, and as every later attempt will get it."""
     try:
         stored = states.encode_result(result)
         plain = states.decode_result(stored, returns)

@@ -247,7 +247,7 @@ class Inbox(Handle):
 
     def resolve(self, message: object = None, *, to: Decision, result: object = None, **named: Any) -> None:
         """Decide what became of a key whose lease ran out or that failed: it is ``"committed"``, with a result, has
-        ``"failed"`` for good, or may be tried ``"again"``. Whoever still holds it has lost it.
+        ``"failed"`` for good, or may be tried ``"again"``. An attempt that still holds it has lost it.
 
         Raises ``NotFound``, ``InvalidArgument`` if it is committed, ``Unavailable`` while its lease runs.
         """

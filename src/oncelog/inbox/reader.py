@@ -64,7 +64,7 @@ class Reading:
         return self._step
 
     def _begin(self) -> Steps[None]:
-        """Begin where the last step ended. Whoever else is at it is waited for."""
+        """Begin where the last step ended. It waits for another thread that does the same."""
         position, state = yield from self._connection.position(self._name, self._start)
         try:
             entries = self._read(position)

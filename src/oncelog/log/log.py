@@ -93,7 +93,7 @@ class Log(Handle):
         return self._manifest().settings
 
     def _is_same(self, other: Log) -> bool:
-        """Tell whether another handle is of this very log, not of one that was deleted and created anew."""
+        """Tell whether another handle is of this very log, not of one that was deleted and created again."""
         return self._known.manifest.log_id == other._known.manifest.log_id
 
     def _manifest(self) -> Manifest:
@@ -292,7 +292,7 @@ class Log(Handle):
     def find(self, id: str, *, stream: str | None = None) -> Location | None:
         """Return where the record with an id is, from what the log remembers; ``None`` if it remembers no such id.
 
-        If a purge emptied the record that answers for the id, the one that stands in its stead is told.
+        If a purge emptied the record that answers for the id, the record that stands in for it is returned.
         ``stream`` is that of the record, in a log whose ids are of their stream. Without a writer open here, the first
         call reads what a writer would read when it opens. ``InvalidArgument`` for a log that keeps no ids.
         """
@@ -343,7 +343,7 @@ class Log(Handle):
 
     @property
     def log_id(self) -> str:
-        """The log's permanent id: a log that was deleted and made anew has another."""
+        """The log's permanent id: a log that was deleted and made again has another."""
         return self._known.manifest.log_id
 
     def first_position(self) -> int:
@@ -377,7 +377,7 @@ class Log(Handle):
     def _tidy(self) -> None:
         """Put small neighbours together in files worth the name, and let go what retention does not want kept.
 
-        Writers that append do this by themselves; whoever only ingests, and lets the log go each time, asks for it.
+        Writers that append do this by themselves. A writer that only ingests, and closes each time, has to call this.
         """
         known = self._refresh()
         settings = known.manifest.settings
@@ -392,7 +392,7 @@ class Log(Handle):
     def sweep(self) -> list[str]:
         """Remove files that were staged more than a day ago and never adopted; return their keys.
 
-        Whoever still wants to adopt one of them is told that it is too late: the manifest says so before it is gone.
+        The manifest says so before a file is removed: adopting the file later is refused.
         """
         self._check_usable()
         return sealing.sweep(self._home, self._manifests, self._clock)
@@ -514,14 +514,14 @@ class Log(Handle):
         """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them.
 
         A purged record leaves its place behind: no position moves, readers skip it, and a retry still meets it. Only
-        sealed files are written anew: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
+        sealed files are written again: ``seal`` first, to reach all that is closed. Records in conflict are left alone.
         """
         parts = self._home, self._manifests, self._refresh(), self._clock
         return purge.purge(*parts, checked_hands(hands), remove=remove, progress=progress)
 
     @arguments.checked
     def rebuild(self, progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None) -> Rebuilt:
-        """Make what opening the log needs anew from the closed segments, whatever is there; return what it holds.
+        """Make what opening the log needs again, from the closed segments, whatever is there; return what it holds.
 
         In a log without bounds those are runs: sound ones stay, what they do not cover is read. With a bounded window
         it is a dedup snapshot. Its writer need not stop. ``hands`` do the work, threads of this process unless others

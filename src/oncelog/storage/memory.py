@@ -55,7 +55,7 @@ class MemoryStorage:
         self.home(key).clear()
 
     def close(self) -> None:
-        """Keep everything: the bytes live as long as this object, whoever closes it."""
+        """Keep everything: the bytes live as long as this object, also when it is closed."""
 
 
 class MemoryHome:
@@ -144,7 +144,7 @@ class MemoryHome:
             return MemorySegmentWriter(self, state, epoch, self._in_flight_max)
 
     def fence(self, segment: int, epoch: int) -> Tail:
-        """Stop all appends to a segment, for ever, whoever the writer is; return where it ends."""
+        """Stop all appends to a segment, for ever, by every writer; return where it ends."""
         with self._lock:
             state = self._segments.setdefault(segment, _Segment(segment))
             state.fenced_by = epoch if state.fenced_by is None else max(state.fenced_by, epoch)
@@ -206,7 +206,7 @@ class MemoryHome:
             return bool(self._objects)
 
     def clear(self) -> None:
-        """Delete everything, and stop whoever writes here."""
+        """Delete everything, and stop the writer."""
         with self._lock:
             for segment in self._segments.values():
                 segment.fenced_by = segment.epoch or 0

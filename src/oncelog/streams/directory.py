@@ -1,6 +1,6 @@
 """Who the streams of a log are, and how far each has got: compact, and a fold of the log.
 
-A stream has a number: they count from 0 in the order of first events, whoever folds the log, from wherever. Names lie
+A stream has a number: they count from 0 in the order of first events, from whichever place the log is folded. Names lie
 behind each other in one piece; a hash table of their numbers finds them. About 50 bytes a stream and its name.
 """
 

@@ -102,7 +102,7 @@ class Index:
             self._fold_anew()
 
     def _fold_anew(self) -> None:
-        """Fold the log from its base on. Whoever asks meanwhile is told what was known: no version ever goes back."""
+        """Fold the log from its base on. Callers meanwhile get what was known: no version ever goes back."""
         fresh = Index(self._log, self._clock)
         fresh.open(anew=True)
         with self._lock:
@@ -156,7 +156,7 @@ class Index:
             while done < rows.count:
                 at = rows.first_position + done - self._page_first
                 count = min(PAGE_ROWS - at, rows.count - done)
-                # In this order: whoever looks for a stream meanwhile finds no event without its version.
+                # In this order: a reader meanwhile finds no event without its version.
                 self._versions[at : at + count] = versions[done : done + count]
                 self._numbers[at : at + count] = numbers[done : done + count]
                 done += count

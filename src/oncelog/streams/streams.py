@@ -195,7 +195,7 @@ class Streams(Handle):
             refused = error
             later(lambda: settle(pending, lambda: self._refuse(writer, refused)))
             return
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             pending.set_exception(error)
             return
 

@@ -1,8 +1,8 @@
 """Subscriptions: they catch up from the log, say so, and go on live without a gap or a repeat.
 
-What is live is read once for all of a process: whoever wants more and finds nobody reading reads on, and the others
+What is live is read once for all of a process: a subscriber that wants more reads on if nobody reads, and the others
 wait for what it finds. A subscriber that finds its place gone from what is kept reads from the log again; one that is
-too far behind the log's end is told so, and ended.
+too far behind the log's end gets ``TooSlow``, and is ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEHIND_MAX = 100_000
 POLL_S = 1.0
 
 PIECES_MIN = 64
-"""So many pieces of the log a poll reads before it looks at the time: whoever asks without waiting gets on."""
+"""So many pieces of the log a poll reads before it looks at the time: a caller that does not wait makes progress."""
 
 Past = Callable[[int | None], tuple[Pieces, int, int]]
 """What gives the events from a position on (``None``: from the start), the position behind them, and the first."""
@@ -62,7 +62,7 @@ class Live:
         self.since = self.until = self.end = 0
 
     def join(self, position: int) -> bool:
-        """Tell whether all events from a position on are, or will be, here; then whoever asked has joined."""
+        """Tell whether all events from a position on are, or will be, here; then the caller has joined."""
         with self._changed:
             if self._tail is None:
                 self._tail = self._log.tail(position)

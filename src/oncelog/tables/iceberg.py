@@ -1,7 +1,7 @@
 """A log as an Iceberg table, by ``pyiceberg``.
 
 An Iceberg table names its files by absolute paths. So it can have the log's own files, as they are (``in_place``); then
-whoever reads an older snapshot finds files gone that the log has merged or truncated since. By default the table has
+a reader of an older snapshot finds files gone that the log has merged or truncated since. By default the table has
 links or copies of its own, which stay until their snapshot expires.
 
 ``first_position`` is a column that is in no file: it is the partition of each file. Columns that are the log's own

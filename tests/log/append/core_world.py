@@ -440,13 +440,15 @@ class World:
         core = self.core
         if isinstance(error, WriterFenced):
             self.is_fenced = True
+        done = False
         if flight.group is None:
-            self.event(core.prepare_failed, flight.request, error, self.now_us, self.random.random())
+            done, _ = self.event(core.prepare_failed, flight.request, error, self.now_us, self.random.random())
         else:
             flight.group.busy = False
             if core.error is None:
-                self.event(core.failed, flight.group, flight.request, error, self.now_us, self.random.random())
-        if isinstance(error, WriterFenced):
+                given = flight.group, flight.request, error, self.now_us, self.random.random()
+                done, _ = self.event(core.failed, *given)
+        if done and isinstance(error, WriterFenced):
             assert core.ended is not None, "a fenced core goes on"
 
     def _put(self, group: Group) -> None:

@@ -39,7 +39,7 @@ _FORMATS: dict[str, InputFormat] = {
     ".parquet": "parquet",
 }
 _ASSIGNED = ("position", "segment", "entry", "timestamp")
-"""What ``cat`` writes and a log assigns anew."""
+"""What ``cat`` writes and a log assigns again."""
 
 
 class Refusal(NamedTuple):

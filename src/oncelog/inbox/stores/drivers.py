@@ -142,7 +142,7 @@ class Psycopg(SqlConnection):
     dialect: Dialect = "postgresql"
 
     def __init__(self, raw: Any, clock: Clock) -> None:
-        import psycopg  # noqa: PLC0415  whoever gets here has it
+        import psycopg  # noqa: PLC0415  (the package is installed where this is called)
 
         super().__init__(clock)
         self.raw = raw

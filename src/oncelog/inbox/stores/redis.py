@@ -100,7 +100,7 @@ class Redis:
     transactional = False
 
     def __init__(self, raw: Any) -> None:
-        import redis  # noqa: PLC0415  whoever gets here has it
+        import redis  # noqa: PLC0415  (the package is installed where this is called)
 
         self.raw = raw
         self._no_script = redis.exceptions.NoScriptError
@@ -150,7 +150,7 @@ class Redis:
             self._hashes[script] = _text((yield self.raw.script_load(script)))
         try:
             return (yield self.raw.evalsha(self._hashes[script], 1, *arguments))
-        except self._no_script:  # the server was started anew
+        except self._no_script:  # the server was started again
             yield self.raw.script_load(script)
         return (yield self.raw.evalsha(self._hashes[script], 1, *arguments))
 

@@ -80,7 +80,7 @@ _POSITION = "SELECT position, state FROM oncelog_position WHERE name = :name{loc
 _ADVANCE = """UPDATE oncelog_position SET position = :position, state = :state, changed_us = {now}
 WHERE name = :name AND position = :was RETURNING 1"""
 SCHEMA_LOCK = 0x6F6E63656C6F68
-"""Whoever makes the tables in PostgreSQL holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
+"""A connection that makes tables in PostgreSQL holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
 
 
 class Call(NamedTuple):

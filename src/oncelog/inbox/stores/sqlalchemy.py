@@ -30,7 +30,7 @@ class Sqlalchemy(SqlConnection):
     """A connection or a session of SQLAlchemy, plain or asynchronous, to SQLite or PostgreSQL."""
 
     def __init__(self, raw: Any, clock: Clock) -> None:
-        import sqlalchemy  # noqa: PLC0415  whoever gets here has it
+        import sqlalchemy  # noqa: PLC0415  (the package is installed where this is called)
 
         super().__init__(clock)
         self.raw = raw

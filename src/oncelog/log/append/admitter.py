@@ -1,7 +1,7 @@
 """Admitting records: looked up in the runs without the writer's lock, then decided and added with it.
 
 What the runs said holds only as long as no run is built: then an id may have gone from the table into the new run
-between the two looks. So whoever holds the lock asks whether that happened, and looks again if it did.
+between the two looks. So the thread asks, with the lock held, whether a run was built, and looks again if one was.
 """
 
 from __future__ import annotations

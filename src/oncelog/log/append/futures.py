@@ -82,7 +82,7 @@ class AckFuture(Pending[T]):
         """Run the callbacks. The answer is known, and the condition is not held."""
         if self._followed:
             self._invoke_callbacks()  # type: ignore[attr-defined]
-            self._followed = None  # not again, whoever answers again
+            self._followed = None  # callbacks run once
 
 
 Answered = tuple[Sequence[AckFuture[Any]], Iterable[Any]]

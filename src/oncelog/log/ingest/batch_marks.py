@@ -50,7 +50,7 @@ def check_owner(mark: Mark | None, batch: Batch) -> None:
     if mark is not None and mark.owner != batch.owner:
         message = (
             f"producer {batch.producer!r} belongs to {_called(mark.owner)}, which came to batch {mark.last}; this is "
-            f"{_called(batch.owner)}. Was its checkpoint lost, or made anew? Its batches count from 0 again, so they "
+            f"{_called(batch.owner)}. Was its checkpoint lost, or made again? Its batches count from 0 again, so they "
             "cannot be told from those that are there: give this one another producer name (rows with ids that are "
             "within the window are still recognised)"
         )

@@ -45,13 +45,13 @@ class ConflictManifests(Manifests):
         return found if found is None or found is known else _seen(found)
 
     def update(self, change: Change, known: Known | None = None) -> Known:
-        """Describe files anew, as sealing does. ``Unsupported`` for any other change."""
+        """Replace the entries of files, as sealing does. ``Unsupported`` for any other change."""
         current = self.newest(known)
         log_id = current.manifest.log_id if current is not None else None
 
         def changed(manifest: Manifest) -> Manifest:
             if manifest.log_id != log_id:
-                message = "the log that these conflicts are with was deleted, and made anew"
+                message = "the log that these conflicts are with was deleted, and made again"
                 raise NotFound(message)
             return _with(manifest, change(view(manifest)))
 

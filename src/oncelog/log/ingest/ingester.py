@@ -1,7 +1,7 @@
 """Ingesting a batch of staged files exactly once: by its mark, by the ids of its rows, and by one manifest version.
 
 What is there already is left out, what clashes is put aside or refused, and the rest is adopted. Only a file of which
-rows are left out is written anew. Whoever dies on the way leaves staged files that nothing refers to, or a batch that
+rows are left out is written again. A process that dies leaves staged files that nothing refers to, or a batch that
 is in, with its mark.
 """
 
@@ -145,7 +145,7 @@ class Ingester:
 
     def _put_aside(self, judged: Judged) -> tuple[Staged, ...]:
         """Stage the rows whose id is taken by other content, each once, but for those that were put aside before."""
-        _, before = self._manifests.look(  # its pages are written anew while conflicts are put together
+        _, before = self._manifests.look(  # its pages are replaced while conflicts are put together
             self._run.known, lambda manifest: conflicts.recent(self._home, self._manifests, manifest)
         )
         parts: list[pa.RecordBatch] = []

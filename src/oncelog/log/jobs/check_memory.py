@@ -25,7 +25,7 @@ _SHOWN = 3
 class MemoryCheck:
     """Sums up what the log says of the ranges of its runs, in one pass and little memory.
 
-    Whether a record is the last of its batch is told by the next, so the last one is held back until that comes.
+    Whether a record is the last of its batch is known from the next one: the last is held back until that comes.
     """
 
     def __init__(self, manifest: Manifest) -> None:

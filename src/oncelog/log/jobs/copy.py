@@ -58,7 +58,7 @@ class Copy:
     def run(self, known: Known, name: str) -> Copied:
         """Copy the log as it is now. ``InvalidArgument`` when another log, or more than this one, is at the other end.
 
-        What the source seals or merges meanwhile is looked up anew.
+        What the source seals or merges meanwhile is looked up again.
         """
         manifests = Manifests(self._source, self._clock)
         there = Manifests(self._target, self._clock)

@@ -77,7 +77,7 @@ class Walk:
 
 
 class Found(msgspec.Struct, Generic[_Seen], frozen=True):
-    """What was found: the repeats, what whoever looked on saw of all rows, and what could not be read."""
+    """What was found: the repeats, what the observer saw of all rows, and what could not be read."""
 
     repeats: Repeats
     seen: list[_Seen]

@@ -1,6 +1,6 @@
 """Purging duplicates that came in when the window had forgotten the first: a row is emptied and marked, not removed.
 
-The sealed file that holds it is written anew under a name of its own, then the manifest points to that, then the
+The sealed file that holds it is written again under a name of its own, then the manifest points to that, then the
 original is deleted. Killed on the way, the log is as before, or as after. Nobody's position moves; a reader does not
 see a purged record; a retry still meets it, and gets the position that it always got.
 """
@@ -88,7 +88,7 @@ def _find(walk: Walk, progress: Progress | None) -> tuple[Walk, Repeats]:
 def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Progress | None) -> list[int]:
     """Purge what is chosen; return how many records of each file that is concerned (0: somebody else changed it).
 
-    The files are written anew by whoever's hands, several at once; the manifest is told of each here.
+    The hands write the files again, several at once; each is entered into the manifest here.
     """
     known = manifests.newest()
     assert known is not None
@@ -108,7 +108,7 @@ def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Pr
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file that is to be written anew: its segments, what is to be purged of it, and the log's staging floor."""
+    """A file that is to be written again: its segments, what is to be purged of it, and the log's staging floor."""
 
     unit: Unit
     chosen: Repeats
@@ -116,7 +116,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def write_anew(desk: Desk, part: Part) -> File | None:
-    """Write a file anew, with its duplicates emptied, under a name of its own; ``None`` if it is gone."""
+    """Write a file again, with its duplicates emptied, under a name of its own; ``None`` if it is gone."""
     original = part.unit[0].file
     assert original is not None
     marks = Purged(

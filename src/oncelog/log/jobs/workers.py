@@ -1,6 +1,6 @@
-"""Who goes through a log's records for a job: threads of this process, or whoever else can reach the log.
+"""Who goes through a log's records for a job: threads of this process, or another process that can reach the log.
 
-A job is the same whoever does it. Its work is a function of one part of the log and of nothing else, so that it can be
+A job is the same for all of them. Its work is a function of one part of the log and of nothing else, so that it can be
 sent to where it is done; what it returns is put together here, in the order of the log.
 """
 

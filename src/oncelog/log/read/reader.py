@@ -118,7 +118,7 @@ def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
     if lease is not None:
         try:
             lease.hold(scan.position)
-            scan.begin(scan.position)  # what was truncated before the lease was there is told now
+            scan.begin(scan.position)  # raises if something was truncated before the lease was there
         except BaseException:
             lease.release()  # a reader that never was holds nothing back
             raise

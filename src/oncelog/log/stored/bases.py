@@ -107,7 +107,7 @@ class Remembering(NamedTuple):
     def kept(self, marks: Mapping[str, ProducerMark], manifest: Manifest) -> dict[str, ProducerMark]:
         """Return the marks of those who are not to be forgotten.
 
-        Up-time only grows, and whoever came later only pushes others out: nobody who goes here would be remembered by
+        Up-time only grows, and a later producer only evicts others: nobody who goes here would be remembered by
         a writer that begins with this base.
         """
         known = self.active(manifest)

@@ -64,7 +64,7 @@ class Manifests:
 
     @property
     def whole(self) -> Manifests:
-        """These, or those that these show a part of: what nothing refers to is told by all of them alone."""
+        """The manifests of the whole log, also in the view of its conflicts: garbage collection needs them."""
         return self
 
     def newest(self, known: Known | None = None) -> Known | None:
@@ -147,7 +147,7 @@ class Manifests:
         while True:
             try:
                 wanted = change(current.manifest)
-            except NotFound:  # a page was written anew meanwhile; or the change itself says so
+            except NotFound:  # a page was replaced meanwhile; or the change itself says so
                 newer = self.newest(current)
                 if newer is None or newer.version == current.version:
                     raise
@@ -166,7 +166,7 @@ class Manifests:
     def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
         """Return what ``work`` finds by a manifest, and that manifest: a newer one if what the first led to is gone.
 
-        Pages that were written anew, segments that were sealed and files that were merged are deleted under those who
+        Pages that were replaced, segments that were sealed and files that were merged are deleted under those who
         still go by the manifest before. What is gone although the newest refers to it is a ``CorruptionError``.
         """
         while True:
@@ -182,7 +182,7 @@ class Manifests:
                 known = newer
 
     def _goes_back_to(self, current: Known, known: Known) -> bool:
-        """Tell whether the newest manifest is of the same log as a known one, and not of one that was made anew since:
+        """Tell whether the newest manifest is of the same log as a known one, and not of one that was made again since:
         that would take a version on top of the old one for its own, when it gets there.
         """
         if current is not known:
@@ -305,7 +305,7 @@ class Manifests:
         yield from manifest.conflicts
 
     def replaced(self, manifest: Manifest, changes: Mapping[int, Segment]) -> Manifest:
-        """Return a manifest in which some closed segments are described anew; pages they are in are written anew."""
+        """Return a manifest in which some closed segments are replaced; the pages that hold them are written again."""
         pages, doomed = [], []
         left = dict(changes)
         for page in manifest.pages:

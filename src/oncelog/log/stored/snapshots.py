@@ -34,7 +34,7 @@ def save(home: LogHome, log_id: str, taken: Snapshot, clock: Clock) -> str:
 
 
 def _is_stored(home: LogHome, key: str, content: bytes) -> bool:
-    """Tell whether the name is taken by these very bytes: a client that repeats its creates is told so of its own."""
+    """Tell whether the name is taken by these very bytes: a client that repeats a create finds its own object."""
     try:
         return bool(home.read(key).to_pybytes() == content)
     except NotFound:

@@ -21,7 +21,7 @@ from oncelog.log.stored.manifests import Manifests
 from oncelog.storage.base import LogHome
 
 TENURE_S = 5.0
-"""So long a writer keeps a log at least, whoever asks for it."""
+"""A writer keeps a log at least so long, although another asks for it."""
 
 SERVER_TENURE_S_MAX = 600.0
 """A server may keep a log for longer, but never for longer than this."""

@@ -88,7 +88,7 @@ def _stored_base(  # noqa: PLR0917
 ) -> str | None:
     """Store what is to be remembered of the records before ``target``; return its key.
 
-    Whoever truncates meanwhile announces that, and this truncation begins again: the base before stays what it is.
+    Another truncation announces itself, and this one begins again: the base before stays as it is.
     """
 
     def look(manifest: Manifest) -> str | None:

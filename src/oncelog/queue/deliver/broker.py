@@ -342,7 +342,7 @@ class Broker:
     def _settle_submitted(self, submitted: Sequence[tuple[Sequence[Step], Ended]]) -> None:
         try:
             lost = iter(self.settle([step for steps, _ in submitted for step in steps]))
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             for _, ended in submitted:
                 ended(error)
             return

@@ -59,7 +59,7 @@ def synthetic_id(*parts: object) -> str:
     """Return a log id for something that was not sent by a producer: the same for the same parts.
 
     A log may remember ids for ever, and answers a known one with "there already". So the parts must name something that
-    happens once: a position alone comes again in a log that was made anew, a group's name in a group that was.
+    happens once: a position alone comes again in a log that was made again, a group's name in a group that was.
     """
     spelled = "".join(f"{len(str(part))}:{part}" for part in parts)
     return "~" + hashlib.blake2b(spelled.encode(), digest_size=20).hexdigest()

@@ -45,7 +45,7 @@ class SendStatus(msgspec.Struct, frozen=True):
     """How far an attempt to send has come, and how the last one that failed did so.
 
     ``PENDING``: begun, and of at least one attempt the outcome is not known. ``COMMITTED``: in the queue, at
-    ``position``. ``FAILED``: every attempt surely wrote nothing; sending again begins anew, and ``last_error`` stays to
+    ``position``. ``FAILED``: every attempt surely wrote nothing; sending begins again, and ``last_error`` stays to
     be seen.
     """
 

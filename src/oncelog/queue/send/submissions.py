@@ -52,7 +52,7 @@ class Submissions:
             answers = self._sending.send([one.outgoing for one in submitted], max(0.0, left_s), on_pending)
         except AppendErrors as errors:
             answers = errors.results
-        except BaseException as error:  # noqa: BLE001 (whoever waits has it)
+        except BaseException as error:  # noqa: BLE001 (the future has it)
             answers = [error] * len(submitted)
         self._on_sent()
         for one, answer in zip(submitted, answers, strict=True):

@@ -13,7 +13,7 @@ from oncelog.types import Entry
 
 DEAD_LETTERS = "dlq."
 _SKIP_MAX = 10_000
-"""So many entries that others have looked at are read through; for more, reading begins anew behind them."""
+"""So many entries that others have looked at are read through; for more, reading begins again behind them."""
 
 OpenLog = Callable[[str, LogSettings | None, bool], Log]
 """From a log's name, settings and whether to create it, to the log."""

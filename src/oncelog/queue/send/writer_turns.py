@@ -1,6 +1,6 @@
 """Writing to partitions that several processes write to: a log has one writer, so they take turns.
 
-Whoever sends takes the partition's writer and keeps it until somebody asks for it. Who finds it taken leaves a wish in
+A sender takes the partition's writer and keeps it until somebody asks for it. Who finds it taken leaves a wish in
 the state database; the holder sees it within ``LOOK_S``, stores what is on its way, and lets go. On homes that can
 fence, a holder that does not answer is fenced by the log itself.
 """

@@ -93,7 +93,7 @@ def forget_topic(transaction: Transaction, topic: str) -> None:
 
 
 def want(transaction: Transaction, topic: str, partition: int, session: str, until_us: int) -> None:
-    """Ask whoever writes a partition to let it go."""
+    """Ask the writer of a partition to let it go."""
     transaction.all(
         "INSERT INTO oncelog_want (queue, part, session, until_us) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (queue, part, session) DO UPDATE SET until_us = excluded.until_us",

@@ -48,7 +48,7 @@ def queue_names(database: StateDatabase) -> list[str]:
 
 
 class _Shared:
-    """The state of a storage in memory: it lives as long as the storage does, whoever closes it."""
+    """The state of a storage in memory: it lives as long as the storage does, also when it is closed."""
 
     one_machine = True
 

@@ -30,7 +30,7 @@ except ImportError as error:  # pragma: no cover (the tests have it)
     raise Unsupported(_message) from error
 
 _SCHEMA_LOCK = 0x6F6E63656C6F67
-"""Whoever makes the tables holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
+"""A connection that makes the tables holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
 
 _SESSION = {
     "idle_in_transaction_session_timeout": "5000",
@@ -77,7 +77,7 @@ def _translated(statement: str, lock: str) -> bytes:
 
 
 class _Server:
-    """One connection, used by one thread at a time, and made anew when it is lost."""
+    """One connection, used by one thread at a time, and made again when it is lost."""
 
     def __init__(self, url: str, synchronous_commit: str) -> None:
         self._url = url

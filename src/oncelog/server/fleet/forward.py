@@ -32,7 +32,7 @@ _OF_CONNECTION = frozenset(
         "upgrade", "content-length", "expect", HTTP_HEADER,
     }
 )  # fmt: skip
-"""Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that are made anew."""
+"""Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that are made again."""
 
 
 async def forward(call: Call, member: Member, target: bytes, sans: tuple[str, ...]) -> Response:

@@ -1,6 +1,6 @@
 """Writing a log from Spark, exactly once: tasks stage, the driver adopts, and a mark says how far the query has come.
 
-A task that is retried or speculated stages twice and is heard once; what is staged and never adopted goes by age. The
+A task that is retried or speculated stages twice and is heard once; what is never adopted is removed by its age. The
 driver's commit is one manifest version with all rows and the mark in it. Killed before it, nothing happened and the
 batch comes again; killed after it, the batch comes again and its mark says that it is there.
 """
@@ -46,7 +46,7 @@ class Message(WriterCommitMessage):
 
 
 class _Sink:
-    """What batch and stream writers have in common. A stream's commit gets a writer that is made anew, so nothing is
+    """What batch and stream writers have in common. A stream's commit gets a writer that is made again, so nothing is
     remembered here.
     """
 

@@ -21,7 +21,7 @@ Offset = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a log as it grows. An offset names the log's permanent id too: one that was deleted and made anew has
+    """Reads a log as it grows. An offset names the log's permanent id too: one that was deleted and made again has
     other records at the same positions.
     """
 
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return int(start["position"])
         if self._options.fail_on_data_loss:
             message = (
-                f"log {log.name!r} is not the one that this checkpoint was made with: it was deleted and made anew; "
+                f"log {log.name!r} is not the one that this checkpoint was made with: it was deleted and made again; "
                 "start with a new checkpoint, or with failOnDataLoss=false to begin at its start"
             )
             raise NotFound(message)

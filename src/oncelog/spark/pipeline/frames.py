@@ -60,7 +60,7 @@ def source(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]
 def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> StructType | str | None:
     """Return the schema to read with; ``None`` where the format knows its own.
 
-    One that was taken from files is kept: were it taken anew from more files, a column's type might change, and with
+    One that was taken from files is kept: taken again from more files, a column's type might change, and with
     it the content of records that are sent again.
     """
     wanted = given.source

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LEASE_S = 30.0
 _POLL_S = 0.2
 _PATIENCE_S = 0.5
-"""How long a run waits for a lock in any case: whoever looks who runs has it for a moment."""
+"""How long a run waits for a lock in any case: a process that looks who runs has it for a moment."""
 
 _FILE = "run.lock"
 _ENDED = "ended"

@@ -1,4 +1,4 @@
-"""Where each key of a TOML file stands: what a parser does not tell, and whoever corrects a mistake wants to know."""
+"""Where each key of a TOML file stands: a parser does not tell, and the message of a mistake names it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ FILE = "pipeline.json"
 class Owner(msgspec.Struct, frozen=True):
     """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
 
-    ``log_id`` tells that log from one that is made anew under its name; empty if it was not noted. ``encoding`` is the
+    ``log_id`` tells that log from one that is made again under its name; empty if it was not noted. ``encoding`` is the
     version that its records are written in.
     """
 

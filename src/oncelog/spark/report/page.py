@@ -124,6 +124,6 @@ def _tile(figure: Figure) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a report, so that whoever looks sees the one before or this one, whole."""
+    """Write a report, so that a reader sees the one before or this one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())

@@ -22,7 +22,7 @@ from oncelog.storage.chunks import joined
 CONNECT_TIMEOUT_S = 5
 REQUEST_TIMEOUT_S = 30
 CLIENT_RETRIES = 1
-"""The client repeats little by itself: whoever asked offers the same bytes again, and counts the outage."""
+"""The client repeats little by itself: the caller offers the same bytes again, and counts the outage."""
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,6 +1,6 @@
 """Zeros ahead of a segment's end: a sync is twice as quick where the file need not grow.
 
-Small files are filled by whoever appends; large ones by a thread, in portions, so that an append never waits for
+Small files are filled by the appending thread; large ones by a thread, in portions, so that an append never waits for
 more than one of them. Nothing depends on the zeros: when they cannot be written, the file grows as it is appended to.
 """
 
@@ -51,7 +51,7 @@ class ZeroFiller:
                 self._changed.wait()
             step_bytes = min(max(offset, STEP_BYTES_MIN), STEP_BYTES_MAX)
             if step_bytes < AHEAD_BYTES_MIN:
-                # A full disk is told of by the block itself, if that does not fit either.
+                # If the disk is full, the append of the block itself reports it.
                 with contextlib.suppress(OSError):
                     self._disk.write(descriptor, [bytes(end + step_bytes - self._filled)], self._filled)
                     self._filled = end + step_bytes
@@ -83,7 +83,7 @@ class ZeroFiller:
     def _run(self) -> None:
         # Whatever goes wrong here, the writer finds out for itself, if it is still true when it matters.
         with contextlib.suppress(BaseException):
-            # A descriptor of its own: an error of a sync is told once to each, and the writer's must not be told here.
+            # A descriptor of its own: a write-back error is reported once per open file, and must reach the writer's.
             descriptor = self._disk.open(self._path)
             try:
                 while self._fill_portion(descriptor):

@@ -140,7 +140,7 @@ class LocalHome:
         self._writers: weakref.WeakValueDictionary[int, LocalSegmentWriter] = weakref.WeakValueDictionary()
 
     def probe(self) -> None:
-        """Do nothing: what may be amiss with a folder is told by the first create."""
+        """Do nothing: the first create reports what is wrong with a folder."""
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Store an object that nobody has stored; ``False`` when it exists."""

@@ -51,7 +51,7 @@ class LocalClaim:
     def drop_copy(self) -> None:
         """Close a forked child's copy of the lock. The parent's stays locked: a lock ends with its last copy."""
         self._forked = True
-        self.writing = threading.Lock()  # whoever held it is not here
+        self.writing = threading.Lock()  # the thread that held it is in the parent process
         if self._descriptor is not None:
             close_quietly(self._disk, self._descriptor)
         self._descriptor = None

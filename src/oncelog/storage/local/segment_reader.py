@@ -52,7 +52,7 @@ class SegmentReader:
     """Reads the segments of one home. Safe to share between threads.
 
     What is learnt of a file is kept as long as it is among the last few that were read; which file a name stands for is
-    looked up every time, so that what was removed, or made anew, is never mistaken for what it was.
+    looked up every time, so that a file that was removed, or made again, is never mistaken for what it was.
     """
 
     def __init__(self, disk: Disk, home: Path) -> None:
@@ -215,7 +215,7 @@ class _Content:
     def blocks(self, cursor: int, end: int, limit_bytes: int) -> tuple[list[pa.Buffer], int]:
         """Return the blocks from ``cursor`` on that fit into the limit, or one that does not, each checked once.
 
-        One that is damaged is returned by itself, unchecked: whoever decodes it says so.
+        One that is damaged is returned by itself, unchecked: decoding reports it.
         """
         first, last = self._checked
         checked = first <= cursor < last

@@ -19,7 +19,7 @@ class LocalSegmentWriter:
     """Appends blocks to one file, one unsynced block at a time.
 
     After a failure nothing is assumed of the pages that were in flight (a failed sync drops them, and a second one
-    would succeed without them): the file is opened anew, and the same block written again at the same place.
+    would succeed without them): the file is opened again, and the same block written again at the same place.
     """
 
     in_flight_max = 1
