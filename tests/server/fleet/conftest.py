@@ -22,9 +22,9 @@ def started(url: str, names: str, **environment: str) -> list[Serving]:
         return list(pool.map(lambda name: Serving(url, ("--name", name), environment), names))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fleet(seaweedfs: SeaweedFS) -> Iterator[list[Serving]]:
-    """Yield three servers that the tests of a module share, and do not harm.
+    """Yield three servers that the tests share, and do not harm.
 
     They beat so seldom that none is taken for dead on a machine that is ten times too busy.
     """

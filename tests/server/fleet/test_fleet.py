@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import urllib.error
 import urllib.request
 from typing import Any
@@ -19,20 +20,51 @@ from oncelog.wire.methods import METHODS
 from tests.server.clients import Wire, WriteSession, error_of, record
 from tests.servers import Serving
 
+pytestmark = pytest.mark.xdist_group("fleet")  # one fleet for all of them, not one in each worker
+
+
+class Patient(Wire):
+    """A client that asks again when it was told that nothing was written: servers that are busy take long to reach."""
+
+    def call(self, key: str, request: Any = None, **fields: Any) -> Any:
+        """Call until there is an answer."""
+        for _ in range(_TRIES):
+            try:
+                return super().call(key, request, **fields)
+            except Unavailable as error:
+                if error.outcome != "not written":
+                    raise
+                _PAUSE.wait(0.2)
+        return super().call(key, request, **fields)
+
+
+_TRIES = 100
+_PAUSE = threading.Event()
+
+
+def patient_session(wire: Wire, log: str, session: bytes | None = None) -> WriteSession:
+    """Open a write stream, as soon as the holder can be reached."""
+    for _ in range(_TRIES):
+        try:
+            return WriteSession(wire, log, session)
+        except (Unavailable, oncelog.LogBusy):
+            _PAUSE.wait(0.2)
+    return WriteSession(wire, log, session)
+
 
 @pytest.fixture
 def log(fleet: list[Serving]) -> str:
     """Return a new log of the fleet."""
     name = f"log-{os.urandom(8).hex()}"
-    with Wire(fleet[0].grpc) as wire:
+    with Patient(fleet[0].grpc) as wire:
         wire.call("Database.Create", name=name, kind="log", create=True)
     return name
 
 
 def holder(server: Serving, log: str) -> tuple[str, int] | None:
     """Return who holds a log, as the server that was asked reports its epoch and name."""
-    with Wire(server.grpc) as wire:
-        stream = WriteSession(wire, log)
+    with Patient(server.grpc) as wire:
+        stream = patient_session(wire, log)
         name, epoch = stream.welcome.server.rpartition(" ")[2], stream.welcome.epoch
         stream.finish()
         return name, epoch
@@ -42,7 +74,7 @@ def test_requests_sprayed_over_all_servers_move_nothing(fleet: list[Serving], lo
     """A balancer sends each request to another server: one writer serves them all, and its epoch stays."""
     before = None
     for number in range(12):
-        with Wire(fleet[number % 3].grpc) as wire:
+        with Patient(fleet[number % 3].grpc) as wire:
             [result] = wire.call("Log.Append", log=log, records=[record(b"v", id=str(number))]).results
             assert (result.ack.position, result.ack.duplicate) == (number, False), result
             [again] = wire.call("Log.Append", log=log, records=[record(b"v", id="0")]).results
@@ -54,12 +86,12 @@ def test_requests_sprayed_over_all_servers_move_nothing(fleet: list[Serving], lo
 
 def test_looking_from_everywhere_moves_nothing(fleet: list[Serving], log: str) -> None:
     """Finding, reading and asking are answered by any server, with what the holder knows."""
-    with Wire(fleet[1].grpc) as wire:
+    with Patient(fleet[1].grpc) as wire:
         both = [record(b"v", id="x"), record(b"w", producer="p", sequence=7)]
         assert [one.ack.position for one in wire.call("Log.Append", log=log, records=both).results] == [0, 1]
     before = holder(fleet[1], log)
     for server in fleet * 2:
-        with Wire(server.grpc) as wire:
+        with Patient(server.grpc) as wire:
             assert wire.call("Log.Find", log=log, id="x").HasField("ack")
             assert not wire.call("Log.Find", log=log, id="y").HasField("ack")
             assert json.loads(wire.call("Log.Producers", log=log).json)["p"][:2] == [7, 1]
@@ -73,8 +105,8 @@ def test_a_session_goes_on_over_another_server(fleet: list[Serving], log: str) -
     """The session lives at the holder: a client that is cut off from one server resumes over the next, without ids."""
     session = os.urandom(16)
     for number, server in enumerate(fleet):
-        with Wire(server.grpc) as wire:
-            stream = WriteSession(wire, log, session)
+        with Patient(server.grpc) as wire:
+            stream = patient_session(wire, log, session)
             assert stream.welcome.resumed == (number > 0)
             assert stream.welcome.last_tag == number
             for tag in range(1, number + 2):  # those before it, again
@@ -84,6 +116,16 @@ def test_a_session_goes_on_over_another_server(fleet: list[Serving], log: str) -
 
 
 def _http(server: Serving, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+    """Call until the answer is not "later"."""
+    for _ in range(_TRIES):
+        status, found = _http_once(server, method, path, body, headers)
+        if status != 503:
+            break
+        _PAUSE.wait(0.2)
+    return status, found
+
+
+def _http_once(server: Serving, method: str, path: str, body: bytes | None, headers: Any) -> tuple[int, Any]:
     request = urllib.request.Request(f"http://{server.http}{path}", body, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as response:
@@ -117,7 +159,7 @@ def test_http_requests_are_handed_on(fleet: list[Serving], log: str) -> None:
 
 def test_a_client_cannot_say_that_it_is_a_server(fleet: list[Serving], log: str) -> None:
     """A call that claims to be handed on, without proof, is one of a client; only servers may give logs away."""
-    with Wire(fleet[0].grpc) as wire:
+    with Patient(fleet[0].grpc) as wire:
         with pytest.raises(NotAllowed):
             wire.call("Database.Take", log=log)
         method = METHODS["Log.Append"]
@@ -129,19 +171,19 @@ def test_a_client_cannot_say_that_it_is_a_server(fleet: list[Serving], log: str)
 
 def test_a_deleted_log_is_gone_everywhere(fleet: list[Serving], log: str) -> None:
     """The holder lets go and deletes, whichever server is asked; the others do not go on."""
-    with Wire(fleet[0].grpc) as wire:
+    with Patient(fleet[0].grpc) as wire:
         wire.call("Log.Append", log=log, records=[record(b"v")])
-    with Wire(fleet[1].grpc) as wire:
+    with Patient(fleet[1].grpc) as wire:
         wire.call("Database.Delete", name=log, kind="log")
     for server in fleet:
-        with Wire(server.grpc) as wire, pytest.raises(NotFound):
+        with Patient(server.grpc) as wire, pytest.raises(NotFound):
             wire.call("Log.Append", log=log, records=[record(b"v")])
 
 
 def test_the_servers_are_listed(fleet: list[Serving]) -> None:
     """Each server shows itself, with its addresses, among those that it has seen."""
     for server in fleet:
-        with Wire(server.grpc) as wire:
+        with Patient(server.grpc) as wire:
             found = {one["name"]: one for one in json.loads(wire.call("Database.Servers").json)}
         name = "abc"[fleet.index(server)]
         assert (found[name]["grpc"], found[name]["http"], found[name]["state"]) == (server.grpc, server.http, "living")
@@ -179,7 +221,7 @@ def test_an_embedded_process_is_asked(fleet: list[Serving], log: str, seaweedfs:
     with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
         writer = db.log(log).writer()
         assert writer.append(b"mine", id="1").position == 0
-        with Wire(fleet[0].grpc) as wire:
+        with Patient(fleet[0].grpc) as wire:
             position = next(filter(None, (_position(wire, log, "2") for _ in range(60))))
         assert position == 1
         assert writer._has_ended
@@ -195,7 +237,7 @@ def test_a_call_for_another_server_is_refused(fleet: list[Serving], log: str, se
     with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
         key = db.home(members.HOME).read("key").to_pybytes()
     method = METHODS["Log.Append"]
-    with Wire(fleet[0].grpc) as wire:
+    with Patient(fleet[0].grpc) as wire:
         call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)
         request = messages.AppendRequest(log=log, records=[record(b"v")])
         with pytest.raises(Exception, match="meant") as refused:

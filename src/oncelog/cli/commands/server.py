@@ -32,7 +32,7 @@ def list_servers(url: Url, *, json: Json = False) -> None:
     import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
 
     with oncelog.connect(url) as database:
-        found = _servers(database)
+        found = servers(database)
     for one in found if json else ():
         print_json(one)
     if json:
@@ -52,17 +52,17 @@ def list_servers(url: Url, *, json: Json = False) -> None:
     print_table(columns, rows)
 
 
-def _servers(database: Database) -> list[dict[str, Any]]:
-    """Return the servers, as a server sees them, or as they show themselves in the bucket."""
+def servers(database: Database, beat_s: float = 2.0) -> list[dict[str, Any]]:
+    """Return the servers, as a server sees them, or as the bucket shows them, by beats every ``beat_s``."""
     import msgspec  # noqa: PLC0415
 
     if database.url.startswith("oncelog:"):
-        from oncelog.client.database import servers  # noqa: PLC0415
+        from oncelog.client import database as client  # noqa: PLC0415
 
-        return servers(database)
+        return client.servers(database)
     from oncelog.server.fleet import listing, members  # noqa: PLC0415  (needs oncelog[server])
 
-    seen = members.Members(database.home(members.HOME), SYSTEM)
+    seen = members.Members(database.home(members.HOME), SYSTEM, beat_s)
     seen.look()
     pause = threading.Event()
     until_us = SYSTEM.elapsed_us() + int(seen.dead_s * 1e6)
