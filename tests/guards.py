@@ -193,6 +193,48 @@ GUARDS = [
         "if False:",
         "tests/spark/reading/test_json_text.py::test_faults_of_two_lines_do_not_make_up_for_each_other",
     ),
+    Guard(
+        "memory: what is in no run that was looked at is new only if no run was built since",
+        "log/memory/recall.py",
+        "return looked is None or looked.built == self.view.built",
+        "return True",
+        "tests/log/memory/test_memory_schedule.py::test_a_retry_meets_its_original_in_every_order[many]",
+    ),
+    Guard(
+        "memory: a file is looked up again when ids left the table meanwhile",
+        "log/ingest/adopter.py",
+        "if self._recall.view.built == built:",
+        "if True:",
+        "tests/log/memory/test_memory.py::test_what_happens_while_a_file_is_looked_up_in_the_table[build]",
+    ),
+    Guard(
+        "memory: what is pending makes no row of a file known",
+        "log/ingest/adopter.py",
+        "            hits = hits[window.positions(handles[hits]) < position]\n",
+        "",
+        "tests/log/memory/test_memory.py::test_what_happens_while_a_file_is_looked_up_in_the_table[fail]",
+    ),
+    Guard(
+        "memory: a writer that is closed does not wait for a merge",
+        "log/upkeep/memory_keeper.py",
+        "manifest.first_position, self._check_staying)",
+        "manifest.first_position)",
+        "tests/log/memory/test_memory.py::test_a_writer_that_is_closed_does_not_wait_for_a_merge",
+    ),
+    Guard(
+        "memory: a run that comes after its segments changed is refused",
+        "log/memory/coverage.py",
+        "return _replaced(manifest, run, replaced) if _are_there(manifests, manifest, stretch) else manifest",
+        "return _replaced(manifest, run, replaced)",
+        "tests/log/memory/test_coverage.py::test_what_no_longer_fits_changes_nothing",
+    ),
+    Guard(
+        "memory: the program that made a log opens the log after an upgrade",
+        "settings.py",
+        "if given.window == Window() and stored.window in FORMER_WINDOWS:",
+        "if False:",
+        "tests/golden/test_database.py::test_the_same_program_opens_its_log_after_the_upgrade",
+    ),
 ]
 
 

@@ -303,11 +303,10 @@ class _Verifier:
         parts, self._parts, self._parts_rows = self._parts, [], 0
         for given in remembered_of(self._hasher, parts):
             self._memory.add(given)
-            if adopted:
-                continue  # their ids are looked up together
-            self._findings += [Finding("error", where, what) for what in self._repeats.add(given)]
-            if self._snapshot is not None:
+            if self._snapshot is not None and (self._snapshot.is_of_table or not adopted):
                 self._snapshot.add(given)
+            if not adopted:  # the ids of an adopted file are looked up together
+                self._findings += [Finding("error", where, what) for what in self._repeats.add(given)]
 
     def _check_order(self, rows: Rows, where: str) -> None:
         for name, micros, before in (

@@ -221,6 +221,11 @@ class SnapshotCheck:
         self._order = np.argsort(taken.positions)
         self._sorted = taken.positions[self._order]
 
+    @property
+    def is_of_table(self) -> bool:
+        """Whether it has the ids of adopted files, too: those of a bounded window are kept beside it."""
+        return isinstance(self._window, Table)
+
     def add(self, given: Remembered) -> None:
         """Add records; those behind the watermark, and behind what was on its way then, are left out."""
         end = max(self._taken.watermark, self._taken.pending_until)
