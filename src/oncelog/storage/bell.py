@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 
@@ -23,20 +22,19 @@ class Bell:
         self._nudges = 0
         self._waiting = 0
         self._heard = threading.local()
-        self._numbers = itertools.count(1)
-        self.sounds = 0
-        """Another number after each ring and nudge, heard or not."""
+        self.sounds: list[object] = []
+        """Another object after each ring and nudge, heard or not: made without a call, because every commit nudges."""
 
     def ring(self) -> None:
         """Make every wait return now."""
-        self.sounds = next(self._numbers)
+        self.sounds = []
         with self._condition:
             self._rings += 1
             self._condition.notify_all()
 
     def nudge(self) -> None:
         """Make every wait look whether it is over."""
-        self.sounds = next(self._numbers)
+        self.sounds = []
         # Who begins to wait counts itself before it looks: either it is counted here, or it sees what was done before.
         if self._waiting:
             with self._condition:

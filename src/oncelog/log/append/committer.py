@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from oncelog.clock import Clock
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
@@ -18,10 +18,8 @@ from oncelog.log.append.core import ABSORB, BACKOFF_S, INTERRUPTS, PREPARE, TORN
 from oncelog.log.append.futures import AckFuture, Answered, settle
 from oncelog.log.append.groups import Crowd, Group
 from oncelog.log.append.open_segment import Run
+from oncelog.log.append.steady import SteadyCondition
 from oncelog.types import Ack, Record
-
-_ONCE = (True,)
-_T = TypeVar("_T")
 
 
 def _nothing() -> None:
@@ -38,7 +36,8 @@ class Committer:
     def __init__(self, core: Core, run: Run, clock: Clock) -> None:
         self.core = core
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = SteadyCondition(self.lock)
+        self.unlocked = self.changed.unlocked
         self.answered = threading.Condition()
         self.absorb: Callable[[], None] = _nothing
         """Decides what was submitted."""
@@ -351,23 +350,6 @@ class Committer:
             for crowd in crowds:
                 crowd.busy = False
             self.tell()
-
-    def unlocked(self, work: Callable[..., _T], *given: Group) -> _T:
-        """Let go of the lock while something is done. It is held again at the end, whatever interrupts.
-
-        Ctrl-C comes when a call is over, or ends a wait for the lock: what one call in C noted tells which it was.
-        """
-        try:
-            self.lock.release()  # in here: interrupted behind it, the lock would stay free
-            return work(*given)
-        finally:
-            held: list[bool] = []
-            try:
-                held.extend(map(self.lock.acquire, _ONCE))
-            except BaseException:
-                if not held:
-                    held.extend(map(self.lock.acquire, _ONCE))
-                raise
 
     # Ending.
 

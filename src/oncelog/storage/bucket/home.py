@@ -104,7 +104,7 @@ class ObjectHome:
         self._clock = clock
         self._bell = Bell()
         self._seen: dict[int, tuple[int, int]] = {}
-        self._asked: dict[tuple[int, int], tuple[int, int]] = {}  # in vain, for a block: when, and by which sound
+        self._asked: dict[tuple[int, int], tuple[int, object]] = {}  # in vain, for a block: when, after which sound
         self._came_us = -(10**15)  # when the last new block was found
         self._fetching = Fetching(pool, self._block)
         self._block_bytes = 0
@@ -332,17 +332,17 @@ class ObjectHome:
     def _has_come(self, place: tuple[int, int]) -> bool:
         """Tell whether a block is there; that it was not a moment ago is believed, unless this process wrote since."""
         now_us, sounds = self._clock.elapsed_us(), self._bell.sounds
-        asked_us, heard = self._asked.get(place, (-(10**15), -1))
+        asked_us, heard = self._asked.get(place, (-(10**15), None))
         poll_s = POLL_S if now_us - self._came_us < ACTIVE_S * 1e6 else IDLE_POLL_S
-        if heard == sounds and now_us - asked_us < poll_s * 1e6:
+        if heard is sounds and now_us - asked_us < poll_s * 1e6:
             return False
         if place[1] < NUMBER_END and self._bucket.size(self._prefix + _block_key(*place)) is not None:
             return True
         self._note_asked(place, sounds, found=False)
         return False
 
-    def _note_asked(self, place: tuple[int, int], sounds: int, *, found: bool) -> None:
-        """Remember that there is no block at a place, as far as a look tells that began after so many sounds."""
+    def _note_asked(self, place: tuple[int, int], sounds: object, *, found: bool) -> None:
+        """Remember that there is no block at a place, as far as a look tells that began after this sound."""
         now_us = self._clock.elapsed_us()
         if len(self._asked) >= _ASKED_MAX:
             self._asked.clear()
