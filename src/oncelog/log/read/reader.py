@@ -174,6 +174,7 @@ class Tail(Fed[Entry]):
         self._check_unfed()
         return self._take(limit)
 
+    @arguments.checked
     def take_patiently(self, limit: int) -> list[Entry]:
         """Do the same for one who asks again and again: where each look is paid for, not every one of them looks."""
         self._check_unfed()
