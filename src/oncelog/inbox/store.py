@@ -56,9 +56,6 @@ class Connection(Protocol):
     raw: Any
     """The connection itself."""
 
-    transactional: bool
-    """Whether what is done between ``begin`` and ``commit`` takes effect together."""
-
     def busy(self) -> bool:
         """Tell whether the user has begun a transaction."""
         ...

@@ -56,7 +56,7 @@ def open_writer(
 ) -> Writer:
     """Take a log over under a claim, and return a writer that knows all that the log says."""
     identity = clock.token(16)
-    known, _ = fencing.take(home, manifests, identity, holder=term.holder, epoch=term.epoch)
+    known = fencing.take(home, manifests, identity, holder=term.holder, epoch=term.epoch)
     watch = Watch(home, clock, known.manifest.epoch, term.tenure_s)
     settings = known.manifest.settings
     try:

@@ -97,8 +97,6 @@ return 0
 class Redis:
     """A client of Redis, plain or asynchronous. There is no transaction: every step takes effect at once."""
 
-    transactional = False
-
     def __init__(self, raw: Any) -> None:
         import redis  # noqa: PLC0415  (the package is installed where this is called)
 

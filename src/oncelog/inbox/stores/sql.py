@@ -98,7 +98,6 @@ def tables(dialect: Dialect) -> list[str]:
 class SqlConnection(ABC):
     """A connection to SQLite or PostgreSQL. What differs from driver to driver is how a call is made."""
 
-    transactional = True
     dialect: Dialect
     raw: Any
 

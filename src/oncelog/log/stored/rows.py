@@ -49,11 +49,6 @@ class Rows:
         """The position behind the last record."""
         return self.first_position + self.count
 
-    @property
-    def first_uptime_us(self) -> int:
-        """The up-time of the first record."""
-        return _first(self.uptime_us)
-
     def cut(self, start: int, end: int | None = None) -> Rows:
         """Return the rows from ``start`` to ``end``, as far as they are there, sharing their bytes."""
         if start <= 0 and (end is None or end >= self.count):
@@ -96,10 +91,6 @@ class Rows:
         if self.purged is not None:
             kept[self.purged.rows] = False
         return kept
-
-
-def _first(micros: Micros) -> int:
-    return micros if isinstance(micros, int) else int(micros[0])
 
 
 def each(micros: Micros, count: int) -> NDArray[np.int64]:

@@ -38,12 +38,12 @@ def take(
     *,
     holder: tuple[str, int] | None = None,
     epoch: int | None = None,
-) -> tuple[Known, Tail | None]:
+) -> Known:
     """Make ``writer`` the log's only writer, and decide the fate of what was in flight before it.
 
     The epoch is won first, so that of two takers one loses; then the open segment is fenced, so that its tail can be
     known; only the manifest version that closes it decides, for everybody and for ever. On return the newest
-    manifest has an open segment that nobody has written to. The tail is that of a segment that was left open.
+    manifest has an open segment that nobody has written to.
 
     A server names itself as the ``holder``. With ``epoch``, the log is taken from that epoch alone: ``LogBusy`` if
     another has taken it since.
@@ -51,10 +51,10 @@ def take(
     known = manifests.update(_claim(writer, holder, epoch))
     manifest = known.manifest
     if manifest.open_segment is None or manifest.open_epoch == manifest.epoch:
-        return known, None
+        return known
     tail = home.fence(manifest.open_segment, manifest.epoch)
     abandoned = _describe(home, manifest, tail)
-    return manifests.update(_close_abandoned(manifest.epoch, manifest.open_segment, abandoned), known), tail
+    return manifests.update(_close_abandoned(manifest.epoch, manifest.open_segment, abandoned), known)
 
 
 def _claim(writer: bytes, holder: tuple[str, int] | None, epoch: int | None) -> Change:
@@ -93,14 +93,14 @@ def _with_window(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(manifest, writer_window=window, window_since=manifest.next_position)
 
 
-def close_and_open(epoch: int, number: int, closed: Segment | None, uptime_us: int = 0) -> Change:
+def close_and_open(epoch: int, number: int, closed: Segment | None) -> Change:
     """Return the change by which the writer of ``epoch`` closes its segment and opens the next."""
 
     def change(manifest: Manifest) -> Manifest:
         check_epoch(manifest, epoch)
         if manifest.open_segment != number:
             return manifest
-        return _open_next(_close(manifest, closed, uptime_us))
+        return _open_next(_close(manifest, closed, 0))
 
     return change
 
