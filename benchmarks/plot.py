@@ -11,6 +11,7 @@ _WIDTH = 960
 _LEFT = 400
 _BAR = 18
 _INK, _OURS, _RAW, _PEER, _WEAK = "#24292f", "#0b6bcb", "#8c959f", "#d98324", "#f0cfa5"
+_FOURTH = "#2da44e"
 
 
 def bars(groups: Sequence[tuple[str, Sequence[tuple[str, float, str, str]]]]) -> str:
@@ -60,7 +61,7 @@ def lines(
         x, _ = place(decade, 0)
         parts.append(f'<text x="{x:.0f}" y="{top + height + 16}" text-anchor="middle">{decade / 1e6:,g} M</text>')
         decade *= 10
-    colours = (_OURS, _PEER, _RAW)
+    colours = (_OURS, _PEER, _RAW, _FOURTH)
     for number, (name, values) in enumerate(series.items()):
         colour = colours[number % len(colours)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*value) for value in values))
