@@ -175,7 +175,8 @@ class _Given:
     def required(self, name: str) -> str:
         value = self.text(name)
         if not value:
-            self.refuse(name, 'missing, as in .option("url", "file:///var/lib/shop").option("log", "orders")')
+            example = 'missing, as in .option("url", "file:///var/lib/shop").option("log", "orders")'
+            self.refuse(name, f"{example}; of CREATE TABLE Spark hands no options on: CREATE TEMPORARY VIEW does")
         return value
 
     def place(self) -> tuple[str, str]:
