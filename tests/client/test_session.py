@@ -106,11 +106,13 @@ def test_cut_connections_settle_every_delivery_once(remote: Database, cutting: P
     assert remote.queue("emails").stats().ends == [60]
 
 
-def test_a_killed_server_leaves_the_unknown_unknown(serve: Serve) -> None:
+def test_a_killed_server_leaves_the_unknown_unknown(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """Killed in the midst of submissions and begun again at the same address: with ids all are acknowledged in the end.
 
-    Without ids nothing is sent again by itself: stored is what was acknowledged, and some of what is unknown.
+    Without ids nothing is sent again by itself: stored is what was acknowledged, and some of what is unknown. The log
+    of the process says that the connection was lost.
     """
+    caplog.set_level("INFO", "oncelog.client")
     server = serve()
     with oncelog.connect(f"oncelog://{server.grpc}") as db:
         log = db.log("orders", create=True)
@@ -123,6 +125,7 @@ def test_a_killed_server_leaves_the_unknown_unknown(serve: Serve) -> None:
             first += [named.submit(b"named-%d" % n, id=str(n), timeout_s=LONG_S) for n in range(2000, 2100)]
             assert outcomes(first) == {"acked": 2100}
             told = outcomes(other)
+        assert "the stream of a writer of 'orders' ended" in caplog.text
         assert set(told) <= {"acked", "unknown"}
         found = Counter(values(log))
         assert max(found.values()) == 1

@@ -6,6 +6,7 @@ them over by a bounded queue: what is not taken is not read, and HTTP/2 flow con
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 AHEAD_MAX = 4
 """So many messages are taken ahead of who reads them."""
+
+_logger = logging.getLogger("oncelog.client")
 
 
 class Pump(Generic[T]):
@@ -92,11 +95,16 @@ class Pump(Generic[T]):
                 found = error
             else:
                 found, attempts = Broken("the server ended the stream"), 0 if progressed else attempts
+            self._note(found)
             if isinstance(found, OncelogError) and not is_passing(found):
                 self._fail(found)
                 return
             attempts += 1
             self._rest(self._channel.pause_s(attempts))
+
+    def _note(self, why: Exception) -> None:
+        if not self.closed:
+            _logger.info("a stream of records ended: %s", why)
 
     def _pump(self) -> bool:
         """Take messages until the stream ends; return whether there were any."""

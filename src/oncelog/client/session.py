@@ -10,6 +10,7 @@ Threads: one opens streams and takes answers; gRPC's own asks ``_requests`` for 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, MutableSequence
@@ -27,6 +28,8 @@ from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw
 
 _REST_S_MAX = 2.0
+
+_logger = logging.getLogger("oncelog.client")
 
 
 class Opening(NamedTuple):
@@ -294,6 +297,8 @@ class Session:
     def _broke(self, stream: _Stream, error: Exception) -> None:
         """Note that a stream ended, and rest before the next."""
         stream.end()
+        if self._ended is None:
+            _logger.info("the stream of a writer of %r ended: %s", self._opening.log, error)
         with self._changed:
             if self._ended is not None:
                 return
