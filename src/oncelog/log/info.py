@@ -33,7 +33,8 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
     ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
     key: its horizon) and ``counters`` are there while this handle has a writer. ``memory`` is there where ids are
-    remembered without bounds.
+    remembered without bounds. ``at_risk``: on a quorum, how many closed segments have fewer copies than they should
+    and are not sealed yet.
     """
 
     name: str
@@ -53,6 +54,7 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     window: dict[str, int | None]
     counters: Counts | None
     memory: MemoryInfo | None = None
+    at_risk: int | None = None
 
 
 class SealedFileInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,13 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     first_position: int
     records: int
     bytes: int = 0
+
+
+def at_risk_of(home: LogHome, closed: Sequence[Segment]) -> int | None:
+    """Return how many closed segments too few stores hold; ``None`` where a block has one place."""
+    if not home.seals_early:
+        return None
+    return sum(home.at_risk(one.number, one.end) for one in closed if one.file is None)
 
 
 def memory_of(manifest: Manifest, table: Mapping[str, int | None]) -> MemoryInfo | None:

@@ -563,6 +563,7 @@ class Log(Handle):
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
             memory=info.memory_of(manifest, writer.window_state if writer is not None else {}),
+            at_risk=info.at_risk_of(self._home, closed),
         )
 
     def _closed_segments(self) -> list[Segment]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import pytest
 from obstore.store import MemoryStore
 
 from oncelog.errors import CorruptionError, Unavailable, WriterFenced
-from oncelog.storage.base import Tail
+from oncelog.storage.base import Chunk, Tail
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.memory import MemoryStorage
 from oncelog.storage.quorum import ensemble, registers
@@ -285,6 +286,25 @@ def test_an_idle_reader_asks_few_nodes(quorum: Cluster, stores: dict[str, Bucket
     before = sum(node.requests.total() for node in stores.values())
     assert home.visible(0) == 6
     assert sum(node.requests.total() for node in stores.values()) - before <= 3
+
+
+def test_closing_waits_for_the_last_copies(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A program that appends and ends leaves all copies behind, not only those that its append has waited for."""
+    storage = quorum(3, 2, store)
+    held, real = threading.Event(), nodes["s3://n2"].create
+
+    def create(path: str, data: Sequence[Chunk]) -> bool:
+        held.wait(60)
+        return real(path, data)
+
+    nodes["s3://n2"].create = create  # type: ignore[method-assign]
+    home = home_of(storage)
+    home.start_segment(0, 1).append(0, BlockChain(0).block(b"a"))
+    threading.Timer(0.05, held.set).start()
+    storage.close()
+    assert stores["s3://n2"].size(path(home, 0)) is not None
 
 
 def test_nodes_that_never_answer_are_an_unknown_outcome(

@@ -95,7 +95,7 @@ def no_tombstone() -> Planted:
         found = ensemble.read(self.store, segment)
         if decided is not None or found is None:
             return decided or Tail(entries=0, blocks=0, end=0, checksum=0)
-        return self._registers(segment, found).decide(epoch)
+        return self.registers(segment, found).decide(epoch)
 
     return mock.patch.object(QuorumHome, "fence", fence)
 

@@ -78,6 +78,7 @@ def print_info(info: LogInfo) -> None:
                     ("permanent id", info.log_id),
                     ("snapshots", _snapshots(info, newest)),
                     *_memory(info.memory),
+                    *([] if info.at_risk is None else [("short of copies", f"{info.at_risk:,} segments not sealed")]),
                 ],
             ),
             ("settings", _settings(info.settings)),

@@ -140,6 +140,33 @@ def status(store: Store, *, json: Json = False) -> None:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+@_command("check s3://shop-regional/db")
+def check(store: Store, *, json: Json = False) -> None:
+    """Read every copy of every block that is not sealed, and list those that are missing or damaged.
+
+    A block with one sound copy is safe to read; seal its segment (oncelog quorum drain). Exit code 1 when something is
+    found.
+    """
+    from oncelog.storage.quorum import health  # noqa: PLC0415
+
+    with _opened(store) as storage:
+        found = health.check(storage)
+    if json:
+        print_json({"bad_copies": found})
+    elif found:
+        rows = [
+            (one.home, str(one.segment), str(one.number), one.node, one.problem + (", no sound copy left" * one.lost))
+            for one in found
+        ]
+        print_table(
+            [("log", "left"), ("segment", "right"), ("block", "right"), ("node", "left"), ("problem", "fold")], rows
+        )
+    else:
+        say("every copy of every block is sound")
+    if found:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
 @_command("replace s3://shop-regional/db az2 s3://shop-az2-new")
 def replace(
     store: Store,

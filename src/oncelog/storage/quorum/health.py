@@ -79,6 +79,49 @@ def _copies(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, i
     return copies
 
 
+class BadCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of a block that a node should hold, and what is wrong with it. ``lost`` if no sound copy is left."""
+
+    home: str
+    segment: int
+    number: int
+    node: str
+    problem: str
+    lost: bool = False
+
+
+def check(storage: QuorumStorage) -> list[BadCopy]:
+    """Read every copy of every block that is not sealed yet, and return those that are missing or damaged.
+
+    Copies that a living writer is just storing count as missing.
+    """
+    found: list[BadCopy] = []
+    for key in storage.homes():
+        home = storage.home(key)
+        notes = [name.removeprefix(stored.UNREMOVED) for name in home.store.list(stored.UNREMOVED)]
+        removed = {int(note.partition(".")[0]) for note in notes}
+        for segment, ensemble in _ensembles(home):
+            blocks = max(_copies(storage, key, ensemble).values(), default=0)  # none: sealed, or nothing was written
+            if blocks and segment not in removed:
+                found += _bad_copies(home, key, segment, ensemble)
+    return found
+
+
+def _bad_copies(home: QuorumHome, key: str, segment: int, ensemble: Ensemble) -> list[BadCopy]:
+    registers = home.registers(segment, ensemble)
+    decided = stored.read_tail(home.store, segment)
+    end = registers.last_number() + 1 if decided is None else decided.blocks
+    found: list[BadCopy] = []
+    for number in range(end):
+        problems = registers.problems(number)
+        lost = len(problems) == len(registers.nodes) and not home.store.exists(stored.rescued_key(segment, number))
+        found += [
+            BadCopy(home=key, segment=segment, number=number, node=name, problem=problem, lost=lost)
+            for name, problem in problems.items()
+        ]
+    return found
+
+
 def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Membership:
     """Put another store in the place of a node. New segments are written to it; old ones keep their other copies.
 

@@ -34,6 +34,9 @@ IN_FLIGHT_MAX = 4
 COMMIT_INTERVAL_S = 0.0
 POLL_S = 0.25
 LOOK_S = 1.0
+CATCH_UP_US = 1_000_000
+"""So long closing waits, at most, for copies beyond those that an append waits for."""
+
 MEMBERSHIP_US = 10_000_000
 """How often a writer looks whether a node was replaced."""
 
@@ -139,7 +142,10 @@ class QuorumStorage:
         self.store.remove_home(key)
 
     def close(self) -> None:
-        """Let go of the threads, and close the store."""
+        """Give the last copies of blocks a moment to arrive, let go of the threads, and close the store."""
+        until_us = self._clock.elapsed_us() + CATCH_UP_US
+        for node in self._nodes.values():
+            node.catch_up(until_us)
         self._looking.shutdown(wait=False, cancel_futures=True)
         for node in self._nodes.values():
             node.close()
@@ -213,7 +219,7 @@ class QuorumHome:
         if found.epoch != epoch or not found.nodes:
             message = f"segment {segment} was started or fenced by the writer of epoch {found.epoch}"
             raise WriterFenced(message, outcome="not written")
-        return QuorumSegmentWriter(self, self._registers(segment, found), self._clock)
+        return QuorumSegmentWriter(self, self.registers(segment, found), self._clock)
 
     def appended(self) -> None:
         """Wake readers in this process."""
@@ -230,13 +236,14 @@ class QuorumHome:
         if not found.nodes:
             tail = stored.decide_tail(self.store, segment, Tail(entries=0, blocks=0, end=0, checksum=0))
         else:
-            tail = self._registers(segment, found).decide(epoch)
+            tail = self.registers(segment, found).decide(epoch)
         self._bell.ring()
         return tail
 
     # Reading blocks.
 
-    def _registers(self, segment: int, ensemble: Ensemble) -> Registers:
+    def registers(self, segment: int, ensemble: Ensemble) -> Registers:
+        """Return the registers of a segment, on those of its nodes that are known."""
         known = self._known.get(segment)
         if known is None or len(known.nodes) < len(ensemble.nodes):
             nodes = self._storage.nodes_of(ensemble)
@@ -248,7 +255,7 @@ class QuorumHome:
         if segment in self._known:
             return self._known[segment]
         ensemble = stored.read(self.store, segment)
-        return None if ensemble is None or not ensemble.nodes else self._registers(segment, ensemble)
+        return None if ensemble is None or not ensemble.nodes else self.registers(segment, ensemble)
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
         """Return blocks from number ``cursor`` on, and the next number."""
@@ -309,7 +316,7 @@ class QuorumHome:
         ensemble = None if segment in self._whole else stored.read(self.store, segment)
         if ensemble is None or not ensemble.nodes:
             return False
-        if not self._storage.has_all(ensemble) or not self._registers(segment, ensemble).is_whole(end):
+        if not self._storage.has_all(ensemble) or not self.registers(segment, ensemble).is_whole(end):
             return True
         self._whole.add(segment)
         return False

@@ -64,6 +64,7 @@ class Node:
         self._clock = clock
         self._pool = ThreadPoolExecutor(LANE_REQUESTS, thread_name_prefix=f"oncelog-node-{name}")
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._backlog_bytes = 0
         self._failed_us: int | None = None
         self._checked_us: int | None = None
@@ -102,8 +103,10 @@ class Node:
         self.trouble = self._failed_us = None
 
     def _answered(self, size_bytes: int) -> None:
-        with self._lock:
+        with self._idle:
             self._backlog_bytes -= size_bytes
+            if not self._backlog_bytes:
+                self._idle.notify_all()
 
     @property
     def rests(self) -> bool:
@@ -175,6 +178,12 @@ class Node:
         found = dict(self.bucket.below(folder))
         self.check_identity()
         return found
+
+    def catch_up(self, until_us: int) -> None:
+        """Wait until blocks that nobody waits for any more are stored, unless that takes too long."""
+        with self._idle:
+            while self._backlog_bytes and (left_us := until_us - self._clock.elapsed_us()) > 0:
+                self._clock.wait(self._idle, left_us / 1e6)
 
     def close(self) -> None:
         """Let go of the threads."""

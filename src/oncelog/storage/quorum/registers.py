@@ -210,6 +210,25 @@ class Registers:
             raise failed
         return None
 
+    def last_number(self) -> int:
+        """Return the highest number of which a node has a block; -1 if there is none."""
+        listed = self._listed()
+        return max((n for one in listed.values() for n, size in one.items() if size >= HEADER_BYTES), default=-1)
+
+    def problems(self, number: int) -> dict[str, str]:
+        """Read all copies of a block; return what is wrong with each that is not sound, by the name of its node."""
+        found = {}
+        for node, answer in zip(self.nodes, _all(self.nodes, lambda node: self._copy(node, number)), strict=True):
+            if isinstance(answer, OncelogError):
+                found[node.name] = str(answer)
+            elif answer is None:
+                found[node.name] = "missing"
+        return found
+
+    def _copy(self, node: Node, number: int) -> pa.Buffer | None:
+        data = node.read(self.path(number))
+        return None if data is None or data.size < HEADER_BYTES else self._sound(data, node.bucket.url, number)
+
     def _sound(self, data: pa.Buffer, where: str, number: int) -> pa.Buffer:
         """Return a block whose checksums hold: a bad copy must not hide a good one."""
         header = block_format.check(data)

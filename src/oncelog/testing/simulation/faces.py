@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oncelog.connect import Database
-from oncelog.errors import InvalidArgument, LeaseLost, LogBusy, NotFound, OncelogError, WrongExpectedVersion
+from oncelog.errors import IdConflict, InvalidArgument, LeaseLost, LogBusy, NotFound, OncelogError, WrongExpectedVersion
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.streams.events import EventAck, StreamEvent
@@ -66,8 +66,8 @@ class StreamsRun(Run):
         stream = self._random.choice(STREAMS)
         retried = sorted(id for one, id in self.offered if one == stream)
         id = self._random.choice(retried) if retried and self._random.random() < _RETRIES else f"id-{len(self.offered)}"
+        self.offered.add((stream, id))  # at once: no other client takes the same id for a new one
         version = None if id in retried or self._random.random() < 0.5 else streams.version(stream)  # noqa: PLR2004
-        self.offered.add((stream, id))
         try:
             acks = streams.append(
                 stream,
@@ -77,6 +77,9 @@ class StreamsRun(Run):
                 timeout_s=8.0,
             )
         except (WrongExpectedVersion, LogBusy):
+            return
+        except IdConflict:
+            assert version is not None  # another client has stored it meanwhile, at another version
             return
         self.acked += [(stream, id, ack, version) for ack in acks]
 
