@@ -329,13 +329,20 @@ class Streams(Handle):
                 try:
                     self._open_index()
                     end = self._index.catch_up()
-                    assert end == writer.last_position + 1, "the index knows all that is durable"
+                    self._check_end(end, writer.last_position + 1)
                 except BaseException:
                     writer.close()
                     raise
                 self._ahead.clear()
                 self._writer, self._stored, self._next_position = writer, end, end
             return self._writer
+
+    def _check_end(self, end: int, known: int) -> None:
+        """Raise ``WriterFenced`` if more is stored than a new writer knows: another one has the log already."""
+        if end > known:
+            message = f"log {self._log.name!r} was taken by another writer, who has appended: try again"
+            raise WriterFenced(message, outcome="not written")
+        assert end == known, "the index knows all that is durable"
 
     def _open_index(self) -> None:
         if not self._opened:

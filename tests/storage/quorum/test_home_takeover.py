@@ -1,0 +1,142 @@
+"""Takeovers of a log on a quorum: any request may fail; and a store that is away does not stop appends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+
+import pytest
+from obstore.store import MemoryStore
+
+from oncelog import limits
+from oncelog.clock import SYSTEM
+from oncelog.connect import Database
+from oncelog.errors import OncelogError, Unavailable
+from oncelog.settings import LogSettings
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
+from oncelog.storage.quorum import home as quorum_home
+from oncelog.storage.quorum import membership, node
+from oncelog.storage.quorum.home import QuorumStorage
+from oncelog.testing.bucket import FaultyBucket
+from oncelog.testing.faults import When
+
+IDS = [str(number) for number in range(6)]
+
+
+class Place:
+    """A store and three nodes in memory, which outlive the processes that use them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stores = {name: Bucket(MemoryStore(), f"s3://{name}") for name in ("store", "n0", "n1", "n2")}
+        self.seen: dict[str, FaultyBucket] = {}
+        monkeypatch.setattr(node, "open_bucket", self._open)
+        monkeypatch.setattr(quorum_home, "open_bucket", self._open)
+        membership.create(self._store(), {name: f"s3://{name}" for name in ("n0", "n1", "n2")}, 2, {}, SYSTEM)
+
+    def _open(self, url: str, _options: object) -> Bucket:
+        name = url.removeprefix("s3://")
+        self.seen[name] = FaultyBucket(self.stores[name])
+        return self.seen[name]
+
+    def _store(self) -> ObjectStorage:
+        return ObjectStorage(self._open("s3://store", None))
+
+    def process(self) -> Database:
+        """Return the database as a new process opens it."""
+        return Database(QuorumStorage(self._store()))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", ["store", "n1"])
+def test_any_request_of_a_takeover_may_fail(name: str, when: When, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first, the second, the third request … of a takeover fails, or its answer is lost. The takeover fails as a
+    whole or not at all, and after it, or after the next one, every record that was acknowledged has its place.
+    """
+    for number in itertools.count(1):
+        place = Place(monkeypatch)
+        first = place.process()
+        writer = first.log("orders", create=True).writer()
+        places = {id: writer.append(b"x", id=id).position for id in IDS}
+        for bucket in place.seen.values():
+            bucket.cut_off()
+        second = place.process()
+        log = second.log("orders")
+        faults = place.seen[name].faults
+        before = faults.calls
+        place.seen[name].fail_at(number, when)
+        with contextlib.suppress(OncelogError), log.writer(takeover="force") as taken:
+            assert {id: taken.append(b"x", id=id).position for id in IDS} == places
+        asked = faults.calls - before
+        faults.heal()
+        with log.writer(takeover="force") as taken:
+            assert {id: taken.append(b"x", id=id).position for id in IDS} == places
+        assert [entry.id for entry in log.read()] == IDS
+        second.close()
+        if asked < number:
+            break
+    assert number > 2
+
+
+def test_the_store_away_stops_appends_only_when_the_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks go to nodes alone. A new segment needs the store: an append waits then, and goes on by itself."""
+    place = Place(monkeypatch)
+    database = place.process()
+    settings = LogSettings(segment_bytes=limits.SEGMENT_BYTES_MIN)
+    with database.log("orders", settings, create=True).writer() as writer:
+        value = bytes(limits.SEGMENT_BYTES_MIN // 4)
+        first = writer.append(value, id="0")
+        place.seen["store"].cut_off()
+        acks = [writer.append(value, id=id) for id in ("1", "2", "3")]  # with these the segment is full
+        assert {ack.segment for ack in acks} == {first.segment}
+        with pytest.raises(Unavailable) as caught:
+            writer.append(value, id="4", timeout_s=0.1)
+        assert caught.value.outcome == "unknown"
+        place.seen["store"].faults.heal()
+        assert writer.append(value, id="4").segment != first.segment
+    assert [entry.id for entry in database.log("orders").read()] == ["0", "1", "2", "3", "4"]
+    database.close()
+
+
+@pytest.mark.parametrize("end", ["fence", "close", "removal"])
+def test_a_late_create_changes_nothing(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that was under way arrives after its segment was fenced, closed, or sealed and removed: it is unseen."""
+    place = Place(monkeypatch)
+    database = place.process()
+    log = database.log("orders", create=True)
+    writer = log.writer()
+    for id in IDS:
+        writer.append(b"x", id=id)
+    late = _late_creates(place)
+    if end == "fence":
+        for bucket in place.seen.values():
+            bucket.cut_off()
+    else:
+        writer.close()
+    if end == "removal":
+        log.seal()
+    after = place.process()
+    with after.log("orders").writer(takeover="force") as taken:
+        late()
+        assert all(taken.append(b"x", id=id).duplicate for id in IDS)
+        taken.append(b"next", id="next")
+        late()
+    assert [entry.id for entry in after.log("orders").read()] == [*IDS, "next"]
+    assert after.log("orders").verify().ok
+    after.close()
+
+
+def _late_creates(place: Place) -> Callable[[], None]:
+    """Return what creates the next blocks of the open segment on every node, as uploads that were under way would."""
+    while not place.stores["n0"].below("logs/"):  # an append waits for two of three nodes
+        continue
+    (register,) = {path.rpartition("/")[0] for path, _ in place.stores["n0"].below("logs/")}
+    block = place.stores["n0"].get(place.stores["n0"].below("logs/")[0][0]).to_pybytes()
+
+    def create() -> None:
+        for name in ("n0", "n1", "n2"):
+            for number in range(len(IDS) + 4):
+                place.stores[name].create(f"{register}/{number:010d}", [block])
+
+    return create
