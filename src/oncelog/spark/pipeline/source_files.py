@@ -185,11 +185,17 @@ def _fields(cells: Mapping[str, Column]) -> Column:
     return f.when(f.size(found) > 0, f.to_json(found))
 
 
+_SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
+"""Options of the storage that are nobody's business. No option of from_json has such a name."""
+
+
 def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
     from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 (as in session)
 
-    own = {name: str(value) for name, value in given.source.options.items() if name not in LISTING}
+    # A plan, and so Spark's event log, spells out what from_json is given: no password of the storage among it.
+    asked = {name: str(value) for name, value in given.source.options.items() if name not in LISTING}
+    own = {name: value for name, value in asked.items() if not _SECRETS.search(name)}
     options = {**own, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "multiLine": "true"}
     fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
     text = f.col(HIDDEN[2])
