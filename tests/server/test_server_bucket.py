@@ -1,4 +1,4 @@
-"""A server on a bucket: the next server takes a log over from one that was killed."""
+"""A server on a bucket: started again, it takes its logs over from its own life that was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers import Serving
 
 def test_a_log_in_a_bucket_goes_on_after_its_server_was_killed(serve: Callable[..., Serving], bucket_url: str) -> None:
     """Acknowledged records are there for the next server, ids are remembered, and queues need a shared state."""
-    first = serve(bucket_url)
+    first = serve(bucket_url, ONCELOG_SERVE_NAME="a")
     with Wire(first.grpc) as wire:
         wire.call("Database.Create", name="orders", kind="log", create=True)
         [result] = wire.call("Log.Append", log="orders", records=[record(b"paid", id="42")]).results
@@ -21,7 +21,7 @@ def test_a_log_in_a_bucket_goes_on_after_its_server_was_killed(serve: Callable[.
         with pytest.raises(OncelogError, match="postgresql"):
             wire.call("Database.Create", name="emails", kind="queue", create=True)
     first.kill()
-    second = serve(bucket_url)
+    second = serve(bucket_url, ONCELOG_SERVE_NAME="a")  # the same server, started again: nobody waits for its end
     with Wire(second.grpc) as wire:
         again, new = wire.call(
             "Log.Append", log="orders", records=[record(b"paid", id="42"), record(b"sent", id="43")]

@@ -14,6 +14,7 @@ from tests.spark.cluster import cluster, run
 pytestmark = pytest.mark.xdist_group("spark-2")
 
 
+@pytest.mark.soak
 def test_a_speculative_twin_and_a_dead_executor(tmp_path: Path) -> None:
     """Both attempts at a task stage its rows, and an executor dies with a task half done: each row is there once. Jobs
     over a whole log are done by the cluster, too.

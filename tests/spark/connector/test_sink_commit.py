@@ -154,9 +154,10 @@ STEPS: list[Step] = [(batch, str(step), when) for batch in "01" for step in rang
 
 @pytest.mark.parametrize(
     "steps",
-    [[STEP], *(pytest.param(STEPS[first : first + 2], marks=pytest.mark.soak) for first in range(0, len(STEPS), 2))],
+    [[STEP], *(STEPS[first : first + 2] for first in range(0, len(STEPS), 2))],
     ids=lambda steps: f"{steps[0][0]}-{steps[0][1]}",
 )
+@pytest.mark.soak
 @pytest.mark.xdist_group("spark-2")
 def test_a_real_driver_killed_in_its_commits(tmp_path: Path, steps: list[Step]) -> None:
     """SIGKILL for driver, JVM and commit at once; the query is started again from its checkpoint until it is done."""

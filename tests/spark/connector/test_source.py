@@ -191,7 +191,7 @@ def test_a_log_that_was_made_anew_is_another(shop: Shop) -> None:
         db.delete("orders")
         db.log("orders", create=True)
     shop.append(range(100, 103))
-    with pytest.raises(PySparkException, match="deleted and made anew"):
+    with pytest.raises(PySparkException, match="deleted and made again"):
         shop.copy(shop.stream().select("id", "value"))
     shop.copy(shop.stream(failOnDataLoss="false").select("id", "value"))
     assert shop.ids("copy") == ids([*range(5), *range(100, 103)])

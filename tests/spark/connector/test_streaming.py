@@ -54,7 +54,7 @@ def test_a_batch_of_a_log_that_is_gone_does_not_read_the_new_one(db: Database) -
     planned = reader(db).latestOffset(before, ReadAllAvailable())
     db.delete("orders")
     fill(db, 12)
-    with pytest.raises(NotFound, match="made anew"):
+    with pytest.raises(NotFound, match="made again"):
         reader(db).partitions(before, planned)
     stream = reader(db, failOnDataLoss="false")
     assert read(stream, before, planned) == []

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
+from greenlet import GreenletExit
+
 from oncelog.testing.simulation.scheduler import Process, Task, current_task
 
 _T = TypeVar("_T")
@@ -39,7 +41,7 @@ class Lock:
         task = _me()
         scheduler = task.scheduler
         if scheduler.over:
-            return True
+            return self._acquire_at_the_end(task)
         if self.reentrant and self._owner is task:
             self._depth += 1
             return True
@@ -55,6 +57,15 @@ class Lock:
         self._owner, self._depth = task, 1
         return True
 
+    def _acquire_at_the_end(self, task: Task) -> bool:
+        """Take the lock from others, who will not run again. To wait for oneself, as conditions do, is to wait for
+        ever.
+        """
+        if self._owner is task and not self.reentrant:
+            raise GreenletExit
+        self._owner, self._depth = task, 1
+        return True
+
     def _patience_us(self, task: Task, left_us: int | None) -> int | None:
         """Return how long to wait: a holder in another process may die, and then nobody wakes those who wait."""
         if self._owner is None or self._owner.process is task.process:
@@ -67,6 +78,7 @@ class Lock:
     def release(self) -> None:
         """Give the lock back."""
         if _me().scheduler.over:
+            self._owner = None
             return
         if self._owner is None:
             message = "release unlocked lock"
