@@ -7,11 +7,14 @@ it the run, goes on.
 """
 
 import faulthandler
+import gc
+import mmap
 import os
 import signal
 import sys
 import threading
 from collections.abc import Generator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -28,6 +31,10 @@ settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None
 settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=True)
 LIMIT_S = float(os.environ.get("ONCELOG_TEST_LIMIT_S", "1200"))
 """How long the setup, the call or the teardown of one test may take."""
+
+STATM = Path("/proc/self/statm")
+COLLECT_BYTES = 6 << 30
+_asked_bytes = 0
 
 if os.environ.get("ONCELOG_SOAK") == "1":
     settings.load_profile("soak")
@@ -73,5 +80,28 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Limit the teardown."""
-    return (yield from _limited())
+    """Limit the teardown, and let go of what tests have left behind."""
+    try:
+        return (yield from _limited())
+    finally:
+        _collect()
+
+
+def _collect() -> None:
+    """Collect garbage once much memory was asked for since the last time.
+
+    Simulated disks read whole segments, and are garbage in cycles, of whose size Python knows nothing. Linux refuses to
+    fork a process that has asked for more memory than the machine has, used or not.
+    """
+    global _asked_bytes  # noqa: PLW0603
+    if _asked() > _asked_bytes + COLLECT_BYTES:
+        gc.collect()
+        _asked_bytes = _asked()
+
+
+def _asked() -> int:
+    """Return how much memory this process has asked for; 0 where the system does not say."""
+    try:
+        return int(STATM.read_text().split()[0]) * mmap.PAGESIZE
+    except OSError:
+        return 0

@@ -132,3 +132,30 @@ def test_the_lock_of_a_process_that_died_is_free() -> None:
     scheduler.run(lambda: task.finished, LIMIT_US)
     assert 1_000_000 <= scheduler.now_us < 2_000_000
     scheduler.end()
+
+
+def test_who_cleans_up_when_the_simulation_ends_waits_for_nobody() -> None:
+    """A lock is free for a task that cleans up; to wait by a lock of one's own, as conditions do, ends the task."""
+    scheduler, process, reached = Scheduler(0), Process("p"), list[str]()
+    other = threads.Lock()
+
+    def hold() -> None:
+        other.acquire()
+        scheduler.sleep(100)
+
+    def work() -> None:
+        try:
+            scheduler.sleep(100)
+        finally:
+            with other:
+                reached.append("locked")
+            waiter = threads.Lock()
+            waiter.acquire()
+            waiter.acquire()
+            reached.append("waited")
+
+    tasks = [scheduler.spawn(process, "hold", hold), scheduler.spawn(process, "work", work)]
+    scheduler.run(lambda: scheduler.now_us == 0 and all(task.started for task in tasks), LIMIT_US)
+    scheduler.end()
+    assert reached == ["locked"]
+    assert all(task.finished for task in tasks)
