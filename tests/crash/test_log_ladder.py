@@ -171,7 +171,7 @@ def climb(step: Callable[[int], bool], first: int = 1, stride: int = 1) -> int:
 
 def few(index: int, stride: int) -> tuple[int, int]:
     """Return where a ladder begins and by how much it goes on: a sample that differs by index, or all under soak."""
-    return (1, 1) if SOAK else (1 + index % stride, stride)
+    return (1, 1) if SOAK else (1 + index % stride, 2 * stride)
 
 
 # Appending, rolling, snapshots, closing, opening, retrying, reading: on a disk.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("pipeline")
 
 
+@pytest.mark.soak
 def test_daily_table_has_each_order_once(tmp_path: Path, spark: SparkSession) -> None:
     """Whatever the producers sent again, and however often the pipeline ran."""
     found = daily.run(tmp_path, spark)

@@ -186,6 +186,7 @@ def check(url: str, writers: Writers) -> int:
     return total
 
 
+@pytest.mark.soak
 def test_holders_that_are_killed_paused_and_drained_lose_and_double_nothing(harmed: Harmed) -> None:
     """The first holder dies, the next sleeps until it was replaced, the next leaves in order: each id is stored once,
     where its ack says, and the clients need to know nothing of it.
