@@ -162,7 +162,10 @@ class Source:
         begun_us = self.clock.elapsed_us()
         names = ask()
         took_us = self.clock.elapsed_us() - begun_us
-        self._names[what] = _Names(begun_us + took_us * (1 + NAMES_TIMES), took_us, names)
+        if names:  # who makes the first log looks for it at once
+            self._names[what] = _Names(begun_us + took_us * (1 + NAMES_TIMES), took_us, names)
+        else:
+            self._names.pop(what, None)
         return names
 
     def _ask(self, what: str, ask: Callable[[], list[str]]) -> None:
