@@ -347,7 +347,7 @@ class RemoteLog(Log):
     def stage_columns(self, tables: Sequence[pa.Table | pa.RecordBatch], columns: Sequence[str] | None) -> Staged:
         """Store tables; ``columns`` are all that they may have, if the file is to have no others.
 
-        Sent again after a cut: a file that nobody adopts goes by age.
+        After a broken connection the file is sent again. A staged file that no commit adopts is deleted in the end.
         """
         self._check_usable()
         request = messages.StageRequest(log=self.name, columns=columns or (), chosen_columns=columns is not None)

@@ -70,7 +70,7 @@ class LocalViewer:
 
 
 class KeyGate:
-    """The gate of ``oncelog console``: whoever has the link that it printed, and nobody else on the machine."""
+    """The gate of ``oncelog console``: it admits a browser that has the key in the printed link, and no other user."""
 
     needs_token = False
 

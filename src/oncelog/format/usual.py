@@ -1,9 +1,9 @@
 """The message of a payload as Arrow lays it out: recognised in one comparison, without a walk through its tables.
 
-A message is looked at before Arrow reads it: that its buffers are not compressed, and that nothing is null that may not
-be. Both are told by a few bytes of its metadata. Where those bytes are is learned, once for each set of columns, from a
-message that Arrow wrote itself. A message with the same bytes at the same places has the same answers. Any other is
-looked at by ``ipc.is_plain`` and by ``soundness``, at a higher price.
+Before Arrow reads a message, two things are checked: its buffers are not compressed, and required columns have no null.
+A few bytes of the metadata decide both. A sample message, which Arrow writes once for each set of columns, shows where
+these bytes are. A message with the same bytes at the same places passes. Any other message is checked by
+``ipc.is_plain`` and ``soundness``, which cost more.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def _something(kind: pa.DataType) -> pa.Array:
 
 
 def _places(sample: bytes, mask: int) -> set[int]:
-    """Return the numbers of the bytes by which ``is_plain`` and the counts of nulls are told, and found."""
+    """Return the offsets of the bytes that decide ``is_plain`` and hold the counts of nulls, and of the bytes that
+    lead to them.
+    """
     root = _ROOT + _number(_I32, sample, _ROOT)
     fields = root - _number(_I32, sample, root)
     version, kind = (root + _number(_U16, sample, fields + at) for at in (_VERSION, _KIND))

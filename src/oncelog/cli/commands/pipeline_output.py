@@ -33,7 +33,7 @@ class Shown:
         self._rows = self._took_ms = 0
 
     def __call__(self, batch: Batch) -> None:
-        """Show a batch. How quickly it goes is told by Spark's own times: its start does not count."""
+        """Show a batch. The rate comes from the times that Spark measured for the batch, without Spark's start."""
         if batch.leg != self._leg:
             self._leg, self._rows, self._took_ms = batch.leg, 0, 0
         self._rows += batch.rows

@@ -81,7 +81,7 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
 def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, anew: bool = False) -> Iterator[Rows]:
     """Yield a closed segment's records, from position ``start`` (or its first) on.
 
-    ``anew``: check the blocks in full, although they were checked before.
+    ``anew``: check all blocks in full, also blocks that an earlier read has checked.
     """
     entry = max(0, start - segment.first_position)
     if segment.file is not None:

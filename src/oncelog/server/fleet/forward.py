@@ -1,6 +1,6 @@
 """HTTP requests that are handed on to the server that holds their log: as they came, one hop, and the answer as it is.
 
-A redirect would not do: curl does not follow one by itself, and drops the token when it is told to.
+A redirect is no way: curl follows a redirect only with ``-L``, and then drops the token.
 """
 
 from __future__ import annotations

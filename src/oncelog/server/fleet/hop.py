@@ -1,4 +1,4 @@
-"""What a server adds to a call that it hands on: proof that a server of the fleet sent it, to whom, and for whom.
+"""The proof that a server adds when it hands a call on: which server the call is meant for, and who the caller is.
 
 A call that was handed on is not handed on again. A client cannot make such a proof: it does not have the fleet's key.
 """
@@ -23,7 +23,7 @@ _PURPOSE = b"oncelog hop 1"
 
 
 class Hop(msgspec.Struct, frozen=True):
-    """A call that was handed on: to which server, for whom, and by what names in the caller's certificate."""
+    """A call that was handed on: the server it is meant for, the caller, and the names in the caller's certificate."""
 
     to: tuple[str, int]
     peer: str = ""
