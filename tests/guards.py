@@ -81,9 +81,9 @@ GUARDS = [
     ),
     Guard(
         "who closes finds every future answered",
-        "log/writer.py",
-        "self._committer.wait_until_told(deadline_us)",
-        "pass",
+        "log/append/committer.py",
+        "self._wait_until_told(deadline_us)  #",
+        "pass  #",
         "tests/log/append/test_append_pipelined.py::test_who_closes_finds_every_future_answered",
     ),
     Guard(

@@ -313,7 +313,7 @@ def fork_with_locks_held(url: str) -> None:
         db._storage._lock,
         home._bell._condition,  # type: ignore[attr-defined]
         home._reader._lock,  # type: ignore[attr-defined]
-        writer._committer.changed,
+        writer._committer._lock,
     ]
     holding, done = threading.Semaphore(0), threading.Event()
 

@@ -77,17 +77,19 @@ class Producing(Handle, ABC):
         assigned = f"producer-{self._clock.token(16).hex()}" if name is None else name
         intake.check_record(Record(b"", producer=assigned, sequence=initial_sequence))
         producer = Producer(cast("Writer", self), assigned)
-        with self._committer.changed:
-            self._absorb()  # what the handle before submitted is its own
-            if takeover == "polite" and self._sequences.producers.owner(assigned) is not None:
-                raise _busy(assigned)
-            self._sequences.producers.open(assigned, producer, initial_sequence)
+        self._committer.locked(self._open_producer, producer, initial_sequence, takeover)
         return producer
+
+    def _open_producer(self, producer: Producer, initial_sequence: int | None, takeover: str) -> None:
+        """Give a handle its name. The committer's lock is held."""
+        self._absorb()  # what the handle before submitted is its own
+        if takeover == "polite" and self._sequences.producers.owner(producer.name) is not None:
+            raise _busy(producer.name)
+        self._sequences.producers.open(producer.name, producer, initial_sequence)
 
     def _leave_producer(self, producer: Producer) -> None:
         """End the session of a producer that was closed."""
-        with self._committer.changed:
-            self._sequences.producers.close(producer.name, producer)
+        self._committer.locked(self._sequences.producers.close, producer.name, producer)
 
     @contextlib.contextmanager
     def _acting_for(self, producer: Producer) -> Iterator[None]:
@@ -129,9 +131,12 @@ class Producing(Handle, ABC):
         self._check_process()
         if self._own_name is None:
             name = f"producer-{self._clock.token(16).hex()}"
-            with self._committer.changed:
-                if self._own_name is None:
-                    self._own_name = name
+            return self._committer.locked(self._named, name)
+        return self._own_name
+
+    def _named(self, name: str) -> str:
+        """Return the name of this writer's producer, which is this one if it has none. The lock is held."""
+        self._own_name = self._own_name or name
         return self._own_name
 
     @property
@@ -148,8 +153,7 @@ class Producing(Handle, ABC):
         self._check_process()
         if not self._closed:
             self._check_held()
-        with self._committer.changed:
-            mark = self._sequences.producers.mark(name)
+        mark = self._committer.locked(self._sequences.producers.mark, name)
         return None if mark is None else mark.last_sequence
 
     def producers(self) -> dict[str, ProducerMark]:
@@ -159,27 +163,34 @@ class Producing(Handle, ABC):
         self._check_process()
         if not self._closed:
             self._check_held()
-        with self._committer.changed:
-            return self._sequences.marks(self._uptime.at(self._clock.elapsed_us()), self._core.stored_position)
+        return self._committer.locked(self._marks)
+
+    def _marks(self) -> dict[str, ProducerMark]:
+        """Return how far each producer got. The lock is held."""
+        return self._sequences.marks(self._uptime.at(self._clock.elapsed_us()), self._core.stored_position)
 
     def _forget_producer(self, name: str, remember: Callable[[str, int], None]) -> None:
         """Forget how far a producer got, once the log has been told to ``remember`` that: see ``Log``."""
-        with self._committer.changed:
-            self._committer.check()
-            self._committer.drain(self._deadline(TIMEOUT_S))
+
+        def forget() -> None:
+            self._committer.settle_all(self._deadline(TIMEOUT_S))
             remember(name, self._core.stored_position)
             self._sequences.producers.forget(name)
+
+        self._committer.locked(forget)
 
     def _follow_policy(self) -> None:
         """Keep to the policy for producers as it is stored now; it looks by itself whenever it takes a snapshot."""
         self._check_usable()
-        with self._committer.changed:
-            policy = self._policy()
-            if policy != self._sequences.policy:
-                self._committer.check()
-                self._committer.drain(self._deadline(TIMEOUT_S))
-                uptime_us = self._uptime.at(self._clock.elapsed_us())
-                self._sequences.follow(policy, uptime_us, self._core.stored_position)
+        self._committer.locked(self._follow)
+
+    def _follow(self) -> None:
+        """Keep to the stored policy, with nothing pending. The lock is held."""
+        policy = self._policy()
+        if policy != self._sequences.policy:
+            self._committer.settle_all(self._deadline(TIMEOUT_S))
+            uptime_us = self._uptime.at(self._clock.elapsed_us())
+            self._sequences.follow(policy, uptime_us, self._core.stored_position)
 
     def _owned(self, record: Record) -> Record:
         """Return a record that carries a sequence, or will, with its producer."""

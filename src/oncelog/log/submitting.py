@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from oncelog import arguments
@@ -111,8 +112,7 @@ class Submitting(Producing):
         if on_loop():
             self._submit_on_loop(record, size_bytes, deadline_us, future)
             return future
-        with committer.lock:
-            self._put_aside(record, size_bytes, deadline_us, future)
+        committer.locked(self._put_aside, record, size_bytes, deadline_us, future)
         return future
 
     def _put_aside(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
@@ -127,21 +127,21 @@ class Submitting(Producing):
 
     def _submit_on_loop(self, record: Record, size_bytes: int, deadline_us: int | None, future: AckFuture[Ack]) -> None:
         """Put a record aside if that needs no wait and no storage, else have it queue at the door."""
+        locked = self._committer.locked
+        if not locked(self._put_aside_at_once, record, size_bytes, future):
+            admit = partial(locked, self._put_aside, record, size_bytes, deadline_us, future)
+            self._knock(admit, future, 1, size_bytes)
+
+    def _put_aside_at_once(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> bool:
+        """Put a record aside if that needs no wait and no storage; tell whether it was. The lock is held."""
         committer = self._committer
-        with committer.lock:
-            committer.check_open()
-            if record.producer is not None:
-                self._check_owner(record.producer)
-            core = committer.core
-            if not self._door.busy and not core.stalled and core.has_room(size_bytes, 1):
-                committer.submit(record, size_bytes, future)
-                return
-
-        def admit() -> None:
-            with committer.lock:
-                self._put_aside(record, size_bytes, deadline_us, future)
-
-        self._knock(admit, future, 1, size_bytes)
+        committer.check_open()
+        if record.producer is not None:
+            self._check_owner(record.producer)
+        if self._door.busy or committer.core.stalled or not committer.core.has_room(size_bytes, 1):
+            return False
+        committer.submit(record, size_bytes, future)
+        return True
 
     def _absorb(self) -> None:
         """Decide what was submitted, in its order. The committer's lock is held, but for answering and looking up."""
@@ -212,17 +212,8 @@ class Submitting(Producing):
     def _answer_later(self, submission: Submission, future: RowsFuture) -> None:
         """Have a future answered when the last group of the rows is stored."""
         future.pieces = submission.pieces
-        groups = submission.admitted.groups
-        committer = self._committer
-        with committer.changed:
-            newest = max(groups, key=lambda group: group.first_position) if groups else None
-            if newest is None or newest.state == "stored":
-                committer.answer(Crowd([future], lambda: [submission.answer()]))
-            elif newest.error is not None:
-                settle(committer.answered, [([future], [newest.error])])
-            else:
-                newest.crowds.append(Crowd([future], lambda: [submission.answer()]))
-                committer.start_threads()
+        crowd = Crowd([future], lambda: [submission.answer()])
+        self._committer.locked(self._committer.answer_with, submission.admitted.newest, crowd)
 
     # The door.
 

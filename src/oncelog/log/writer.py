@@ -15,6 +15,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
+from oncelog.dedup.window import Window
 from oncelog.errors import (
     Closed,
     InvalidArgument,
@@ -365,17 +366,14 @@ class Writer(Submitting):
         return Submission(admitted, pieces, answer)
 
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
-        with self._committer.changed:
-            try:
-                self._wait_for(submission.admitted, deadline_us)
-            except WriterFenced as error:  # it tells of the last piece, and those before may be stored
-                outcome = "unknown" if submission.pieces > 1 else error.outcome
-                raise WriterFenced(str(error), outcome=outcome) from error
-
-    def _wait_for(self, admitted: Admitted, deadline_us: int | None) -> None:
-        if admitted.groups:
-            newest = max(admitted.groups, key=lambda group: group.first_position)
-            self._committer.wait(newest, deadline_us)
+        newest = submission.admitted.newest
+        if newest is None:
+            return
+        try:
+            self._committer.locked(self._committer.wait, newest, deadline_us)
+        except WriterFenced as error:  # it tells of the last piece, and those before may be stored
+            outcome = "unknown" if submission.pieces > 1 else error.outcome
+            raise WriterFenced(str(error), outcome=outcome) from error
 
     def _all_acks(self, admitted: Admitted) -> list[Ack]:
         """Return the acks of rows that are stored, or raise ``AppendErrors`` if one of them was refused."""
@@ -412,9 +410,7 @@ class Writer(Submitting):
         self._check_usable()
         deadline_us = self._deadline(timeout_s)
         self._door.wait_idle(timeout_s)
-        with self._committer.changed:
-            self._committer.check()
-            self._committer.drain(deadline_us)
+        self._committer.locked(self._committer.settle_all, deadline_us)
 
     def snapshot(self) -> None:
         """Store a dedup snapshot of what is durable now. Writers do this by themselves, by time and by count."""
@@ -446,8 +442,11 @@ class Writer(Submitting):
     def counts(self) -> Counts:
         """Return what this writer has counted so far, also once it is closed."""
         self._check_process()
-        with self._committer.changed:
-            return msgspec.structs.replace(self._counters.counts(), forgotten=self._forgotten())
+        return self._committer.locked(self._counts)
+
+    def _counts(self) -> Counts:
+        """Return what was counted. The lock is held."""
+        return msgspec.structs.replace(self._counters.counts(), forgotten=self._forgotten())
 
     def _forgotten(self) -> int:
         """Return how many ids that this writer stored its window has forgotten, or is about to: the oldest go first."""
@@ -461,20 +460,19 @@ class Writer(Submitting):
     def window_state(self) -> Mapping[str, int | None]:
         """How full the dedup window is: keys, pending, evicted, bytes, and the age of its oldest key in seconds."""
         self._check_process()
-        with self._committer.changed:
-            window = self._window
-            if window is None:
-                return {}
-            oldest_us = window.oldest_tick_us
-            return {
-                "keys": window.count,
-                "pending": window.pending_count,
-                "evicted": window.evicted,
-                "bytes": window.nbytes,
-                "horizon_s": None
-                if oldest_us is None
-                else (self._uptime.at(self._clock.elapsed_us()) - oldest_us) // 1_000_000,
-            }
+        return {} if self._window is None else self._committer.locked(self._state_of, self._window)
+
+    def _state_of(self, window: Window) -> Mapping[str, int | None]:
+        """Return how full a window is. The lock is held."""
+        oldest_us = window.oldest_tick_us
+        uptime_us = self._uptime.at(self._clock.elapsed_us())
+        return {
+            "keys": window.count,
+            "pending": window.pending_count,
+            "evicted": window.evicted,
+            "bytes": window.nbytes,
+            "horizon_s": None if oldest_us is None else (uptime_us - oldest_us) // 1_000_000,
+        }
 
     @property
     def _held(self) -> Held:
@@ -538,19 +536,16 @@ class Writer(Submitting):
         stored, and no longer of what was not: a "no" is said only after this.
         """
         self._check_process()
-        with self._committer.changed:
-            self._committer.check()
+        self._committer.locked(self._committer.check)
         try:
             self._run.check_held()
         except WriterFenced as error:
-            with self._committer.changed:
-                self._committer.fenced(error)
+            self._committer.locked(self._committer.fenced, error)
             raise
 
     def _storage_seen(self) -> None:
         """Note that storage has answered: without that the ids of an idle writer do not age."""
-        with self._committer.changed:
-            self._uptime.seen(self._clock.elapsed_us())
+        self._committer.locked(lambda: self._uptime.seen(self._clock.elapsed_us()))
 
     def _let_go(self) -> None:
         """Leave the log to a writer that asked for it; from here on this one is fenced."""
@@ -564,12 +559,12 @@ class Writer(Submitting):
             try:
                 self._leave(deadline_us, reason)
             except BaseException as error:
-                with self._committer.changed:  # so that the futures say that the outcome is unknown
-                    self._committer.stop(reason if isinstance(reason, WriterFenced) else futures.unsettled(error))
+                # The futures say that the outcome is unknown.
+                why = reason if isinstance(reason, WriterFenced) else futures.unsettled(error)
+                self._committer.locked(self._committer.stop, why)
                 raise
             finally:
-                with self._committer.changed:
-                    self._committer.stop(reason)
+                self._committer.locked(self._committer.stop, reason)
                 self._keeper.stop()
                 self._run.abandon()
                 self._claim.release()
@@ -577,12 +572,8 @@ class Writer(Submitting):
 
     def _leave(self, deadline_us: int | None, reason: OncelogError) -> None:
         """Settle what is pending and close the segment, if this is still the log's writer."""
-        with self._committer.changed:
-            if self._committer.error is not None:
-                return
-            self._committer.leave(reason)
-            self._committer.drain(deadline_us)
-            self._committer.wait_until_told(deadline_us)  # who closes finds every future answered
+        if not self._committer.locked(self._committer.leave, reason, deadline_us):
+            return
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.

@@ -103,13 +103,13 @@ MISTAKES = {
     ),
     "time goes back": (
         "tail.py",
-        "self._last_timestamp_us = max(self._last_timestamp_us, wall_us)",
-        "self._last_timestamp_us = wall_us",
+        "if wall_us > self._last_timestamp_us:",
+        "if True:",
     ),
     "a segment is closed before its last block": (
         "core.py",
-        "self.tail.end = max(self.tail.end, end)",
-        "self.tail.end = end",
+        "if end > self.tail.end:",
+        "if True:",
     ),
 }
 """One-line mistakes: where, what stands there, and what is put in its place."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from oncelog import AppendErrors, InvalidArgument, NotFound, OncelogError, Record
+from oncelog import AppendErrors, InvalidArgument, NotFound, Record
 from oncelog.connect import Database
 from oncelog.log.log import Log
 from oncelog.log.stored.manifests import Manifests
@@ -94,12 +94,12 @@ def test_a_writer_that_leaves_does_not_wait_for_all_that_could_be_sealed(monkeyp
     keeper = writer._keeper
     keeper._housekeeper.ask("tidy", keeper._tidy)
     assert begun.wait(60)
-    leave = writer._committer.leave
+    drain = writer._committer.drain
 
-    def leave_and_tell(reason: OncelogError) -> None:
-        leave(reason)
+    def drain_and_tell(deadline_us: int | None) -> None:
+        drain(deadline_us)
         leaving.set()
 
-    monkeypatch.setattr(writer._committer, "leave", leave_and_tell)
+    monkeypatch.setattr(writer._committer, "drain", drain_and_tell)
     writer.close()
     assert sealed == [0]

@@ -351,7 +351,7 @@ def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch)
             ask = getattr(RunSet, name)
 
             def noted(self: RunSet, *given: object, ask: Any = ask, name: str = name) -> object:
-                assert not writer._committer.lock.locked(), name
+                assert not writer._committer._lock.locked(), name
                 looked.append(name)
                 return ask(self, *given)
 
@@ -420,8 +420,8 @@ def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.M
     def closed_meanwhile(stream: Any, bound: int) -> Any:
         if not taken:
             closing.start()
-            with writer._committer.changed:
-                writer._committer.changed.wait_for(lambda: writer._committer.is_leaving, 60)
+            with writer._committer._changed:
+                writer._committer._changed.wait_for(lambda: writer._committer.is_leaving, 60)
             begun.set()
         taken.append(bound)
         return take(stream, bound)
@@ -581,11 +581,11 @@ def test_what_happens_while_a_file_is_looked_up_in_the_table(what: str, monkeypa
                 return
             look(self, keys, *rest)
             if len(calls) == 1:
-                self._committer.lock.release()
+                self._committer._lock.release()
                 try:
                     many(writer, range(36, 40)) if what == "append" else remember(writer)
                 finally:
-                    self._committer.lock.acquire()
+                    self._committer._lock.acquire()
 
         monkeypatch.setattr(adopter.Adopter, "_in_window", meanwhile)
         done = writer.ingest([staged])

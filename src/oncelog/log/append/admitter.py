@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -17,15 +18,32 @@ from oncelog.errors import Unavailable, WriterFenced
 from oncelog.log.append import decisions
 from oncelog.log.append.absorber import Absorber, name_of
 from oncelog.log.append.committer import Committer
-from oncelog.log.append.decider import Decider
+from oncelog.log.append.decider import Decider, Key, Name
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
 from oncelog.log.memory.quest import Found
-from oncelog.log.memory.recall import Recall
+from oncelog.log.memory.recall import Looked, LookedOne, Recall
+from oncelog.log.memory.run_set import Hit
 from oncelog.settings import LogSettings
 from oncelog.types import Record
 
 _logger = logging.getLogger("oncelog")
+
+AGAIN: Final = "again"
+"""A run was built since the runs were searched: search them again."""
+
+
+class _Rows(NamedTuple):
+    """Rows to decide, by what they are recognised, and what the runs said of them."""
+
+    payload: pa.RecordBatch
+    keys: decisions.Keys | None
+    looked: Looked | None
+
+    @property
+    def found(self) -> Found | None:
+        """What the runs know of the rows, if there are runs."""
+        return None if self.looked is None else self.looked.found
 
 
 class Admitter:
@@ -62,7 +80,7 @@ class Admitter:
         ``None``, and nothing is done, if others are on their way, or a run was built meanwhile. Hashing, and looking up
         in the runs, needs no lock. This is the fast way of most appends: what it calls is counted by a test.
         """
-        committer, recall = self._committer, self._recall
+        recall = self._recall
         name = key = hit = None
         built = recall.view.built
         if self._window is not None and id is not None:
@@ -72,18 +90,30 @@ class Admitter:
                 built, hit, unsure = recall.look_one(key[0], key[1])
                 if unsure is not None:
                     return None
-        with committer.lock:
-            now_us = self._clock.elapsed_us()
-            if not self._core.idle(now_us) or recall.view.built != built:
-                return None
-            try:
-                met = self._decider.alone(value, name, key, hit, now_us, self._clock.now_us())
-            except BaseException as error:  # noqa: BLE001
-                committer.give_up(error)
-            if type(met) is Group:
-                committer.store(met, now_us)
-                if met.state != "stored":
-                    committer.wait(met, None if timeout_us is None else now_us + timeout_us)
+        return self._committer.locked(self._alone, value, name, key, hit, built, timeout_us)
+
+    def _alone(  # noqa: PLR0917
+        self,
+        value: bytes,
+        name: bytes | None,
+        key: Key | None,
+        hit: Hit | None,
+        built: int,
+        timeout_us: int | None,
+    ) -> Group | Ticket | None:
+        """Decide one plain record, and store it if it is new. The committer's lock is held."""
+        committer, clock = self._committer, self._clock
+        now_us = clock.elapsed_us()
+        if not self._core.idle(now_us) or self._recall.view.built != built:
+            return None
+        try:
+            met = self._decider.alone(value, name, key, hit, now_us, clock.now_us())
+        except BaseException as error:  # noqa: BLE001
+            committer.give_up(error)
+        if type(met) is Group:
+            committer.store(met, now_us)
+            if met.state != "stored":
+                committer.wait(met, None if timeout_us is None else now_us + timeout_us)
         return met
 
     def one(self, record: Record, deadline_us: int | None) -> Ticket:
@@ -92,19 +122,26 @@ class Admitter:
         size_bytes = record_bytes(record)
         while True:
             looked = None if name is None else self._recall.look_one(name.high, name.low)
-            with self._committer.lock:
-                self._make_room(size_bytes, 1, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue
-                if record.producer is not None:
-                    self._check_owner(record.producer)
-                try:
-                    ticket = self._decider.one(record, size_bytes, name, looked, self._clock.elapsed_us())
-                except BaseException as error:  # noqa: BLE001
-                    self._committer.give_up(error)
-                if ticket.group is not None:
-                    self._committer.wait(ticket.group, deadline_us)
+            ticket = self._committer.locked(self._one, record, size_bytes, name, looked, deadline_us)
+            if ticket is not None:
                 return ticket
+
+    def _one(
+        self, record: Record, size_bytes: int, name: Name | None, looked: LookedOne | None, deadline_us: int | None
+    ) -> Ticket | None:
+        """Decide one record, and wait for it; ``None`` if it is to be looked up again. The committer's lock is held."""
+        self._make_room(size_bytes, 1, deadline_us)
+        if not self._recall.is_current(looked):
+            return None
+        if record.producer is not None:
+            self._check_owner(record.producer)
+        try:
+            ticket = self._decider.one(record, size_bytes, name, looked, self._clock.elapsed_us())
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+        if ticket.group is not None:
+            self._committer.wait(ticket.group, deadline_us)
+        return ticket
 
     def known(self, id: str, stream: str | None) -> tuple[Ticket, int] | None:
         """Return where a durable record with an id is, and its fingerprint; ``None`` if it is not remembered."""
@@ -113,35 +150,39 @@ class Admitter:
             return None
         while True:
             looked = self._recall.look_one(name.high, name.low)
-            with self._committer.changed:
-                if self._recall.is_current(looked):
-                    return self._decider.known(name, looked)
+            found = self._committer.locked(self._known, name, looked)
+            if found != AGAIN:
+                return found
+
+    def _known(self, name: Name, looked: LookedOne) -> tuple[Ticket, int] | Literal["again"] | None:
+        return self._decider.known(name, looked) if self._recall.is_current(looked) else AGAIN
 
     def together(
         self, payload: pa.RecordBatch, judge: Callable[[Admitted], None] | None, deadline_us: int | None
     ) -> Admitted:
         """Decide a batch, and add it if it is new."""
         keys = decisions.keys_of(payload, self._hasher, self._window)
-        size_bytes = payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows
         while True:
-            looked = None if keys is None else self._recall.look(keys.identities)
-            with self._committer.changed:
-                self._make_room(size_bytes, payload.num_rows, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue
-                self._check_owners(payload)
-                return self._take(payload, keys, looked and looked.found, judge)
+            rows = self._looked_up(payload, keys)
+            admitted = self._committer.locked(self._together, rows, judge, deadline_us)
+            if admitted is not None:
+                return admitted
 
-    def _take(
-        self,
-        payload: pa.RecordBatch,
-        keys: decisions.Keys | None,
-        recalled: Found | None,
-        judge: Callable[[Admitted], None] | None,
-    ) -> Admitted:
-        """Decide a batch, let ``judge`` look at what was decided, and add it. The committer's lock is held."""
+    def _looked_up(self, payload: pa.RecordBatch, keys: decisions.Keys | None) -> _Rows:
+        """Search the runs for the ids of rows."""
+        return _Rows(payload, keys, None if keys is None else self._recall.look(keys.identities))
+
+    def _together(
+        self, rows: _Rows, judge: Callable[[Admitted], None] | None, deadline_us: int | None
+    ) -> Admitted | None:
+        """Decide a batch, let ``judge`` look at what was decided, and add it; ``None`` if it is to be looked up again.
+
+        The committer's lock is held.
+        """
+        if not self._may_decide(rows, deadline_us):
+            return None
         try:
-            decision = self._decider.decide_batch(payload, keys, recalled, self._clock.elapsed_us())
+            decision = self._decider.decide_batch(rows.payload, rows.keys, rows.found, self._clock.elapsed_us())
         except BaseException as error:  # noqa: BLE001
             self._committer.give_up(error)
         if judge is not None:
@@ -169,21 +210,31 @@ class Admitter:
     def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
         """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
         keys = decisions.keys_of(piece, self._hasher, self._window)
-        size_bytes = piece.nbytes + RECORD_OVERHEAD_BYTES * piece.num_rows
         while True:
-            looked = None if keys is None else self._recall.look(keys.identities)
-            with self._committer.changed:
-                self._make_room(size_bytes, piece.num_rows, deadline_us)
-                if not self._recall.is_current(looked):
-                    continue
-                self._check_owners(piece)
-                try:
-                    admitted = self._decider.rows(piece, keys, looked and looked.found, self._clock.elapsed_us())
-                except BaseException as error:  # noqa: BLE001
-                    self._committer.give_up(error)
+            rows = self._looked_up(piece, keys)
+            admitted = self._committer.locked(self._add_rows, rows, deadline_us)
+            if admitted is not None:
                 if more:
-                    self._committer.start_threads()
+                    self._committer.locked(self._committer.start_threads)
                 return admitted
+
+    def _add_rows(self, rows: _Rows, deadline_us: int | None) -> Admitted | None:
+        """Decide rows that fit a block; ``None`` if they are to be looked up again. The committer's lock is held."""
+        if not self._may_decide(rows, deadline_us):
+            return None
+        try:
+            return self._decider.rows(rows.payload, rows.keys, rows.found, self._clock.elapsed_us())
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+
+    def _may_decide(self, rows: _Rows, deadline_us: int | None) -> bool:
+        """Wait until there is room for rows; tell whether what the runs said of them still holds."""
+        payload = rows.payload
+        self._make_room(payload.nbytes + RECORD_OVERHEAD_BYTES * payload.num_rows, payload.num_rows, deadline_us)
+        if not self._recall.is_current(rows.looked):
+            return False
+        self._check_owners(payload)
+        return True
 
     def _warn_of_window(self, payload: pa.RecordBatch) -> None:
         """Say that a bounded window forgets ids which the same call brought."""

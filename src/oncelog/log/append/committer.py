@@ -1,5 +1,7 @@
 """The driver of the append core: the one lock, the threads, the waits, and what is asked of storage.
 
+This is the only file that takes the lock. Other parts of a writer give a function to ``Committer.locked``.
+
 It reads from the core what is to be done (``work``, ``unanswered``, ``due``), does it with the lock given back, and
 reports the outcome to the core. A thread that waits for a group stores blocks itself (no hand-over between threads, so
 one append costs little more than its sync). A block that failed is offered again by threads of the committer's own,
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar, TypeVarTuple
 
 from oncelog.clock import Clock
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
@@ -21,23 +23,26 @@ from oncelog.log.append.open_segment import Run
 from oncelog.log.append.steady import SteadyCondition
 from oncelog.types import Ack, Record
 
+_T = TypeVar("_T")
+_Given = TypeVarTuple("_Given")
+
 
 def _nothing() -> None:
     """Do nothing: nobody has said yet what is to be done."""
 
 
 class Committer:
-    """Drives one core. ``lock`` guards the core and all that belongs to it; ``changed`` is a condition on it.
+    """Drives one core. The lock guards the core and all that belongs to it.
 
-    Methods whose text says nothing else are called with the lock held. It is given back while storage works, while
-    futures are answered, and in a wait.
+    Methods whose text says nothing else are called with the lock held (``locked``). The lock is given back while
+    storage works, while futures are answered, and in a wait (``unlocked``).
     """
 
     def __init__(self, core: Core, run: Run, clock: Clock) -> None:
         self.core = core
-        self.lock = threading.Lock()
-        self.changed = SteadyCondition(self.lock)
-        self.unlocked = self.changed.unlocked
+        self._lock = threading.Lock()
+        self._changed = SteadyCondition(self._lock)
+        self.unlocked = self._changed.unlocked
         self.answered = threading.Condition()
         self.absorb: Callable[[], None] = _nothing
         """Decides what was submitted."""
@@ -51,6 +56,15 @@ class Committer:
         self._told_position = -1  # up to which the threads were told of what is pending
         self._threads: list[threading.Thread] = []
         self._stopping = False
+
+    def locked(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
+        """Do something with the lock held, which it is not yet.
+
+        The lock itself is taken, never its condition: ``Condition.__enter__`` and ``__exit__`` are Python, and Ctrl-C
+        heeded inside them would leave the lock held for ever. A ``with`` of a plain lock heeds none.
+        """
+        with self._lock:
+            return work(*given)
 
     # Asking.
 
@@ -132,6 +146,11 @@ class Committer:
                 raise Unavailable(message, outcome="unknown")
             self._step(deadline_us)
 
+    def settle_all(self, deadline_us: int | None) -> None:
+        """Return when nothing is pending; raise what ended this committer, if something did."""
+        self.check()
+        self.drain(deadline_us)
+
     def drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending."""
         core = self.core
@@ -145,7 +164,7 @@ class Committer:
         finally:
             core.draining -= 1
 
-    def wait_until_told(self, deadline_us: int | None) -> None:
+    def _wait_until_told(self, deadline_us: int | None) -> None:
         """Return when the futures of all that is stored have their answers, or time runs out."""
         self._tell_futures()
         while any(crowd.busy for crowd in self.core.unanswered) and not self._past(deadline_us):
@@ -174,14 +193,14 @@ class Committer:
         """Wait for a change. ``_sleeping`` is raised before the lock is given back, so no change is missed."""
         self._sleeping += 1
         try:
-            self._clock.wait(self.changed, timeout_s)
+            self._clock.wait(self._changed, timeout_s)
         finally:
             self._sleeping -= 1
 
     def tell(self) -> None:
         """Wake the threads that wait for a change, if there are any."""
         if self._sleeping:
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def _past(self, deadline_us: int | None) -> bool:
         return deadline_us is not None and self._clock.elapsed_us() >= deadline_us
@@ -219,7 +238,7 @@ class Committer:
 
     def _work(self) -> None:
         """Store what is pending until stopped: the life of one of the committer's own threads."""
-        with self.changed:
+        with self._lock:
             while not self._stopping and self.core.ended is None:
                 try:
                     if self.core.error is TORN:
@@ -285,10 +304,8 @@ class Committer:
         request = core.uptime.ask(started_us)
         try:
             group.busy = True
-            if group.block is None and core.in_flight_max > 1:
-                self.unlocked(core.tail.encode, group)
-                self.tell()  # the next block may be formed: it names the checksum of this one
-            end = self.unlocked(self._append, group)
+            is_ready = group.block is not None
+            end = self.unlocked(self._run.append, group) if is_ready else self._encode_and_append(group)
         except BaseException as error:
             group.busy = False
             if core.error is None:
@@ -307,9 +324,16 @@ class Committer:
         if self._sleeping or core.unanswered or core.due:
             self.react()
 
-    def _append(self, group: Group) -> int:
-        if group.block is None:
-            self.core.tail.encode(group)
+    def _encode_and_append(self, group: Group) -> int:
+        """Fix the bytes of a block, and offer it, without the lock."""
+        if self.core.in_flight_max == 1:
+            return self.unlocked(self._both, group)
+        self.unlocked(self.core.tail.encode, group)
+        self.tell()  # the next block may be formed: it names the checksum of this one
+        return self.unlocked(self._run.append, group) if group.state == "offered" else 0  # else ended meanwhile
+
+    def _both(self, group: Group) -> int:
+        self.core.tail.encode(group)
         return self._run.append(group) if group.state == "offered" else 0  # else ended meanwhile
 
     # Reacting.
@@ -322,8 +346,13 @@ class Committer:
         if self.core.unanswered:
             self._tell_futures()
 
-    def answer(self, crowd: Crowd) -> None:
-        """Answer futures whose records are stored."""
+    def answer_with(self, group: Group | None, crowd: Crowd) -> None:
+        """Answer futures when a group is stored, or now if there is none."""
+        if group is not None and group.state not in {"stored", "failed"}:
+            group.crowds.append(crowd)
+            self.start_threads()
+            return
+        crowd.error = None if group is None else group.error
         self.core.unanswered.append(crowd)
         self.react()
 
@@ -353,10 +382,18 @@ class Committer:
 
     # Ending.
 
-    def leave(self, reason: OncelogError) -> None:
-        """Take nothing more from now on, and say why: what is pending is the last."""
+    def leave(self, reason: OncelogError, deadline_us: int | None) -> bool:
+        """Take nothing more from now on, and say why; return when what is pending is stored and every future answered.
+
+        ``False`` if this committer has ended: then there is nothing to store.
+        """
+        if self.core.ended is not None:
+            return False
         self.core.leaving = reason
         self.tell()
+        self.drain(deadline_us)
+        self._wait_until_told(deadline_us)  # who closes finds every future answered
+        return True
 
     def refuse(self, reason: OncelogError) -> None:
         """Take nothing more, and say why: ``leave`` follows. The lock need not be held: it is one assignment."""

@@ -131,6 +131,11 @@ class Admitted:
             rows += len(part.positions)
         return whole
 
+    @property
+    def newest(self) -> Group | None:
+        """The group that is stored last of those that must be stored."""
+        return max(self.groups, key=lambda group: group.first_position, default=None)
+
     def number(self, next_position: int) -> None:
         """Give the new rows their positions."""
         positions = np.arange(next_position, next_position + np.count_nonzero(self.new))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -58,6 +57,23 @@ class Judged(NamedTuple):
         """Return the rows of a file whose identities are flagged, sorted."""
         found = self.identities[number]
         return np.empty(0, np.int64) if found is None else np.sort(found.rows[flags[number]].astype(np.int64))
+
+
+class _Question(NamedTuple):
+    """What is asked of the log: the identities of files, what the runs said of them, and which occur twice in them."""
+
+    identities: list[Identities | None]
+    looked: list[Looked | None]
+    twice: list[staging.Repeats]
+
+
+Locked: TypeAlias = Callable[..., object]
+"""Calls a function with the committer's lock held."""
+
+
+def _held(work: Callable[..., object], *given: object) -> object:
+    """Call a function: the lock is held already."""
+    return work(*given)
 
 
 class Adopter:
@@ -128,18 +144,29 @@ class Adopter:
         twice = list(staging.repeats(identities))
         while True:
             looked = [None if found is None else self._recall.look(found.keys) for found in identities]
-            with self._committer.changed:
-                self._drain(deadline_us)
-                if not all(map(self._recall.is_current, looked)):
-                    continue
-                self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
-                position, built = self._committer.core.next_position, self._recall.view.built
-                if not isinstance(self._seen.window, Table):  # it forgets, and is small
-                    known, conflicts = self._known(identities, looked, twice, position, contextlib.nullcontext())
-                    return Judged(tuple(staged), identities, known, conflicts, position, built)
-            known, conflicts = self._known(identities, looked, twice, position, self._committer.changed)
+            question = _Question(identities, looked, twice)
+            judged = self._committer.locked(self._begin_to_judge, question, deadline_us)
+            if judged is None:
+                continue
+            position, built, answer = judged
+            known, conflicts = answer or self._known(question, position, self._committer.locked)
             if self._recall.view.built == built:  # else ids have left the table for a run that was not looked at
                 return Judged(tuple(staged), identities, known, conflicts, position, built)
+
+    def _begin_to_judge(
+        self, question: _Question, deadline_us: int | None
+    ) -> tuple[int, int, tuple[list[Flags], list[Flags]] | None] | None:
+        """Return where the log ends with nothing pending, how many runs were built, and, where the window forgets, the
+        answer; ``None`` if the runs are to be searched again. The committer's lock is held.
+        """
+        self._drain(deadline_us)
+        if not all(map(self._recall.is_current, question.looked)):
+            return None
+        self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
+        position, built = self._committer.core.next_position, self._recall.view.built
+        if isinstance(self._seen.window, Table):
+            return position, built, None
+        return position, built, self._known(question, position, _held)  # it forgets, and is small
 
     def commit(
         self, judged: Judged, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
@@ -149,18 +176,28 @@ class Adopter:
         Files with many ids bring a run with them.
         """
         run = self._run_of(wanted, identities)
-        with self._committer.changed:
-            try:
-                self._drain(deadline_us)
-                outdated = self._is_outdated(judged, identities)
-            except BaseException:
-                outdated = True
-                raise
-            finally:
-                if run is not None and outdated:
-                    delete_run(self._home, run)
-            # From here on the run stays: a manifest whose answer was lost may name it.
-            return None if outdated else self._commit(msgspec.structs.replace(wanted, run=run), identities)
+        return self._committer.locked(self._commit_unless_outdated, judged, wanted, run, identities, deadline_us)
+
+    def _commit_unless_outdated(
+        self,
+        judged: Judged,
+        wanted: Adoption,
+        run: StoredRun | None,
+        identities: Sequence[Identities | None],
+        deadline_us: int | None,
+    ) -> list[Segment] | None:
+        """Adopt what was judged, unless ids have come since that are among it. The committer's lock is held."""
+        try:
+            self._drain(deadline_us)
+            outdated = self._is_outdated(judged, identities)
+        except BaseException:
+            outdated = True
+            raise
+        finally:
+            if run is not None and outdated:
+                delete_run(self._home, run)
+        # From here on the run stays: a manifest whose answer was lost may name it.
+        return None if outdated else self._commit(msgspec.structs.replace(wanted, run=run), identities)
 
     def _run_of(self, wanted: Adoption, identities: Sequence[Identities | None]) -> StoredRun | None:
         """Store the ids of files that have many of them as a run, with positions from 0."""
@@ -235,18 +272,12 @@ class Adopter:
         judged = self.judge(staged, deadline_us)
         return [judged.rows(number, judged.known) for number in range(len(staged))]
 
-    def _known(
-        self,
-        identities: Sequence[Identities | None],
-        looked: Sequence[Looked | None],
-        twice: Sequence[staging.Repeats],
-        position: int,
-        lock: contextlib.AbstractContextManager[object],
-    ) -> tuple[list[Flags], list[Flags]]:
+    def _known(self, question: _Question, position: int, locked: Locked) -> tuple[list[Flags], list[Flags]]:
         """Return, for each file, which of its identities are known, or occur before, and which of those clash.
 
-        Only what lies before a position counts. ``lock`` is taken whenever the window is looked at.
+        Only what lies before a position counts. The window is asked by ``locked``.
         """
+        identities, looked, twice = question
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
         conflicts = [flags.copy() for flags in known]
         window, adopted = self._seen
@@ -256,7 +287,7 @@ class Adopter:
             recalled = looked[number]
             elsewhere = None if recalled is None else recalled.found
             if found is not None and (window.count or adopted or elsewhere is not None):
-                stored, fingerprints = self._stored(found.keys, elsewhere, position, lock)
+                stored, fingerprints = self._stored(found.keys, elsewhere, position, locked)
                 known[number] |= stored
                 conflicts[number] |= stored & (fingerprints != found.fingerprints)
         for number, place, fingerprint in twice:
@@ -271,15 +302,14 @@ class Adopter:
         keys: NDArray[np.uint64],
         recalled: Found | None,
         position: int,
-        lock: contextlib.AbstractContextManager[object],
+        locked: Locked,
     ) -> tuple[Flags, NDArray[np.uint64]]:
         """Return which identities the log knows before a position, and the fingerprints that it has for them."""
         known = np.zeros(len(keys), np.bool_)
         fingerprints = np.zeros(len(keys), np.uint64)
         for start in range(0, len(keys), LOCKED_KEYS):
             part = slice(start, start + LOCKED_KEYS)
-            with lock:
-                self._in_window(keys[part], position, known[part], fingerprints[part])
+            locked(self._in_window, keys[part], position, known[part], fingerprints[part])
         if self._seen.adopted:
             elsewhere = self._seen.adopted.find(keys)
             chosen = (elsewhere.positions >= 0) & ~known

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from oncelog.clock import Clock
 from oncelog.dedup.table import Table
+from oncelog.dedup.window import Window, WindowState
 from oncelog.errors import OncelogError
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.append import decisions
@@ -22,7 +23,7 @@ from oncelog.log.stored.bases import Remembering
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.background import Housekeeper
-from oncelog.log.upkeep.memory_keeper import MemoryKeeper, Tail
+from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 
@@ -96,9 +97,7 @@ class Keeper:
 
     def snapshot(self, *, with_tail: bool = True) -> None:
         """Store a dedup snapshot of what is durable now; of a log without bounds the producers alone, if asked to."""
-        with self._committer.changed:
-            self._committer.check()
-            taken = self._take(self._memory.tail() if with_tail else None)
+        taken = self._committer.locked(lambda: self._take(with_tail=with_tail))
         if taken is None:
             return
         try:
@@ -108,11 +107,13 @@ class Keeper:
             raise
         self._counters.snapshots += 1
 
-    def _take(self, tail: Tail | None) -> Snapshot | None:
+    def _take(self, *, with_tail: bool) -> Snapshot | None:
         """Return the window and the position it belongs to, taken together. The committer's lock is held.
 
-        Of a log without bounds that is the ``tail``, what no run has; ``None``: the producers alone.
+        Of a log without bounds that is the tail, what no run has; without it, the producers alone.
         """
+        self._committer.check()
+        tail = self._memory.tail() if with_tail else None
         window = self._seen.window
         position = self._core.stored_position
         if isinstance(window, Table):
@@ -179,33 +180,39 @@ class Keeper:
             self._memory.begin_at(first_position)
 
     def _remembering(self) -> Remembering:
-        with self._committer.changed:
-            marks = self._sequences.marks(self._uptime_us(), self._core.stored_position)
-            policy = self._sequences.policy
+        sequences = self._sequences
+        policy, marks = self._committer.locked(
+            lambda: (sequences.policy, sequences.marks(self._uptime_us(), self._core.stored_position))
+        )
         return Remembering(policy, lambda _: marks)
 
     def window_from(self) -> int | None:
         """Return the first position that the dedup window needs; ``None`` when there is no window."""
-        if self._seen.window is None:
+        window = self._seen.window
+        if window is None:
             return None
-        if isinstance(self._seen.window, Table):
-            return self._floor(self._seen.window)
-        with self._committer.changed:
-            oldest = int(self._seen.window.dump().positions.min(initial=self._core.stored_position))
-            adopted = self._seen.adopted.first_position
-            return oldest if adopted is None else min(oldest, adopted)
+        return self._floor(window) if isinstance(window, Table) else self._committer.locked(self._oldest, window)
+
+    def _oldest(self, window: Window) -> int:
+        """Return the first position that a bounded window remembers. The committer's lock is held."""
+        oldest = int(window.dump().positions.min(initial=self._core.stored_position))
+        adopted = self._seen.adopted.first_position
+        return oldest if adopted is None else min(oldest, adopted)
 
     def _floor(self, table: Table) -> int:
         """Return the first position that truncation must leave in a log without bounds."""
         newest = self._manifests.newest(self._run.known) or self._run.known
         uptime_us = self._uptime_us()
         _, first = self._manifests.look(newest, lambda manifest: retention.floor(self._manifests, manifest, uptime_us))
-        with self._committer.changed:
-            if self._memory.covers_from(first):
-                return first  # the table does not have all ids from there on
-            end = self._core.stored_position
-            kept = table.between(first, end)
-        return retention.oldest_within(kept.positions, kept.ticks, uptime_us, first, end)
+        kept, end = self._committer.locked(self._from, table, first)
+        return first if kept is None else retention.oldest_within(kept.positions, kept.ticks, uptime_us, first, end)
+
+    def _from(self, table: Table, first: int) -> tuple[WindowState | None, int]:
+        """Return the durable ids from a position on, if the table has them all, and where they end. The committer's
+        lock is held.
+        """
+        end = self._core.stored_position
+        return None if self._memory.covers_from(first) else table.between(first, end), end
 
     def leave(self) -> None:
         """Finish what was begun, and store a last snapshot if that saves the next writer time."""

@@ -113,11 +113,13 @@ class MemoryKeeper:
 
     def begin_at(self, first_position: int) -> None:
         """Forget the ids of records that were truncated away."""
-        with self._committer.changed:
-            self._recall.begin_at(first_position)
-            if self._table is not None:
-                self._table.drop_before(first_position)
-                self.note_load()
+        self._committer.locked(self._begin_at, first_position)
+
+    def _begin_at(self, first_position: int) -> None:
+        self._recall.begin_at(first_position)
+        if self._table is not None:
+            self._table.drop_before(first_position)
+            self.note_load()
 
     def covers_from(self, position: int) -> bool:
         """Tell whether a run covers anything from a position on. The committer's lock is held."""
@@ -145,10 +147,13 @@ class MemoryKeeper:
         """
         known = self._newest()
         runs = RunSet.open(self._objects, self._readable(known), before)
-        with self._committer.changed:
+
+        def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
                 self._recall.show(runs, built=False)
             self._recall.begin_at(known.manifest.first_position)
+
+        self._committer.locked(show)
 
     def _readable(self, known: Known) -> list[Run]:
         return [run for run in known.manifest.memory if run not in self._unreadable]
@@ -174,8 +179,7 @@ class MemoryKeeper:
         stretch = next(iter(found), None)
         if stretch is None:
             return False
-        with self._committer.changed:
-            ids = table.between(stretch.first_position, stretch.next_position)
+        ids = self._committer.locked(table.between, stretch.first_position, stretch.next_position)
         followed = len(found) > 1  # a run lies behind it: the gap never grows
         if not followed and not is_worth_a_run(len(ids.positions), stretch.records):
             return False
@@ -213,11 +217,14 @@ class MemoryKeeper:
     def show(self, known: Known, *, built: bool) -> None:
         """Let look-ups see the runs of a manifest of this writer, and the table forget what they have."""
         runs = RunSet.open(self._objects, self._readable(known), self._recall.view.runs)
-        with self._committer.changed:
+
+        def show() -> None:
             self._recall.show(runs, built=built)
             if built and self._table is not None:
                 self._table.drop_before(_covered_until(runs.runs, self._recall.view.first_position))
             self.note_load()
+
+        self._committer.locked(show)
 
     def show_adopted(self, known: Known) -> bool:
         """Let look-ups see a run that came with an adoption; tell whether it could be opened. The lock is held."""
