@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from benchmarks.contender import Contender
 from benchmarks.records import Batch
 from oncelog.format import block
-from oncelog.format.intake import normalise
+from oncelog.format.payload.intake import normalise
 from oncelog.settings import LogSettings
 from oncelog.storage.local.disk import RealDisk
 from oncelog.storage.local.filler import ZeroFiller

@@ -139,7 +139,7 @@ GUARDS = [
     ),
     Guard(
         "subclasses are stored as what they are",
-        "format/intake.py",
+        "format/payload/intake.py",
         "    return msgspec.structs.replace(record, **changes) if changes else record",
         "    return record",
         "tests/bad_input/test_records.py::test_subclasses_are_stored_as_what_they_are",

@@ -38,6 +38,7 @@ from oncelog.errors import (
 
 if _typing.TYPE_CHECKING:
     from oncelog.codec import Codec, json
+    from oncelog.concurrency.pending import Pending, later
     from oncelog.connect import Database, connect
     from oncelog.inbox.effect import Effect
     from oncelog.inbox.inbox import Inbox
@@ -45,7 +46,6 @@ if _typing.TYPE_CHECKING:
     from oncelog.log.producer import Producer
     from oncelog.log.read.reader import Reader, Tail
     from oncelog.log.writer import Writer
-    from oncelog.pending import Pending, later
     from oncelog.queue.deliver.consumer import Consumer, Delivery
     from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
     from oncelog.queue.queue import Queue
@@ -142,7 +142,7 @@ _LATER = {
     "Log": "log.log",
     "LogSettings": "settings",
     "Message": "queue.rules.message",
-    "Pending": "pending",
+    "Pending": "concurrency.pending",
     "Producer": "log.producer",
     "ProducerPolicy": "settings",
     "Queue": "queue.queue",
@@ -161,7 +161,7 @@ _LATER = {
     "Writer": "log.writer",
     "connect": "connect",
     "json": "codec",
-    "later": "pending",
+    "later": "concurrency.pending",
     "run_workers": "workers.open_worker",
     "worker": "workers.open_worker",
 }

@@ -110,7 +110,7 @@ class Handle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close, without blocking the event loop. Ends when the handle is closed, also if the task is cancelled."""
-        from oncelog.pending import later, uncancelled  # noqa: PLC0415
+        from oncelog.concurrency.pending import later, uncancelled  # noqa: PLC0415
 
         await uncancelled(later(self.__exit__, kind, error, trace))
 

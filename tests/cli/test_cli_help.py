@@ -24,7 +24,10 @@ from tests.cli.shell import COMMAND, environment
 
 ROOT: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = ROOT.commands["log"].commands
-COMMAND_FILES = list((Path(oncelog.__file__).parent / "cli" / "commands").glob("*.py"))
+COMMANDS_FOLDER = Path(oncelog.__file__).parent / "cli" / "commands"
+COMMAND_FILES = list(COMMANDS_FOLDER.rglob("*.py"))
+PARTS = {"__init__", "dead_letters", "describe", "options", "output", "settings"}
+"""Modules that are parts of a command."""
 EXAMPLE = re.compile(r"\[cyan\](oncelog .*)\[/\]")
 
 WITHOUT_PYARROW = """
@@ -82,11 +85,8 @@ def test_the_first_page_says_what_each_command_says_of_itself() -> None:
     for word, noun in NOUNS.items():
         assert summary(ROOT.commands[word]).startswith(noun.summary.removesuffix(".")), word
         assert ROOT.commands[word].name == word
-    modules = {
-        path.stem
-        for path in COMMAND_FILES
-        if not path.stem.startswith(("_", "queue_", "log_", "pipeline_", "describe"))
-    }
+    files = [path.relative_to(COMMANDS_FOLDER).with_suffix("") for path in COMMAND_FILES if path.stem not in PARTS]
+    modules = {".".join(file.parts) for file in files}
     assert modules == {noun.module for noun in NOUNS.values()}
 
 

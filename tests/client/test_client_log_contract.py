@@ -9,10 +9,10 @@ import pytest
 import oncelog
 from oncelog.connect import Database
 from oncelog.log.log import Log
-from oncelog.testing.log_fixtures import Reopen
-from oncelog.testing.log_life import LifeContract, ReopenContract, SettingsContract
-from oncelog.testing.log_reading import ReadContract, TailContract
-from oncelog.testing.log_writing import (
+from oncelog.testing.logs.fixtures import Reopen
+from oncelog.testing.logs.life import LifeContract, ReopenContract, SettingsContract
+from oncelog.testing.logs.reading import ReadContract, TailContract
+from oncelog.testing.logs.writing import (
     AppendContract,
     ArrowContract,
     ConflictContract,

@@ -19,9 +19,9 @@ import pytest
 
 import oncelog
 from oncelog import Ack, Closed, LogBusy, OncelogError, Record, Unavailable, WriterFenced
+from oncelog.concurrency.pending import Pending
 from oncelog.connect import Database
 from oncelog.log.log import Log
-from oncelog.pending import Pending
 from tests.server.proxy import Proxy
 from tests.servers import Serving
 

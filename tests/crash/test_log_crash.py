@@ -23,7 +23,7 @@ from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed
-from oncelog.testing.log_fixtures import place, places, values
+from oncelog.testing.logs.fixtures import place, places, values
 from oncelog.types import Ack, Record
 from tests.log.retries import on_disk, retried, write
 from tests.log.watched import LONG_S, orders

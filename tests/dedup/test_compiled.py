@@ -18,7 +18,7 @@ from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
 from oncelog.dedup.repeats import distinct
 from oncelog.dedup.window import Window
-from oncelog.format import columns
+from oncelog.format.payload import columns
 from oncelog.types import Record
 
 numba = pytest.importorskip("numba")

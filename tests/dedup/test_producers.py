@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oncelog.dedup import producers as module
 from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed, last_marks
 from oncelog.errors import InvalidArgument
-from oncelog.format import columns
+from oncelog.format.payload import columns
 from oncelog.types import Record
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from oncelog.format import block, columns
+from oncelog.format import block
+from oncelog.format.payload import columns
 from oncelog.types import Record
 
 STAMP: dict[str, Any] = {

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
-from oncelog.format import block, columns
+from oncelog.format import block
+from oncelog.format.payload import columns
 from oncelog.types import Record
 from tests.format.samples import STAMP, chain, flips, records, stored, whole, within
 

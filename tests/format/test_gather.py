@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import CorruptionError, Unsupported
-from oncelog.format import block, columns, gather, single
+from oncelog.format import block, gather
+from oncelog.format.payload import columns, single
 from oncelog.types import Record
 from tests.format.samples import STAMP, chain, flips, records, whole, within
 

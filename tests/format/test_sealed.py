@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.format import columns, sealed
+from oncelog.format import sealed
 from oncelog.format.identities import Identities
+from oncelog.format.payload import columns
 from oncelog.types import Record
 
 NOISE = np.random.default_rng(7)

@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from oncelog.dedup.runs.entries import Entries
-from oncelog.format import block, columns, frame, identities, manifest, sealed, snapshot
+from oncelog.format import block, frame, identities, manifest, sealed, snapshot
+from oncelog.format.payload import columns
 from oncelog.format.runs.times import Commits
 from oncelog.log.memory.building import store_run
 from oncelog.settings import LogSettings, Window

@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from oncelog.format import block, columns, frame, snapshot
+from oncelog.format import block, frame, snapshot
+from oncelog.format.payload import columns
 from oncelog.types import Record
 from tests.format.test_snapshot import same
 from tests.golden import make

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from oncelog.errors import CorruptionError, Unsupported
-from oncelog.format import columns, frame, identities, manifest, sealed
+from oncelog.format import frame, identities, manifest, sealed
 from oncelog.format.manifest import BODY_KIND, FORMAT, Manifest
+from oncelog.format.payload import columns
 from tests.golden import make
 
 FILES = {path.stem: path.read_bytes() for path in sorted(make.FOLDER.glob("*.bin"))}

@@ -31,7 +31,8 @@ import xxhash
 import oncelog
 from oncelog import LogSettings, OncelogError, Record
 from oncelog.errors import CorruptionError, Unsupported
-from oncelog.format import base, block, columns, frame, gather, identities, manifest, sealed, snapshot, streams
+from oncelog.format import base, block, frame, gather, identities, manifest, sealed, snapshot, streams
+from oncelog.format.payload import columns
 from tests.golden import make as golden
 
 MEMORY_BYTES_MAX = 6 << 30

@@ -8,7 +8,7 @@ import pytest
 
 import oncelog
 from oncelog.cli import run
-from oncelog.cli.commands import worker
+from oncelog.cli.commands.queues import worker
 from oncelog.cli.terminal.output import harmless, json_line
 from tests.cli.conftest import Call
 from tests.cli.shell import Outcome, terminal

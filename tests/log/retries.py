@@ -11,7 +11,7 @@ from oncelog.log.writer import Writer
 from oncelog.storage.local.home import LocalStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.log_fixtures import duplicate_of
+from oncelog.testing.logs.fixtures import duplicate_of
 from oncelog.types import Ack
 
 ROOT = Path("/data/shop")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncelog.clock import Clock
 from oncelog.connect import Database
 from oncelog.dedup.identity import Hasher
-from oncelog.format import columns
+from oncelog.format.payload import columns
 from oncelog.limits import KIB, MIB
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged

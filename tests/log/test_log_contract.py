@@ -17,7 +17,7 @@ from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.log_contract import LogContract
-from oncelog.testing.log_fixtures import Reopen
+from oncelog.testing.logs.fixtures import Reopen
 from oncelog.testing.storage import FaultyStorage
 
 

@@ -14,7 +14,7 @@ from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectHome, ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.log_contract import LogContract
-from oncelog.testing.log_fixtures import Reopen
+from oncelog.testing.logs.fixtures import Reopen
 
 
 class Buckets(LogContract):

@@ -14,7 +14,7 @@ from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.log_contract import LogContract
-from oncelog.testing.log_fixtures import Reopen
+from oncelog.testing.logs.fixtures import Reopen
 from tests.storage.quorum.conftest import Cluster, nodes, quorum, stores
 
 __all__ = ["nodes", "quorum", "stores"]

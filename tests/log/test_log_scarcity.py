@@ -11,7 +11,7 @@ import pytest
 import oncelog
 from oncelog import LogSettings, Record, Window
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
-from oncelog.format import columns
+from oncelog.format.payload import columns
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.adopter import FILES_AT_ONCE
 from oncelog.log.ingest.staging import Staged

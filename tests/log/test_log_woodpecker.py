@@ -19,7 +19,7 @@ from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.log_fixtures import duplicate_of, place, places, values
+from oncelog.testing.logs.fixtures import duplicate_of, place, places, values
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Ack, Record
 from tests.log.retries import BIG, ROOT, SMALL_SEGMENTS, on_disk, retried, write

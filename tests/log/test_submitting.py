@@ -23,10 +23,10 @@ from oncelog import (
     WriterFenced,
     later,
 )
+from oncelog.concurrency.pending import Pending
 from oncelog.connect import Database
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
-from oncelog.pending import Pending
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.storage import FaultyStorage
 

@@ -13,5 +13,5 @@ def test_every_guard_is_there_and_its_test_too(guard: Guard) -> None:
     assert guard.text in (ROOT / "src" / "oncelog" / guard.module).read_text()
     file, *names = guard.test.split("::")
     name = names[-1].partition("[")[0]
-    places = [ROOT / file, *(ROOT / "src" / "oncelog" / "testing").glob("*.py")]
+    places = [ROOT / file, *(ROOT / "src" / "oncelog" / "testing").rglob("*.py")]
     assert any(f"def {name}(" in place.read_text() for place in places)

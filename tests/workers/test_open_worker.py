@@ -13,7 +13,7 @@ import pytest
 
 import oncelog
 from oncelog import Database, Delivery, InvalidArgument, Queue, WorkerEvent
-from oncelog.cli.commands import worker as commands
+from oncelog.cli.commands.queues import worker as commands
 from tests.workers.until import Until, work
 
 LONG_S = 60.0

@@ -16,13 +16,13 @@ from typing import Any
 import grpc
 
 from oncelog import arguments
-from oncelog.batcher import Batcher
 from oncelog.client.channel import Broken, Channel
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.pending import Pending, begun, failed, mapped
+from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import Closed, InvalidArgument, LeaseLost, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import QUEUE_PREFETCH_MAX
-from oncelog.pending import Pending, begun, failed, mapped
-from oncelog.pending import settle as answer
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
 from oncelog.queue.deliver.settling import Settlement
 from oncelog.queue.rules import message

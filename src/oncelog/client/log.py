@@ -18,9 +18,9 @@ from oncelog.client.session import Opening
 from oncelog.client.writer import RemoteWriter, absent, unsupported
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError
-from oncelog.format import intake
 from oncelog.format.manifest import Mark
-from oncelog.format.tables import Tabular, table_of
+from oncelog.format.payload import intake
+from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
 from oncelog.log.append import decisions

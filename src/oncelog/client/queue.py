@@ -10,15 +10,15 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from oncelog import arguments, names
-from oncelog.batcher import Batcher
 from oncelog.client.channel import Channel, told
 from oncelog.client.consumer import RemoteConsumer
 from oncelog.client.log import close_all
 from oncelog.client.writer import absent
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
-from oncelog.pending import Pending, begun, failed
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
 from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
 from oncelog.queue.inspect import Peeked, QueueStats

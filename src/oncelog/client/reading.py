@@ -12,8 +12,8 @@ import pyarrow as pa
 from oncelog import arguments
 from oncelog.client.channel import Broken
 from oncelog.client.pump import Pump
+from oncelog.concurrency.feeding import AT_ONCE
 from oncelog.errors import OncelogError, Unavailable
-from oncelog.feeding import AT_ONCE
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Start

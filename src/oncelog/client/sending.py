@@ -15,13 +15,13 @@ import pyarrow as pa
 from oncelog.client import frames_out
 from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame
 from oncelog.client.session import Opening, Session
+from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
-from oncelog.format import intake
-from oncelog.format.tables import Tabular
+from oncelog.format.payload import intake
+from oncelog.format.payload.tables import Tabular
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.groups import record_bytes
 from oncelog.log.append.sequences import stamped
-from oncelog.pending import Pending, begun, failed
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
 from oncelog.wire import frames

@@ -21,8 +21,8 @@ import grpc
 
 from oncelog.client.channel import TIMEOUT_S, Broken, Channel
 from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, GRACE_S, Frame, given_up, is_passing, settling_each
+from oncelog.concurrency.pending import on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
-from oncelog.pending import on_loop
 from oncelog.types import Ack, Record
 from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw

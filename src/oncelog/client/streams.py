@@ -10,19 +10,19 @@ from typing import Any, Literal, NamedTuple
 import grpc
 
 from oncelog import arguments
-from oncelog.batcher import Batcher
 from oncelog.client.channel import told
 from oncelog.client.log import RemoteLog, close_all
 from oncelog.client.pump import Pump
 from oncelog.client.reading import ATTEMPTS_MAX
 from oncelog.client.writer import absent
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.feeding import AT_ONCE
+from oncelog.concurrency.pending import Pending, begun, failed
+from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
-from oncelog.feeding import AT_ONCE
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S
-from oncelog.pending import Pending, begun, failed
-from oncelog.pending import settle as answer
 from oncelog.streams.events import (
     CaughtUp,
     EventAck,

@@ -12,9 +12,10 @@ from oncelog import arguments
 from oncelog.client.frames_out import Frame
 from oncelog.client.sending import Sending, joined
 from oncelog.client.session import Opening
+from oncelog.concurrency.pending import Pending, begun, failed, settle
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported
-from oncelog.format.tables import Tabular
+from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.append import futures
 from oncelog.log.append.counters import Counts
@@ -24,7 +25,6 @@ from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.producer import Producer
 from oncelog.log.writer import TIMEOUT_S, Writer
-from oncelog.pending import Pending, begun, failed, settle
 from oncelog.types import Ack, ColumnAcks, Record
 from oncelog.wire.frames import Kind
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.format import arrays
+from oncelog.format.payload import arrays
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.signedinteger[Any]]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.errors import InvalidArgument
-from oncelog.format import arrays
+from oncelog.format.payload import arrays
 from oncelog.format.snapshot import ProducerMark
 
 __all__ = ["UNKNOWN", "ProducerMark", "Producers", "Pushed", "last_marks"]

@@ -29,11 +29,11 @@ import pyarrow as pa
 import xxhash
 
 from oncelog.errors import CorruptionError, Unsupported
-from oncelog.format import single
-from oncelog.format.ipc import is_plain
-from oncelog.format.schema import ALL_BITS, ID, VALUE, mask_of, schema_of
-from oncelog.format.soundness import check_message, check_nulls
-from oncelog.format.usual import is_usual
+from oncelog.format.payload import single
+from oncelog.format.payload.ipc import is_plain
+from oncelog.format.payload.schema import ALL_BITS, ID, VALUE, mask_of, schema_of
+from oncelog.format.payload.soundness import check_message, check_nulls
+from oncelog.format.payload.usual import is_usual
 
 Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 

@@ -15,8 +15,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
-from oncelog.format import single
-from oncelog.format.arrays import binaries, texts_of_utf8
 from oncelog.format.block import (
     CHECKED_BYTES,
     HEADER,
@@ -28,8 +26,10 @@ from oncelog.format.block import (
     decode,
     payload_of,
 )
-from oncelog.format.columns import concat
-from oncelog.format.schema import ALL_BITS, ID, VALUE, schema_of
+from oncelog.format.payload import single
+from oncelog.format.payload.arrays import binaries, texts_of_utf8
+from oncelog.format.payload.columns import concat
+from oncelog.format.payload.schema import ALL_BITS, ID, VALUE, schema_of
 
 _unpack = HEADER.unpack_from
 _digest = xxhash.xxh3_64_intdigest

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format.output import output
-from oncelog.format.schema import ALL_BITS, BITS, schema_of
+from oncelog.format.payload.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros
 
 TIMESTAMP, UPTIME, START = "timestamp", "uptime_us", "start"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oncelog.format.base import Base
-from oncelog.format.tables import Tabular
+from oncelog.format.payload.tables import Tabular
 from oncelog.log.find import Compared
 from oncelog.log.info import Extent
 from oncelog.log.ingest import staging

@@ -16,10 +16,11 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.format import intake, sealed
+from oncelog.format import sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
-from oncelog.format.tables import Tabular
+from oncelog.format.payload import intake
+from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log import info, inner, open_writer
 from oncelog.log.append import decisions

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncelog.arguments import listed
+from oncelog.concurrency.pending import Pending, failed
 from oncelog.errors import InvalidArgument, OncelogError
-from oncelog.format.tables import Tabular
+from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log import inner
-from oncelog.pending import Pending, failed
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, LogBusy, WriterFenced
-from oncelog.format import intake
+from oncelog.format.payload import intake
 from oncelog.handle import Handle
 from oncelog.log.append import decisions
 from oncelog.log.append.committer import Committer

@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from oncelog import arguments
-from oncelog.batcher import Batcher
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.pending import Pending, failed, on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
-from oncelog.format.tables import Tabular, table_of
+from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.futures import AckFuture, settle
 from oncelog.log.append.groups import Crowd, record_bytes
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.producing import Producing
-from oncelog.pending import Pending, failed, on_loop
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
 

@@ -25,9 +25,9 @@ from oncelog.errors import (
     Unsupported,
     WriterFenced,
 )
-from oncelog.format import intake, plain
+from oncelog.format.payload import intake, plain
+from oncelog.format.payload.tables import Tabular
 from oncelog.format.runs.run import Run as StoredRun
-from oncelog.format.tables import Tabular
 from oncelog.handle import closes_anywhere
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber

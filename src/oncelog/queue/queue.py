@@ -10,9 +10,9 @@ from typing import Literal, Self
 
 from oncelog import arguments, names
 from oncelog.clock import Clock
+from oncelog.concurrency.pending import Pending, failed
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.pending import Pending, failed
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch

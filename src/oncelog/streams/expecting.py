@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
-from oncelog.format import arrays
+from oncelog.format.payload import arrays
 from oncelog.log import inner
 from oncelog.log.append.decisions import conflict
 from oncelog.log.log import Log

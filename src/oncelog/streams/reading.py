@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.errors import NotFound
-from oncelog.format import arrays
+from oncelog.format.payload import arrays
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan

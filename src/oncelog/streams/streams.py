@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import arguments
-from oncelog.batcher import Batcher
 from oncelog.clock import Clock
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.pending import Pending, begun, failed, later, on_loop, settle
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenced, WrongExpectedVersion
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
@@ -26,7 +27,6 @@ from oncelog.log.append.decisions import Admitted
 from oncelog.log.log import Log
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import TIMEOUT_S, Writer
-from oncelog.pending import Pending, begun, failed, later, on_loop, settle
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import reading
 from oncelog.streams.events import (

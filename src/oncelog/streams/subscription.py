@@ -15,8 +15,8 @@ from typing import Self
 
 from oncelog import arguments
 from oncelog.clock import Clock
+from oncelog.concurrency.feeding import AT_ONCE, Fed
 from oncelog.errors import Closed, InvalidArgument, TooSlow
-from oncelog.feeding import AT_ONCE, Fed
 from oncelog.handle import closes_anywhere
 from oncelog.limits import MIB
 from oncelog.log import inner

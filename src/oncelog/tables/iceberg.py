@@ -37,7 +37,7 @@ from pyiceberg.types import (
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
-from oncelog.format.schema import TIMESTAMP_TYPE
+from oncelog.format.payload.schema import TIMESTAMP_TYPE
 from oncelog.format.sealed import FINGERPRINT, IDENTITY, START, TIMESTAMP, UPTIME
 from oncelog.log.info import SealedFileInfo
 from oncelog.tables.places import place_at

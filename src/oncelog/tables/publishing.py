@@ -16,7 +16,18 @@ import msgspec
 import pyarrow as pa
 
 from oncelog.errors import NotFound, Unavailable
-from oncelog.format.schema import FIELDS, HEADERS, ID, PRODUCER, SEQUENCE, STREAM, TENANT, TIMESTAMP_TYPE, TYPE, VALUE
+from oncelog.format.payload.schema import (
+    FIELDS,
+    HEADERS,
+    ID,
+    PRODUCER,
+    SEQUENCE,
+    STREAM,
+    TENANT,
+    TIMESTAMP_TYPE,
+    TYPE,
+    VALUE,
+)
 from oncelog.format.sealed import PURGED
 from oncelog.log.info import SealedFileInfo
 from oncelog.log.log import Log

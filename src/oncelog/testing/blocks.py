@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from oncelog.format import block
-from oncelog.format.schema import VALUE, schema_of
+from oncelog.format.payload.schema import VALUE, schema_of
 from oncelog.storage.base import Chunk
 
 _WRITER = b"a test's writer."

@@ -21,9 +21,9 @@ Derive a class from ``LogContract`` in a test file and give it two fixtures::
 
 from __future__ import annotations
 
-from oncelog.testing.log_life import LifeContract, ReopenContract, SettingsContract
-from oncelog.testing.log_reading import ReadContract, TailContract
-from oncelog.testing.log_writing import (
+from oncelog.testing.logs.life import LifeContract, ReopenContract, SettingsContract
+from oncelog.testing.logs.reading import ReadContract, TailContract
+from oncelog.testing.logs.writing import (
     AppendContract,
     ArrowContract,
     ConflictContract,

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
-from oncelog.format.schema import TIMESTAMP_TYPE
+from oncelog.format.payload.schema import TIMESTAMP_TYPE
 from oncelog.types import Ack, ColumnAcks
 from oncelog.wire import failures, messages
 

@@ -20,7 +20,8 @@ from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.window import Window
 from oncelog.errors import Closed, OncelogError, Unavailable, WriterFenced
-from oncelog.format import block, columns
+from oncelog.format import block
+from oncelog.format.payload import columns
 from oncelog.log.append import core as core_module
 from oncelog.log.append import decider as decider_module
 from oncelog.log.append import tail as tail_module

@@ -19,7 +19,7 @@ from oncelog.settings import Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.log_fixtures import duplicate_of, place, places, values
+from oncelog.testing.logs.fixtures import duplicate_of, place, places, values
 from oncelog.types import Ack, Record
 from tests.log.retries import BIG, on_disk, retried
 from tests.log.watched import LONG_S, WatchedStorage, orders, until

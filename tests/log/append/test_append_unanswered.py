@@ -11,7 +11,7 @@ from oncelog import limits
 from oncelog.connect import Database
 from oncelog.errors import Closed, LogBusy, Unavailable, WriterFenced
 from oncelog.testing.clock import SimulatedClock
-from oncelog.testing.log_fixtures import duplicate_of, place, places, table, values
+from oncelog.testing.logs.fixtures import duplicate_of, place, places, table, values
 from oncelog.types import Record
 from tests.log.watched import LONG_S, WatchedStorage, orders, until
 

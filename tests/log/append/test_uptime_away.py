@@ -22,7 +22,7 @@ from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.disk import SimulatedDisk
-from oncelog.testing.log_fixtures import values
+from oncelog.testing.logs.fixtures import values
 from tests.log.retries import ROOT
 from tests.log.watched import LONG_S, until
 

@@ -17,7 +17,7 @@ from oncelog.errors import (
     Unavailable,
     WriterFenced,
 )
-from oncelog.format import columns
+from oncelog.format.payload import columns
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log

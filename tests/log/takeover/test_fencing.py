@@ -15,7 +15,7 @@ import oncelog
 from oncelog.connect import Database
 from oncelog.errors import LogBusy, WriterFenced
 from oncelog.storage.memory import MemoryStorage
-from oncelog.testing.log_fixtures import place, places, values
+from oncelog.testing.logs.fixtures import place, places, values
 from oncelog.types import Ack
 from tests.log.retries import BIG, SMALL_SEGMENTS, retried, write
 from tests.log.watched import LONG_S, WatchedStorage, orders, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import oncelog
-from oncelog.cli.commands.server import servers
+from oncelog.cli.commands.servers.server import servers
 from oncelog.server.fleet import members
 from oncelog.server.fleet.members import Beat, Card, Members
 from oncelog.storage.bucket.bucket import Bucket

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import NotFound
-from oncelog.spark.pipeline import check
+from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import pytest
 
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, Unsupported
-from oncelog.spark.pipeline import backfill, check
+from oncelog.spark.pipeline import backfill
 from oncelog.spark.pipeline.backfill import Backfill, Filled
+from oncelog.spark.pipeline.checks import check
 from tests.spark.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pyiceberg.catalog import load_catalog
 
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, LogBusy, OncelogError
-from oncelog.spark.pipeline import check, check_with_spark, history, jobs, lease
+from oncelog.spark.pipeline import history, jobs, lease
+from oncelog.spark.pipeline.checks import check, check_with_spark
 from oncelog.spark.pipeline.history import History
 from oncelog.spark.report import report
 from oncelog.spark.sinks.folder import Folder, Manifest

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from oncelog.spark.pipeline import check, check_with_spark
+from oncelog.spark.pipeline.checks import check, check_with_spark
 from tests.servers import postgresql
 from tests.spark.jobs import JDBC_DRIVER
 from tests.spark.pipeline.shop import Shop

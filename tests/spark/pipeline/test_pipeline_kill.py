@@ -19,7 +19,7 @@ import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.settings import LogSettings, Window
-from oncelog.spark.pipeline import check
+from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.history import Batch
 from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.storage.memory import MemoryStorage

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.spark.pipeline import check, history, lease, progress, taken_files
+from oncelog.spark.pipeline import history, lease, progress
+from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.history import Started
 from oncelog.spark.pipeline.progress import Status
+from oncelog.spark.pipeline.rows import taken_files
 from oncelog.testing.clock import SimulatedClock
 from tests.spark.pipeline.shop import BEGAN_S, Shop, orders
 

@@ -10,7 +10,8 @@ import pytest
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import Unsupported
-from oncelog.spark.pipeline import check, rehearsal
+from oncelog.spark.pipeline import rehearsal
+from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.rehearsal import Rehearsal
 from tests.spark.pipeline.shop import Shop, orders
 

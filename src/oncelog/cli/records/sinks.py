@@ -16,7 +16,7 @@ from msgspec import UNSET
 from oncelog.cli.terminal.options import OutputFormat
 from oncelog.cli.terminal.output import harmless
 from oncelog.cli.terminal.quantities import show_time
-from oncelog.format.schema import READ_SCHEMA
+from oncelog.format.payload.schema import READ_SCHEMA
 from oncelog.types import Entry, moment
 
 ALL_COLUMNS: tuple[str, ...] = tuple(READ_SCHEMA.names)

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from oncelog.cli.terminal.options import InputFormat
 from oncelog.errors import InvalidArgument
-from oncelog.format.ipc import Malformed, inflated_bytes
-from oncelog.format.schema import FIELDS, HEADERS_TYPE, READ_SCHEMA
+from oncelog.format.payload.ipc import Malformed, inflated_bytes
+from oncelog.format.payload.schema import FIELDS, HEADERS_TYPE, READ_SCHEMA
 from oncelog.limits import INPUT_BATCH_BYTES_MAX, VALUE_BYTES_MAX
 
 BATCH_BYTES = 8 << 20

@@ -17,9 +17,9 @@ from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, PartialOverlap
-from oncelog.format import arrays, columns, intake, plain
+from oncelog.format.payload import arrays, columns, intake, plain
+from oncelog.format.payload.tables import Tabular
 from oncelog.format.snapshot import ProducerMark, Snapshot
-from oncelog.format.tables import Tabular
 from oncelog.log.append.groups import Group
 from oncelog.log.append.rows_by_producer import Owners
 from oncelog.log.memory.quest import Found

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, TypeVar
 
+from oncelog.concurrency.pending import Pending
 from oncelog.errors import AppendErrors, OncelogError, Unavailable
-from oncelog.pending import Pending
 from oncelog.types import Ack
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
-from oncelog.format import block, columns
+from oncelog.format import block
+from oncelog.format.payload import columns
 from oncelog.types import Record
 
 RECORD_OVERHEAD_BYTES = 16

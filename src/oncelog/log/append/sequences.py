@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed
 from oncelog.errors import InvalidArgument, PartialOverlap
-from oncelog.format import arrays, columns
-from oncelog.format.schema import FIELDS, PRODUCER, SEQUENCE
+from oncelog.format.payload import arrays, columns
+from oncelog.format.payload.schema import FIELDS, PRODUCER, SEQUENCE
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Judged, Met
 from oncelog.log.append.groups import Group, Ticket

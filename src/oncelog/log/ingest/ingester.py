@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import IdConflict, InvalidArgument, Unavailable
-from oncelog.format import intake
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Mark, MarkedBatch
+from oncelog.format.payload import intake
 from oncelog.log.append.open_segment import Run
 from oncelog.log.ingest import batch_marks, conflicts, staging
 from oncelog.log.ingest.adopter import Adopter, Judged

@@ -25,10 +25,11 @@ from oncelog import shapes
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument
-from oncelog.format import arrays, sealed
 from oncelog.format import identities as identities_format
+from oncelog.format import sealed
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Manifest, Mark, Segment, labels_of
+from oncelog.format.payload import arrays
 from oncelog.format.runs.run import Run
 from oncelog.log.ingest import batch_marks
 from oncelog.log.upkeep.sealing import PREFIX, new_key

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import CorruptionError, Unsupported
-from oncelog.format import arrays
 from oncelog.format.manifest import Manifest
+from oncelog.format.payload import arrays
 from oncelog.log.jobs.workers import Desk, Hands, Unit, Work
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows

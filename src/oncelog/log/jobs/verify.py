@@ -13,9 +13,9 @@ from oncelog.format import snapshot
 from oncelog.format.gather import Gathered, gather
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
-from oncelog.format.schema import mask_of
+from oncelog.format.payload.schema import mask_of
+from oncelog.format.payload.soundness import check_sound
 from oncelog.format.snapshot import Snapshot
-from oncelog.format.soundness import check_sound
 from oncelog.log.ingest.staging import read_identities
 from oncelog.log.jobs.check_memory import MemoryCheck
 from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from oncelog import arguments
 from oncelog.clock import Clock
+from oncelog.concurrency.feeding import AT_ONCE, Fed
 from oncelog.errors import Closed, InvalidArgument
-from oncelog.feeding import AT_ONCE, Fed
-from oncelog.format import tables
-from oncelog.format.schema import READ_SCHEMA
+from oncelog.format.payload import tables
+from oncelog.format.payload.schema import READ_SCHEMA
 from oncelog.log.read.leases import Lease
 from oncelog.log.read.scan import BEHIND_ALL, Scan, Start
 from oncelog.log.stored.rows import Rows

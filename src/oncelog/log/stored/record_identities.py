@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
-from oncelog.format import arrays, columns
 from oncelog.format.identities import Identities
+from oncelog.format.payload import arrays, columns
 from oncelog.log.stored.rows import Rows
 
 

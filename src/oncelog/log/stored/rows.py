@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.format import columns
 from oncelog.format.gather import Gathered
+from oncelog.format.payload import columns
 from oncelog.format.sealed import Purged
 from oncelog.types import Entry
 

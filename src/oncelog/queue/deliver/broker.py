@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from oncelog.batcher import Batcher
 from oncelog.clock import Clock
+from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import NotFound, OncelogError, Unavailable
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run

@@ -11,11 +11,11 @@ from itertools import repeat
 
 from oncelog import arguments
 from oncelog.clock import Clock
+from oncelog.concurrency.feeding import Fed
+from oncelog.concurrency.pending import Pending, mapped
 from oncelog.errors import Closed, InvalidArgument
-from oncelog.feeding import Fed
 from oncelog.handle import closes_anywhere
 from oncelog.limits import QUEUE_PREFETCH_MAX
-from oncelog.pending import Pending, mapped
 from oncelog.queue.deliver import settling
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.settling import Settlement

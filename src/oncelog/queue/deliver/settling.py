@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncelog.concurrency.pending import Pending, begun, failed
+from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
 from oncelog.limits import QUEUE_ERROR_BYTES_MAX
-from oncelog.pending import Pending, begun, failed
-from oncelog.pending import settle as answer
 from oncelog.queue.deliver.broker import Broker, Step
 from oncelog.queue.rules.delivery import Run
 

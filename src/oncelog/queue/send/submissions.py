@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from oncelog.batcher import Batcher
 from oncelog.clock import Clock
+from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.pending import Pending, begun
 from oncelog.errors import AppendErrors
-from oncelog.pending import Pending, begun
 from oncelog.queue.send.sender import OnPending, Outgoing, Sending, Sent
 
 _CLOSE_S = 30.0

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from oncelog.errors import InvalidArgument
-from oncelog.format.schema import READ_SCHEMA
+from oncelog.format.payload.schema import READ_SCHEMA
 
 _HEADERS = MapType(StringType(), BinaryType())
 _READ: dict[str, DataType] = {

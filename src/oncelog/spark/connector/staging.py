@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from oncelog.dedup.content import content_ids
 from oncelog.errors import InvalidArgument
-from oncelog.format import intake
-from oncelog.format.schema import HEADERS_TYPE
+from oncelog.format.payload import intake
+from oncelog.format.payload.schema import HEADERS_TYPE
 from oncelog.log import inner
 from oncelog.log.ingest.staging import Prepared, Staged
 from oncelog.log.log import Log

@@ -21,8 +21,10 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
-from oncelog.spark.pipeline import frames, history, ownership, spec
+from oncelog.spark.pipeline import history, spec
+from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.pipeline import Pipeline
+from oncelog.spark.pipeline.rows import frames
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.session import session
 

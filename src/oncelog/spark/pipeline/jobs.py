@@ -12,9 +12,10 @@ import oncelog
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument
 from oncelog.settings import LogSettings
-from oncelog.spark.pipeline import frames, spec
+from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.history import Passing
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline, Tell
+from oncelog.spark.pipeline.rows import frames
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Identity, Run, Source, Spec, Target
 from oncelog.spark.session import session, spark_errors
 

@@ -20,9 +20,11 @@ import oncelog
 from oncelog.clock import Clock
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import check, encoding, frames, history, lease, ownership, spec, taken_files
+from oncelog.spark.pipeline import history, lease, spec
+from oncelog.spark.pipeline.checks import check, ownership
 from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
 from oncelog.spark.pipeline.lease import Lease
+from oncelog.spark.pipeline.rows import encoding, frames, taken_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
 from oncelog.spark.session import session, spark_errors

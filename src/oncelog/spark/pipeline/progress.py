@@ -9,11 +9,12 @@ import msgspec
 import oncelog
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import history, lease, taken_files
+from oncelog.spark.pipeline import history, lease
 from oncelog.spark.pipeline.history import Batch, Event, Started
 from oncelog.spark.pipeline.lease import Holder
+from oncelog.spark.pipeline.rows import taken_files
+from oncelog.spark.pipeline.rows.taken_files import Files
 from oncelog.spark.pipeline.spec import Spec
-from oncelog.spark.pipeline.taken_files import Files
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

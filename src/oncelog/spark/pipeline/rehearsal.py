@@ -24,9 +24,11 @@ from oncelog.errors import NotFound, Unsupported
 from oncelog.log import inner
 from oncelog.log.find import Compared
 from oncelog.log.log import Log
-from oncelog.spark.pipeline import frames, ownership, rejects, spec
+from oncelog.spark.pipeline import rejects, spec
+from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.history import Passing
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline, Tell
+from oncelog.spark.pipeline.rows import frames
 from oncelog.spark.pipeline.spec import Spec
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import deliver
-from oncelog.spark.pipeline import frames, source_files
+from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.session import spark_errors
 

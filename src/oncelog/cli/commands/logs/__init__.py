@@ -1,0 +1,1 @@
+"""Commands about logs, their producers, streams and tables."""

@@ -1,0 +1,1 @@
+"""Commands about pipelines, and jobs of one line."""

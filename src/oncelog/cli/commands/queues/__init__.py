@@ -1,0 +1,1 @@
+"""Commands about queues, their workers and inboxes."""

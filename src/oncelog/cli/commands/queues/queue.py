@@ -1,0 +1,418 @@
+"""``oncelog queue``: work queues, from sending to their end."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+import oncelog
+from oncelog.cli.commands.queues import settings as queue_settings
+from oncelog.cli.commands.queues.dead_letters import dlq
+from oncelog.cli.commands.queues.options import (
+    Group,
+    QueueName,
+    State,
+    json_value,
+    named_queue,
+    opened_queue,
+    queue_command,
+    short,
+    text_of,
+)
+from oncelog.cli.terminal import asking
+from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes, show_help
+from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
+from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
+from oncelog.errors import NotFound
+
+if TYPE_CHECKING:
+    from oncelog import Database, Delivery
+    from oncelog.queue.deliver.consumer import Consumer
+    from oncelog.queue.inspect import QueueStats
+
+app = Shell(
+    help="Work queues: send, consume, look, and deal with dead letters.",
+    callback=show_help,
+    invoke_without_command=True,
+)
+app.add_typer(dlq, name="dlq")
+queue_settings.add_to(app)
+
+_BATCH = 500
+
+
+@queue_command(app, "queue", "create emails", "create emails --partitions 4")
+def create(
+    name: QueueName,
+    url: Url,
+    *,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The logs it is spread over: fixed from now on.", show_default="1"),
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", metavar="", help="Its state is lost: begin anew with what is in its logs, all of it."),
+    ] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Create a queue. One that is there with as many partitions is left as it is."""
+    with oncelog.connect(url) as db:
+        queue = db.queue(name, partitions=partitions, create=True, adopt=adopt, state=state)
+        if json:
+            print_json({"queue": queue.name, "partitions": queue.partitions})
+        else:
+            say((name, "cyan"), " is there, with ", plural(queue.partitions, "partition"))
+
+
+@queue_command(app, "queue", "list", "list --json | jq -r .name", name="list")
+def list_queues(url: Url, *, state: State = None, json: Json = False) -> None:
+    """List the queues there are: how many messages were sent, and what waits in all groups."""
+    with oncelog.connect(url) as db:
+        found = [db.queue(name, state=state).stats() for name in db.queues(state=state) if not name.startswith("dlq.")]
+    rows = [
+        {
+            "name": stats.name,
+            "partitions": stats.partitions,
+            "sent": sum(stats.ends),
+            "groups": len(stats.groups),
+            "lag": sum(group.lag for group in stats.groups.values()),
+        }
+        for stats in found
+    ]
+    if json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        columns = [("queue", "left"), *((heading, "right") for heading in list(rows[0])[1:])]
+        print_table(columns, [(str(row["name"]), *(f"{value:,}" for value in list(row.values())[1:])) for row in rows])
+    else:
+        say("no queues at ", (url, "cyan"))
+
+
+@queue_command(
+    app,
+    "queue",
+    "send emails 'welcome!' --id user-7",
+    "send emails --key customer-7 --delay 10m hello",
+    "send emails < day.txt",
+)
+def send(
+    name: QueueName,
+    url: Url,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VALUE]...", help="What to send; nothing: each line of stdin.", show_default=False),
+    ] = None,
+    *,
+    id: Annotated[str, typer.Option(help="The id of the one message: sent again, it is there once.")] = "",
+    key: Annotated[str, typer.Option(help="What picks its partition, and is kept in order.")] = "",
+    tenant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    delay: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="How long to hold it back.", show_default="0 s")
+    ] = 0.0,
+    deadline: Annotated[
+        float | None,
+        typer.Option(parser=duration_s, metavar="DURATION", help="After which it is not delivered, but dead."),
+    ] = None,
+    create: Create = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Send messages. They are durable when this ends.
+
+    With --id, one message: sent again, also after an error, it is in the queue once.
+    """
+    from oncelog import Message  # noqa: PLC0415 (not for those who ask for help)
+
+    if id and len(values or ()) != 1:
+        message = "--id is for one message: give its value"
+        raise typer.BadParameter(message)
+    lines = (value.encode() for value in values) if values else (line.rstrip(b"\n") for line in sys.stdin.buffer)
+    stored = duplicates = 0
+    with opened_queue(url, name, state, create=create) as queue:
+        batch: list[Message] = []
+        for line in lines:
+            batch.append(Message(line, id, key, tenant, None, delay, deadline))
+            if len(batch) == _BATCH:
+                stored += len(queue.send_many(batch))
+                batch = []
+        answers = queue.send_many(batch) if batch else []
+        duplicates = sum(answer.duplicate for answer in answers)
+        stored += len(answers) - duplicates
+    if json:
+        print_json({"queue": name, "sent": stored, "duplicates": duplicates})
+    else:
+        known = f", {duplicates:,} duplicates" if duplicates else ""
+        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{known}")
+
+
+@queue_command(
+    app,
+    "queue",
+    "consume emails --group mailer",
+    "consume emails -g mailer --limit 10 --json | jq .value",
+    "consume emails -f",
+)
+def consume(
+    name: QueueName,
+    url: Url,
+    *,
+    group: Group = "default",
+    limit: Limit = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", metavar="", help="Wait for more, until Ctrl-C.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Write messages to stdout, and acknowledge each once it is written.
+
+    Ends when there are none to deliver now. Killed in between, it may write a message again the next time.
+    """
+    with opened_queue(url, name, state) as queue, queue.consume(group, prefetch=100) as consumer:
+        left = limit if limit is not None else -1
+        while left:
+            found = consumer.receive(_BATCH if left < 0 else min(left, _BATCH), timeout_s=1.0 if follow else 0.0)
+            if not found and not follow:
+                break
+            if found:
+                _write_all(consumer, found, json=json)
+            left -= len(found)
+        if not json and queue.stats().paused:
+            note(f"{name} is paused: it delivers nothing until oncelog queue resume {name}")
+
+
+def _write_all(consumer: Consumer, found: list[Delivery], *, json: bool) -> None:
+    """Write deliveries, then acknowledge them; those that cannot be written (a broken pipe, Ctrl-C) are refused."""
+    try:
+        for delivery in found:
+            _write(delivery, json=json)
+        sys.stdout.flush()
+    except BaseException as error:
+        consumer.nack(found, f"not written: {error!r}")
+        raise
+    consumer.ack(found)
+
+
+def _write(delivery: Delivery, *, json: bool) -> None:
+    if not json:
+        print_text(text_of(delivery.value))
+        return
+    print_json(
+        {
+            "id": delivery.id,
+            "key": delivery.key,
+            "tenant": delivery.tenant,
+            "partition": delivery.partition,
+            "position": delivery.position,
+            "attempts": delivery.attempts,
+            "last_error": delivery.last_error,
+            "sent_at": show_time(delivery.sent_at),
+            "headers": {header: text_of(value) for header, value in delivery.headers.items()},
+            **json_value(delivery.value),
+        }
+    )
+
+
+@queue_command(app, "queue", "stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
+def stats(
+    url: Url,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The queue's name; nothing: all.", show_default=False)
+    ] = None,
+    *,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Show how far each group is: what is new, in workers' hands, waiting, dead. With --json: one object a queue."""
+    with oncelog.connect(url) as db:
+        names = [name] if name is not None else db.queues(state=state)
+        found = [named_queue(db, one, state).stats() for one in names]
+    for one in found if json else ():
+        print_json(one)
+    if not json:
+        _print_stats(url, found)
+
+
+def _print_stats(url: str, found: list[QueueStats]) -> None:
+    if not found:
+        say("no queues at ", (url, "cyan"))
+        return
+    headings = ("lag", "new", "leased", "waiting", "dying", "acked", "refused", "timed out", "buried")
+    columns = [("queue", "left"), ("group", "left"), *((heading, "right") for heading in headings), ("", "left")]
+    rows: list[list[str | Text]] = []
+    for queue in found:
+        if not queue.groups:
+            rows.append([Text(queue.name, "cyan"), "-", f"{sum(queue.ends):,}", *([""] * 8), _paused(queue.paused)])
+        for name, group in queue.groups.items():
+            counts = [group.lag, group.new, group.leased, group.waiting, group.dying, group.acked, group.refused]
+            counts += [group.timed_out, group.buried]
+            shown = [f"{count:,}" for count in counts]
+            rows.append([Text(queue.name, "cyan"), name, *shown, _paused(queue.paused or group.paused)])
+    print_table(columns, rows)
+
+
+def _paused(paused: bool) -> Text:  # noqa: FBT001 (it says what it is)
+    return Text("paused" if paused else "", "yellow")
+
+
+@queue_command(app, "queue", "peek emails --group mailer", "peek emails --limit 3 --json")
+def peek(
+    name: QueueName, url: Url, *, group: Group = "default", limit: Limit = 10, state: State = None, json: Json = False
+) -> None:
+    """Show the first messages that a group has not settled, and how each stands, without delivering them."""
+    with opened_queue(url, name, state) as queue:
+        found = queue.peek(group, limit=limit if limit is not None else 10)
+    for one in found if json else ():
+        known = msgspec.to_builtins(one, builtin_types=(bytes,))
+        print_json({**{part: value for part, value in known.items() if part != "value"}, **json_value(one.value)})
+    if json:
+        return
+    columns = [
+        ("partition", "right"),
+        ("position", "right"),
+        ("stands", "left"),
+        ("attempts", "right"),
+        ("in", "right"),
+    ]
+    columns += [("id", "left"), ("key", "left"), ("last error", "fold"), ("value", "fold")]
+    print_table(
+        columns,
+        [
+            (
+                str(one.partition),
+                f"{one.position:,}",
+                one.standing,
+                str(one.attempts),
+                show_duration(one.due_in_s) if one.due_in_s else "",
+                one.id,
+                one.key,
+                one.last_error or "",
+                short(one.value),
+            )
+            for one in found
+        ],
+    )
+
+
+OneGroup = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="This group only.", show_default="all")
+]
+
+
+@queue_command(app, "queue", "pause emails", "pause emails --group mailer")
+def pause(
+    name: QueueName,
+    url: Url,
+    *,
+    group: OneGroup = None,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
+    with opened_queue(url, name, state) as queue:
+        queue.pause(group)
+    _say_paused(name, group, paused=True, json=json)
+
+
+@queue_command(app, "queue", "resume emails", "resume emails --group mailer")
+def resume(name: QueueName, url: Url, *, group: OneGroup = None, state: State = None, json: Json = False) -> None:
+    """Deliver again what was paused."""
+    with opened_queue(url, name, state) as queue:
+        queue.resume(group)
+    _say_paused(name, group, paused=False, json=json)
+
+
+def _say_paused(name: str, group: str | None, *, paused: bool, json: bool) -> None:
+    if json:
+        print_json({"queue": name, "group": group, "paused": paused})
+    else:
+        what = f", group {group}," if group else ""
+        say((name, "cyan"), what, " is paused" if paused else " delivers again")
+
+
+@queue_command(app, "queue", "groups emails", "groups emails --json")
+def groups(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
+    """Show the groups of a queue, and how many messages each keeps in it: what no group needs any more is trimmed."""
+    with opened_queue(url, name, state) as queue:
+        found = queue.stats().groups
+    if json:
+        for group, known in found.items():
+            print_json({"queue": name, "group": group, "lag": known.lag, "paused": known.paused})
+        return
+    rows = [(Text(group, "cyan"), f"{known.lag:,}", _paused(known.paused)) for group, known in found.items()]
+    print_table([("group", "left"), ("lag", "right"), ("", "left")], rows)
+
+
+@queue_command(app, "queue", "remove-group emails mialer", "remove-group emails old --yes --force", name="remove-group")
+def remove_group(
+    name: QueueName,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, as groups shows it.", show_default=False)],
+    url: Url,
+    *,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Forget a group, and what it has not settled: a misspelt one keeps every message for ever."""
+    with opened_queue(url, name, state) as queue:
+        lag = queue.lag(group)
+        if not yes:
+            asking.confirm(f"{show_count(lag, 'message')} will not be delivered to {group}. Go on?")
+        queue.remove_group(group, force=force)
+    if json:
+        print_json({"queue": name, "group": group, "removed": True, "lag": lag})
+    else:
+        say((name, "cyan"), f" has no group {group} any more")
+
+
+@queue_command(app, "queue", "trim emails", "trim emails --json")
+def trim(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
+    """Remove what every group has settled, as far as the memory of ids does not need it. Consumers do so at times."""
+    with opened_queue(url, name, state) as queue:
+        firsts = queue.trim()
+    if json:
+        print_json({"queue": name, "first_positions": firsts})
+    else:
+        say((name, "cyan"), f" begins at {', '.join(f'{first:,}' for first in firsts)}")
+
+
+@queue_command(app, "queue", "delete emails", "delete emails --yes --force")
+def delete(
+    name: QueueName,
+    url: Url,
+    *,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
+    state: State = None,
+    json: Json = False,
+) -> None:
+    """Delete a queue with its messages and its dead letters, for good."""
+    with oncelog.connect(url) as db:
+        messages, letters = _counted(db, name, state)
+        if not yes:
+            lost = f"{show_count(messages, 'message')} and {show_count(letters, 'dead letter')} will be gone"
+            asking.confirm_name(f"{lost}. Type the queue's name to go on", name)
+        db.delete_queue(name, force=force, state=state)
+    if json:
+        print_json({"queue": name, "deleted": True, "messages": messages, "dead_letters": letters})
+    else:
+        say((name, "cyan"), " is deleted, with ", plural(messages, "message"), " and ", plural(letters, "dead letter"))
+
+
+def _counted(db: Database, name: str, state: str | None) -> tuple[int, int]:
+    """Return the messages and the dead letters of a queue; none of one whose deletion was cut short."""
+    try:
+        queue = db.queue(name, state=state)
+    except NotFound:
+        return 0, 0
+    groups = queue.stats().groups.values()
+    messages = max((group.lag for group in groups), default=sum(queue.stats().ends))
+    letters = f"dlq.{name}" in db.queues(state=state)
+    return messages, len(queue.dead_letters.list()) if letters else 0

@@ -1,0 +1,1 @@
+"""Commands about servers: run one, watch one, and let callers in."""

@@ -1,0 +1,1 @@
+"""Answers that arrive later, and the threads that work for many callers."""

@@ -1,0 +1,1 @@
+"""The payload of a block: records as Arrow columns, and columns as Arrow messages."""

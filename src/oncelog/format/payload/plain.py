@@ -1,0 +1,71 @@
+"""Many records at once: checked as columns, without a look at each of them, as long as there is nothing to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import NoneType
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog import limits
+from oncelog.format.payload import arrays
+from oncelog.format.payload.schema import ID, STREAM, TENANT, TYPE, VALUE, schema_of
+from oncelog.types import Record
+
+_BYTES, _TEXT, _NONE = {bytes}, {str, NoneType}, {NoneType}
+
+
+def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
+    """Return records as a payload, each as good as ``intake.check_record`` finds it and plain: no headers, no producer.
+
+    ``None`` when there is one that is not, or none at all: then they are to be looked at one by one, and there is
+    somebody to tell which it was. A bytearray for a value, which may change, counts as not plain.
+    """
+    values = [record.value for record in records]
+    if set(map(type, values)) != _BYTES or not _is_plain(records):
+        return None
+    mask, columns = VALUE, [arrays.binaries(values)]
+    if _sizes_bytes(columns[0]).max() > limits.VALUE_BYTES_MAX:
+        return None
+    for bit, texts, bytes_min, bytes_max in (
+        (ID, [record.id for record in records], 1, limits.ID_BYTES_MAX),
+        (STREAM, [record.stream for record in records], 0, limits.LABEL_BYTES_MAX),
+        (TYPE, [record.type for record in records], 0, limits.LABEL_BYTES_MAX),
+        (TENANT, [record.tenant for record in records], 0, limits.LABEL_BYTES_MAX),
+    ):
+        kinds = set(map(type, texts))
+        if kinds == _NONE:
+            continue
+        column = _texts(texts, bytes_min, bytes_max) if kinds <= _TEXT else None
+        if column is None:
+            return None
+        mask |= bit
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema_of(mask))
+
+
+def _is_plain(records: Sequence[Record]) -> bool:
+    columns = (
+        [record.headers for record in records],
+        [record.producer for record in records],
+        [record.sequence for record in records],
+    )
+    return all(set(map(type, column)) == _NONE for column in columns)
+
+
+def _texts(texts: Sequence[str | None], bytes_min: int, bytes_max: int) -> pa.Array | None:
+    try:
+        column = arrays.texts(texts)
+    except UnicodeEncodeError:
+        return None
+    sizes_bytes = _sizes_bytes(column)
+    if column.null_count:
+        sizes_bytes = sizes_bytes[arrays.present(column)]
+    return column if sizes_bytes.min() >= bytes_min and sizes_bytes.max() <= bytes_max else None
+
+
+def _sizes_bytes(array: pa.Array) -> NDArray[np.int32]:
+    marks = np.frombuffer(array.buffers()[1], np.int32)
+    return marks[1:] - marks[:-1]

@@ -1,0 +1,144 @@
+"""The Arrow message of one record with a value, or a value and an id, without asking pyarrow.
+
+The message of such a record differs from another's in a few numbers only. A sample that pyarrow wrote is cut at
+those numbers, and what is put together from it is compared with what pyarrow writes: should Arrow ever lay its
+messages out otherwise, nothing is learned, and all goes through pyarrow.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+import pyarrow as pa
+
+from oncelog.format.payload.schema import ID, VALUE, schema_of
+
+_VALUE_AND_ID = VALUE | ID
+_ZEROS = bytes(8)
+_OFFSETS = struct.Struct("<ii")
+_LENGTH = struct.Struct("<q")
+_SAMPLES = ((b"", b"i"), (b"1", bytes(8)), (bytes(7), bytes(9)), (bytes(8), "é".encode()), (bytes(300), bytes(255)))
+
+
+def message(value: bytes, record_id: bytes | None) -> bytes:
+    """Return the Arrow message of a payload of one row: ``value``, and ``id`` (in UTF-8) unless it is ``None``."""
+    if record_id is None:
+        return _VALUE_SHAPE.message(value) if _VALUE_SHAPE else _serialized(value, None)
+    return _ID_SHAPE.message(value, record_id) if _ID_SHAPE else _serialized(value, record_id)
+
+
+def parse(raw: bytes, offset: int, mask: int) -> tuple[bytes, bytes | None] | None:
+    """Return value and id of the message at ``offset``, or ``None`` when it is not exactly what ``message`` writes."""
+    shape = _ID_SHAPE if mask == _VALUE_AND_ID else _VALUE_SHAPE if mask == VALUE else None
+    return None if shape is None else shape.parse(raw, offset)
+
+
+def _serialized(value: bytes, record_id: bytes | None) -> bytes:
+    arrays = [_array(value, pa.binary())]
+    mask = VALUE
+    if record_id is not None:
+        arrays.append(_array(record_id, pa.string()))
+        mask |= ID
+    return bytes(pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask)).serialize())
+
+
+def _array(item: bytes, kind: pa.DataType) -> pa.Array:
+    """Return an array of one item. ``pa.array`` would import pandas, where that is installed: most of a second."""
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(_OFFSETS.pack(0, len(item))), pa.py_buffer(item)])
+
+
+class _ValueShape:
+    """Messages of a value alone. The metadata has two numbers: the body's length and the value's."""
+
+    def __init__(self, metadata: bytes, body_at: int, value_at: int) -> None:
+        self.parts = metadata[:body_at], metadata[body_at + 8 : value_at], metadata[value_at + 8 :]
+        front, middle, back = map(len, self.parts)
+        self.pack = struct.Struct(f"<{front}sq{middle}sq{back}sii").pack
+        self.unpack_length = struct.Struct(f"<{value_at}xq").unpack_from
+        self.size = len(metadata) + _OFFSETS.size
+        self.front = lru_cache(1024)(self._front)
+
+    def _front(self, length: int) -> bytes:
+        """Return all that comes before the value: metadata, and the value's offsets."""
+        front, middle, back = self.parts
+        return self.pack(front, 8 + length + (-length & 7), middle, length, back, 0, length)
+
+    def message(self, value: bytes) -> bytes:
+        length = len(value)
+        return b"".join((self.front(length), value, _ZEROS[: -length & 7]))
+
+    def parse(self, raw: bytes, offset: int) -> tuple[bytes, None] | None:
+        start = offset + self.size
+        if len(raw) < start:
+            return None
+        length = self.unpack_length(raw, offset)[0]
+        if not 0 <= length <= len(raw) - start or not raw.startswith(self.front(length), offset):
+            return None
+        return raw[start : start + length], None
+
+
+class _IdShape:
+    """Messages of a value and an id. Behind the value's length in the metadata come the id's three buffers."""
+
+    def __init__(self, metadata: bytes, body_at: int, value_at: int) -> None:
+        self.parts = metadata[:body_at], metadata[body_at + 8 : value_at], metadata[value_at + 56 :]
+        front, middle, back = map(len, self.parts)
+        self.pack = struct.Struct(f"<{front}sq{middle}s7q{back}sii").pack
+        self.unpack_lengths = struct.Struct(f"<{value_at}xq40xq").unpack_from
+        self.size = len(metadata) + _OFFSETS.size
+        self.fronts = lru_cache(1024)(self._fronts)
+
+    def _fronts(self, length: int, id_length: int) -> tuple[bytes, bytes]:
+        """Return what comes before the value (metadata, and the value's offsets) and before the id: its offsets."""
+        front, middle, back = self.parts
+        behind = 8 + length + (-length & 7)
+        body = behind + 8 + id_length + (-id_length & 7)
+        numbers = length, behind, 0, behind, 8, behind + 8, id_length
+        return self.pack(front, body, middle, *numbers, back, 0, length), _OFFSETS.pack(0, id_length)
+
+    def message(self, value: bytes, record_id: bytes) -> bytes:
+        length, id_length = len(value), len(record_id)
+        front, offsets = self.fronts(length, id_length)
+        return b"".join((front, value, _ZEROS[: -length & 7], offsets, record_id, _ZEROS[: -id_length & 7]))
+
+    def parse(self, raw: bytes, offset: int) -> tuple[bytes, bytes] | None:
+        start = offset + self.size
+        if len(raw) < start:
+            return None
+        length, id_length = self.unpack_lengths(raw, offset)
+        id_start = start + length + (-length & 7) + 8
+        if length < 0 or not 0 <= id_length <= len(raw) - id_start:
+            return None
+        front, offsets = self.fronts(length, id_length)
+        if not raw.startswith(front, offset) or not raw.startswith(offsets, id_start - 8):
+            return None
+        return raw[start : start + length], raw[id_start : id_start + id_length]
+
+
+def _sample(record_id: bytes | None) -> tuple[bytes, int, int]:
+    """Return a message's metadata, and where in it the lengths of body and value are (-1: nowhere)."""
+    value = bytes(70_001)
+    sample = _serialized(value, record_id)
+    metadata = sample[: 8 + int.from_bytes(sample[4:8], "little")]
+    return metadata, metadata.find(_LENGTH.pack(len(sample) - len(metadata))), metadata.find(_LENGTH.pack(len(value)))
+
+
+def _learn_value() -> _ValueShape | None:
+    metadata, body_at, value_at = _sample(None)
+    if not 0 < body_at < value_at:
+        return None
+    shape = _ValueShape(metadata, body_at, value_at)
+    return shape if all(shape.message(value) == _serialized(value, None) for value, _ in _SAMPLES) else None
+
+
+def _learn_id() -> _IdShape | None:
+    metadata, body_at, value_at = _sample(bytes(99))
+    if not 0 < body_at < value_at:
+        return None
+    shape = _IdShape(metadata, body_at, value_at)
+    return shape if all(shape.message(*sample) == _serialized(*sample) for sample in _SAMPLES) else None
+
+
+_VALUE_SHAPE = _learn_value()
+_ID_SHAPE = _learn_id()

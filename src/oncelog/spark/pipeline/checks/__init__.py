@@ -1,0 +1,1 @@
+"""Checks of a spec, without Spark and with it, and its explanation."""

@@ -1,0 +1,1 @@
+"""Rows of a source: their files, their encoding, their schema."""

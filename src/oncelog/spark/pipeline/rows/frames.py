@@ -1,0 +1,243 @@
+"""A spec as Spark sees it: what is read, what becomes a record, and what a record becomes on its way out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
+from oncelog.spark.pipeline import spec
+from oncelog.spark.pipeline.rows import encoding, source_files, widening
+from oncelog.spark.pipeline.rows.encoding import quoted
+from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
+from oncelog.spark.pipeline.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from oncelog.spark.reading.reader import Found
+
+FORMAT = "oncelog"
+SCHEMA_FILE = widening.SCHEMA_FILE
+_PLAIN_SQL = re.compile(
+    r"\s*SELECT\s+(?P<columns>.+?)\s+FROM\s+`?source`?(?P<rest>\s+WHERE\s.+?)?\s*;?\s*", re.IGNORECASE | re.DOTALL
+)
+_OTHER_SQL = re.compile(
+    r"\b(DISTINCT|GROUP|JOIN|UNION|INTERSECT|EXCEPT|MINUS|HAVING|LATERAL|OVER|LIMIT|ORDER|WITH)\b|\bSELECT\b.*\bSELECT\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def options(given: dict[str, Any]) -> dict[str, str]:
+    """Return options as Spark takes them: all of them text."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+
+
+def log_options(given: Spec) -> dict[str, str]:
+    """Return the options that name the log."""
+    return {"url": given.log.url, "log": given.log.name}
+
+
+def source(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> DataFrame:
+    """Return what the source has: a stream where Spark can follow it, else all there is."""
+    wanted = given.source
+    schema = source_schema(spark, given, found)
+    if isinstance(schema, str):
+        schema = spark.createDataFrame([], schema).schema
+    if source_files.is_read_here(given) and schema is not None:
+        return source_files.frame(spark, given, schema, found)
+    reader: Any = spark.readStream if wanted.is_streaming else spark.read
+    reader = reader.format(wanted.format).options(**options(wanted.options))
+    if schema is not None:
+        reader = reader.schema(schema)
+    loaded: DataFrame = reader.load(wanted.path) if wanted.path is not None else reader.load()
+    return loaded
+
+
+def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> StructType | str | None:
+    """Return the schema to read with; ``None`` where the format knows its own.
+
+    One that was taken from files is kept: taken again from more files, a column's type might change, and with
+    it the content of records that are sent again.
+    """
+    wanted = given.source
+    if wanted.schema_changes == "widen":
+        return widening.schema(spark, given, _known(spark, given), found)
+    followed = wanted.is_streaming and wanted.format.lower() in FILE_FORMATS
+    if wanted.schema is not None or not (followed or source_files.is_read_here(given)):
+        return wanted.schema
+    kept = _kept(given)
+    if kept is not None:
+        return kept
+    if wanted.format.lower() == "json":
+        lines: Any = source_files.texts(spark, given, found).rdd.map(_first)
+        return spark.read.options(**options(wanted.options)).json(lines).schema
+    batch: Any = spark.read.format(wanted.format).options(**options(wanted.options))
+    taken: StructType = batch.load(wanted.path).schema
+    return taken
+
+
+def _kept(given: Spec) -> StructType | None:
+    """Return the schema that an earlier run kept."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
+
+    folder = spec.local_path(given.checkpoint)
+    if folder is None or not (folder / SCHEMA_FILE).exists():
+        return None
+    return StructType.fromJson(msgspec.json.decode((folder / SCHEMA_FILE).read_bytes()))
+
+
+def _known(spark: SparkSession, given: Spec) -> StructType | None:
+    """Return the schema that a pipeline has so far: what earlier runs kept, and what the spec says."""
+    kept, text = _kept(given), given.source.schema
+    said = None if text is None else spark.createDataFrame([], text).schema
+    return widening.merged(kept, said)[0] if kept is not None and said is not None else kept or said
+
+
+def _first(row: Any) -> Any:
+    return row[0]
+
+
+def keep_schema(given: Spec, found: DataFrame, at_us: int) -> list[str]:
+    """Keep a schema that was taken from files, for the next run; return what has changed in one that widens."""
+    folder = spec.local_path(given.checkpoint)
+    if folder is not None and given.source.schema_changes == "widen":
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
+        known = _known(found.sparkSession, given)
+        return widening.keep(folder, known, found.select(*map(quoted, names)).schema, at_us)
+    if folder is not None and given.source.schema is None and not (folder / SCHEMA_FILE).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
+        write_whole(folder / SCHEMA_FILE, found.select(*map(quoted, names)).schema.json().encode())
+    return []
+
+
+def rows(given: Spec, found: DataFrame) -> DataFrame:
+    """Return the rows that are to be records: the source's, or what the spec's SQL makes of them.
+
+    The hidden columns stay where the SQL is plain enough to be sure that nothing else changes with them.
+    """
+    if given.transform is None:
+        return found
+    session = found.sparkSession
+    found.select(*map(quoted, source_files.visible(found))).createOrReplaceTempView("source")
+    plain = session.sql(given.transform.sql)
+    hidden = [name for name in found.columns if name in source_files.HIDDEN]
+    more = _with_hidden(given.transform.sql, hidden) if hidden else None
+    if more is None:
+        return plain
+    from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
+
+    found.createOrReplaceTempView("oncelog_source")
+    try:
+        wider = session.sql(more)
+    except PySparkException:
+        return plain
+    return wider if wider.columns == [*plain.columns, *hidden] else plain
+
+
+def _with_hidden(sql: str, hidden: list[str]) -> str | None:
+    """Return SQL that selects the hidden columns, too, from the view that has them; ``None`` if that may mean more.
+
+    >>> _with_hidden("SELECT a FROM source WHERE a > 0", ["_x"])
+    'SELECT a, _x FROM oncelog_source WHERE a > 0'
+    >>> _with_hidden("SELECT DISTINCT a FROM source", ["_x"])
+    """
+    found = _PLAIN_SQL.fullmatch(sql)
+    if found is None or _OTHER_SQL.search(sql):
+        return None
+    starred = re.search(r"(^|,)\s*\*", found["columns"])
+    columns = found["columns"] if starred else ", ".join([found["columns"], *hidden])
+    return f"SELECT {columns} FROM oncelog_source{found['rest'] or ''}"  # noqa: S608 (the user's own)
+
+
+def records(given: Spec, found: DataFrame, version: int) -> DataFrame:
+    """Return rows in the columns of a log, with ``reason``: why a row cannot be a record, null if it can."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    wanted = given.log
+    columns = {"value": _value(given, found, version)}
+    identity = given.identity
+    if identity.column is not None:
+        columns["id"] = f.col(quoted(identity.column)).cast("string")
+    elif identity.expression is not None:
+        columns["id"] = f.expr(identity.expression).cast("string")
+    for name in ("stream", "type", "tenant"):
+        column = getattr(wanted.columns, name)
+        if column is not None:
+            columns[name] = f.col(quoted(column)).cast("string")
+    made = [column.alias(name) for name, column in columns.items()]
+    hidden = [name for name in found.columns if name in source_files.HIDDEN]
+    rescued = f.col(source_files.RESCUED).isNotNull() if source_files.RESCUED in found.columns else f.lit(False)
+    return found.select(*made, *hidden, rescued.alias("rescued")).withColumn("reason", _reason(list(columns)))
+
+
+def _reason(names: list[str]) -> Column:
+    """Return what keeps a row from being a record."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    found = f.when(f.col("value").isNull(), "the value is missing")
+    found = found.when(f.octet_length("value") > VALUE_BYTES_MAX, f"the value has more than {VALUE_BYTES_MAX} bytes")
+    if "id" in names:
+        found = found.when(f.col("id").isNull() | (f.col("id") == ""), "the id is missing")
+        found = found.when(f.octet_length("id") > ID_BYTES_MAX, f"the id has more than {ID_BYTES_MAX} bytes")
+    for name in ("stream", "type", "tenant"):
+        if name in names:
+            size = f.octet_length(name)
+            found = found.when((size > LABEL_BYTES_MAX) | (size == 0), f"{name} must have 1 to {LABEL_BYTES_MAX} bytes")
+    return found
+
+
+def _value(given: Spec, found: DataFrame, version: int) -> Column:
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if given.log.value == "json":
+        return encoding.encoded(found, version, source_files.visible(found))
+    return f.col(quoted(given.log.value)).cast("binary")
+
+
+def log_view(spark: SparkSession, given: Spec, shape: StructType, version: int) -> DataFrame:
+    """Return the log as a stream, with ``record``: the row that a record was made of, where its value is JSON."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    reader = spark.readStream.format(FORMAT).options(**log_options(given), startingOffsets="earliest")
+    found = reader.load()
+    if given.log.value != "json":
+        return found
+    return found.withColumn("record", encoding.decoded(f.col("value"), shape, version))
+
+
+def shape_of(found: DataFrame) -> StructType:
+    """Return the schema of a record: the visible columns."""
+    return found.select(*map(quoted, source_files.visible(found))).schema
+
+
+def going_on(given: Spec, log: DataFrame) -> DataFrame:
+    """Return what goes on to the sink: what the spec's SQL makes of the log, or each record with its place."""
+    assert given.sink is not None
+    if given.sink.sql is not None:
+        log.createOrReplaceTempView("log")
+        return log.sparkSession.sql(given.sink.sql)
+    if given.sink.format.lower() == FORMAT:
+        return log.select("value", "id", "stream", "type", "headers", "tenant")
+    if given.log.value == "json":
+        return _spread(log)
+    return log.selectExpr("position", "timestamp AS stored_at", "id", "value")
+
+
+def _spread(log: DataFrame) -> DataFrame:
+    """Return each record's columns with its place; a column of the record keeps its name; the place gets another."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    names = log.select("record.*").columns
+    taken = {name.lower() for name in names}
+    places = [
+        f.col(column).alias(name if name not in taken else f"log_{name}")
+        for column, name in (("position", "position"), ("timestamp", "stored_at"))
+    ]
+    return log.select(*places, *(f.col("record").getField(name).alias(name) for name in names))

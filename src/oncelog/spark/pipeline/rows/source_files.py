@@ -1,0 +1,268 @@
+"""Files as a source: Spark names them, ``reading`` finds their rows, and Spark's own types are put on them.
+
+What has no place in the schema is kept as text in ``_rescued``. Each row knows its file and line, in columns that are
+no part of a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oncelog.spark.pipeline import spec
+from oncelog.spark.pipeline.rows.encoding import quoted
+from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.reading.csv_text import Dialect
+from oncelog.spark.session import spark_errors
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from oncelog.spark.reading.reader import Found, Wanted
+
+FORMATS = ("json", "csv", "parquet")
+RESCUED = "_rescued"
+HIDDEN = ("_oncelog_file", "_oncelog_line", "_oncelog_text")
+"""Where a row came from, and what it said."""
+
+LISTING = (
+    "maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "pathGlobFilter", "recursiveFileLookup", "cleanSource",
+    "sourceArchiveDir", "maxFileAge", "fileNameOnly", "modifiedAfter", "modifiedBefore",
+)  # fmt: skip
+"""Options that say which files are read."""
+
+_CORRUPT = "_oncelog_corrupt"
+_FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
+_CHECKED = {"byte", "short", "integer", "long", "double", "boolean", "string"}
+_NO_ARROW = ("variant", "interval", "geometry", "geography")
+_NEVER = "365000d"
+
+
+def is_read_here(given: Spec) -> bool:
+    """Tell whether the source's files are read by ``reading``, and not by Spark."""
+    return given.source.format.lower() in FORMATS and given.source.path is not None
+
+
+def option(given: Spec, name: str) -> str | None:
+    """Return an option of the source, however its name is written."""
+    found = {key.lower(): value for key, value in given.source.options.items()}.get(name.lower())
+    return None if found is None else str(found).lower() if isinstance(found, bool) else str(found)
+
+
+def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[dict[str, Found]]) -> DataFrame:
+    """Return the rows of the source: its columns, ``_rescued``, and the hidden ones."""
+    wanted = _wanted(given, schema)
+    rows = _read(spark, given, wanted, found)
+    kind = given.source.format.lower()
+    typed = {"json": _json, "csv": _csv, "parquet": _parquet}[kind](rows, given, schema)
+    if given.source.schema_changes != "fail":
+        return typed
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    place = [f.col(HIDDEN[0]), f.lit(", line "), f.col(HIDDEN[1]).cast("string")]
+    told = f.concat(f.lit(spark_errors.OURS), *place, f.lit(": the schema has no place for "), f.col(RESCUED))
+    return typed.where(f.assert_true(f.col(RESCUED).isNull(), told).isNull()).drop(RESCUED)
+
+
+def texts(
+    spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]], paths: Sequence[str] | None = None
+) -> DataFrame:
+    """Return the objects of JSON files, or of some of them, as they are written."""
+    from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
+
+    wanted = Wanted(kind="json", columns=(), encoding=_encoding(given), on_bad_row="drop")
+    return _read(spark, given, wanted, found, streaming=False, paths=paths).select(HIDDEN[2])
+
+
+def _read(
+    spark: SparkSession,
+    given: Spec,
+    wanted: Wanted,
+    found: Accumulator[dict[str, Found]],
+    *,
+    streaming: bool | None = None,
+    paths: Sequence[str] | None = None,
+) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 (as in session)
+
+    from oncelog.spark.reading.reader import Reader, output  # noqa: PLC0415 (as in session)
+
+    streaming = given.source.is_streaming if streaming is None else streaming
+    reader: Any = spark.readStream.schema(_FILES) if streaming else spark.read
+    reader = reader.format("binaryFile")
+    listing = {name: value for name in LISTING if (value := option(given, name)) is not None}
+    for name, value in ({"maxFileAge": _NEVER} | listing if streaming else listing).items():
+        reader = reader.option(name, value)
+    assert given.source.path is not None
+    files = reader.load(given.source.path if paths is None else list(paths))
+    columns = ["path"] if spec.local_path(given.source.path) is not None else ["path", "content"]
+    made = files.select(*columns).mapInArrow(Reader(wanted, found), from_arrow_schema(output(wanted)))
+    result: DataFrame = made
+    return result
+
+
+def _wanted(given: Spec, schema: StructType) -> Wanted:
+    from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
+
+    kind: Any = given.source.format.lower()
+    return Wanted(
+        kind=kind,
+        columns=tuple(schema.fieldNames()),
+        shape=shape(schema) if kind == "json" else {},
+        kinds=_kinds(schema) if kind == "json" else (),
+        schema=_arrow(schema) if kind == "parquet" else b"",
+        dialect=dialect(given),
+        encoding=_encoding(given),
+        on_bad_row=given.source.on_bad_row,
+        url=given.log.url,
+        log=given.log.rejected,
+    )
+
+
+def _kinds(schema: StructType) -> tuple[str, ...]:
+    """Return the types of the columns, if the reader knows the values of all of them as Spark does; else nothing."""
+    from oncelog.spark.reading.reader import KINDS  # noqa: PLC0415 (as in session)
+
+    names = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+    found = tuple(names.get(kind, kind) for kind in (field.dataType.simpleString() for field in schema.fields))
+    return found if all(kind in KINDS for kind in found) else ()
+
+
+def _arrow(schema: StructType) -> bytes:
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 (as in session)
+
+    return bytes(to_arrow_schema(schema, timezone="UTC").serialize().to_pybytes())
+
+
+def dialect(given: Spec) -> Dialect:
+    """Return how the cells of CSV are written."""
+    return Dialect(
+        sep=(option(given, "sep") or option(given, "delimiter") or ",").replace("\\t", "\t"),
+        quote=option(given, "quote") if option(given, "quote") is not None else '"',  # type: ignore[arg-type]
+        escape=option(given, "escape"),
+        header=option(given, "header") == "true",
+        null=option(given, "nullValue") or "",
+    )
+
+
+def _encoding(given: Spec) -> str | None:
+    return option(given, "encoding") or option(given, "charset")
+
+
+def shape(kind: DataType) -> Any:
+    """Return a type as ``json_text`` knows it."""
+    from pyspark.sql import types as t  # noqa: PLC0415 (as in session)
+
+    if isinstance(kind, t.StructType):
+        return {field.name: shape(field.dataType) for field in kind.fields}
+    if isinstance(kind, t.ArrayType):
+        return [shape(kind.elementType)]
+    if isinstance(kind, t.MapType | t.VariantType):
+        return None
+    name = kind.typeName()
+    return "double" if name == "float" else name
+
+
+def _merged(first: Column, second: Column) -> Column:
+    """Return the fields of two objects, each JSON or null, as one."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    both = f.concat(first.substr(f.lit(1), f.length(first) - 1), f.lit(","), second.substr(f.lit(2), f.length(second)))
+    return f.when(first.isNull(), second).when(second.isNull(), first).otherwise(both)
+
+
+def _fields(cells: Mapping[str, Column]) -> Column:
+    """Return the cells that are not null as an object of texts; null if there are none."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if not cells:
+        return f.lit(None).cast("string")
+    names = f.array(*(f.lit(name) for name in cells))
+    found = f.map_filter(f.map_from_arrays(names, f.array(*cells.values())), lambda _, cell: cell.isNotNull())
+    return f.when(f.size(found) > 0, f.to_json(found))
+
+
+_SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
+"""Options of the storage that are nobody's business. No option of from_json has such a name."""
+
+
+def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 (as in session)
+
+    # A plan, and so Spark's event log, spells out what from_json is given: no password of the storage among it.
+    asked = {name: str(value) for name, value in given.source.options.items() if name not in LISTING}
+    own = {name: value for name, value in asked.items() if not _SECRETS.search(name)}
+    options = {**own, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "multiLine": "true"}
+    fields = [StructField(field.name, field.dataType, nullable=True) for field in schema.fields]
+    text = f.col(HIDDEN[2])
+    parsed = f.from_json(text, StructType([*fields, StructField(_CORRUPT, StringType())]), options)
+    clean = f.col("_oncelog_clean")
+    typed = [name for name in rows.columns if re.fullmatch(r"c\d+", name)]
+    parsed = f.when(~clean, parsed) if typed else parsed
+    found = rows.select(parsed.alias("r"), *HIDDEN, "_oncelog_extra", *typed, clean)
+    record = f.col("r")
+    mistyped: dict[str, Column] = {}
+    for field in fields:
+        cell = f.get_json_object(text, f"$['{field.name}']")
+        kind = shape(field.dataType)
+        if not isinstance(kind, str):
+            known = f.get_json_object("_oncelog_extra", f"$['{field.name}']")
+            mistyped[field.name] = f.when(known.isNull(), cell)
+        elif kind not in _CHECKED:
+            mistyped[field.name] = f.when(record.getField(field.name).isNull(), cell)
+    more = _merged(f.col("_oncelog_extra"), _fields(mistyped))
+    rescued = f.when(record.getField(_CORRUPT).isNull(), f.col("_oncelog_extra")).otherwise(f.coalesce(more, text))
+    cells = [record.getField(field.name) for field in fields]
+    if typed:
+        cells = [f.when(clean, f.col(name)).otherwise(cell) for name, cell in zip(typed, cells, strict=True)]
+    columns = [cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)]
+    return found.select(*columns, rescued.alias(RESCUED), *HIDDEN)
+
+
+def _csv(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    typed: dict[str, Column] = {}
+    mistyped: dict[str, Column] = {}
+    for at, field in enumerate(schema.fields):
+        cell = f.col(f"c{at}")
+        typed[field.name] = _cast(cell, field.dataType, given)
+        if field.dataType.typeName() != "string":
+            lost = typed[field.name].isNull()
+            if field.dataType.typeName() == "decimal":
+                lost |= f.expr(f"try_cast(c{at} AS DECIMAL(38,18))") != typed[field.name]
+            mistyped[field.name] = f.when(cell.isNotNull() & lost, cell)
+    rescued = _merged(f.col("_oncelog_extra"), _fields(mistyped)).alias(RESCUED)
+    fitting = {name: f.when(mistyped[name].isNull(), typed[name]) for name in mistyped}
+    columns = [fitting.get(name, cell).alias(name) for name, cell in typed.items()]
+    return rows.select(*columns, rescued, *HIDDEN[:2])
+
+
+def _cast(cell: Column, kind: DataType, given: Spec) -> Column:
+    """Return a cell in its type; null where it is not of that type."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    name = kind.typeName()
+    moments, days = option(given, "timestampFormat"), option(given, "dateFormat")
+    if name == "timestamp" and moments is not None:
+        return f.try_to_timestamp(cell, f.lit(moments))
+    if name == "date" and days is not None:
+        return f.try_to_timestamp(cell, f.lit(days)).cast("date")
+    return cell.try_cast(kind)
+
+
+def _parquet(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    del given
+    columns = [f.col(quoted(name)) for name in schema.fieldNames()]
+    return rows.select(*columns, f.col("_oncelog_extra").alias(RESCUED), *HIDDEN[:2])
+
+
+def visible(rows: DataFrame) -> list[str]:
+    """Return the columns that are a part of the record."""
+    return [name for name in rows.columns if name not in HIDDEN]

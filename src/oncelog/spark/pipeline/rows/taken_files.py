@@ -1,0 +1,75 @@
+"""Which files of a source Spark has taken, by its own notes.
+
+Spark notes each file that it takes, with the time of its last change, in its checkpoint. So files that were not taken
+are known, and files that were replaced under the same name since: Spark does not read those again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from oncelog.spark.pipeline import spec
+from oncelog.spark.pipeline.rows import source_files
+from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
+from oncelog.spark.reading.bytes_of import local
+
+_TAKEN = "into-log/sources/0"
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Files of a source: how many were taken, which wait, and which were replaced after they were taken."""
+
+    taken: int
+    waiting: tuple[str, ...]
+    replaced: tuple[str, ...]
+
+
+class _Taken(msgspec.Struct):
+    path: str
+    timestamp: int
+
+
+def files(given: Spec) -> Files | None:
+    """Return which files of a source were taken, wait, or were replaced; ``None`` where that cannot be told."""
+    source, checkpoint = given.source, spec.local_path(given.checkpoint)
+    path = spec.local_path(source.path) if source.path is not None else None
+    if path is None or checkpoint is None or not source.is_streaming or source.format.lower() not in FILE_FORMATS:
+        return None
+    taken = _taken(checkpoint / _TAKEN)
+    waiting, replaced = [], []
+    for found in _listed(path, source_files.option(given, "pathGlobFilter")):
+        known = taken.get(found)
+        if known is None:
+            waiting.append(found)
+        elif known != os.stat(found).st_mtime_ns // 1_000_000:  # noqa: PTH116 (a text is what is compared)
+            replaced.append(found)
+    return Files(len(taken), tuple(sorted(waiting)), tuple(sorted(replaced)))
+
+
+def _taken(folder: Path) -> dict[str, int]:
+    """Return the files that Spark took, with their times in milliseconds; the newest note of a file counts."""
+    found: dict[str, int] = {}
+    for note in sorted(folder.glob("[0-9]*"), key=lambda path: int(path.name.partition(".")[0])):
+        for line in note.read_bytes().split(b"\n")[1:]:
+            if line:
+                one = msgspec.json.decode(line, type=_Taken)
+                found[str(local(one.path))] = one.timestamp
+    return found
+
+
+def _listed(path: Path, pattern: str | None) -> Iterator[str]:
+    """Yield the files of a source as Spark lists them: hidden ones are left out, at any depth."""
+    for top in glob.glob(str(path)):  # noqa: PTH207 (an absolute pattern)
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith((".", "_")) or "=" in name]
+            for name in names:
+                if not name.startswith((".", "_")) and (pattern is None or fnmatch.fnmatch(name, pattern)):
+                    yield os.path.join(folder, name)  # noqa: PTH118 (one of very many)
+        if os.path.isfile(top):  # noqa: PTH113 (as above)
+            yield top

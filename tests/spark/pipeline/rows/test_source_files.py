@@ -1,0 +1,222 @@
+"""Every row of a nasty file is stored, rescued or rejected, with its place; none is lost, altered or invented."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import oncelog
+from oncelog.clock import SYSTEM
+from oncelog.errors import OncelogError
+from oncelog.spark.pipeline import rejects
+from oncelog.spark.pipeline.checks import check
+from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
+from oncelog.spark.pipeline.rows import frames, source_files
+from oncelog.spark.pipeline.spec import Source
+from oncelog.spark.reading.reader import FoundParam
+from tests.spark.pipeline import corpus
+from tests.spark.pipeline.corpus import Case
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from oncelog.spark.pipeline.spec import Spec
+
+pytestmark = pytest.mark.xdist_group("pipeline")
+SPEC = """\
+name = "nasty"
+[source]
+format = "{kind}"
+path = "in"
+schema = "{schema}"
+{more}
+[identity]
+column = "id"
+[log]
+url = "data"
+name = "rows"
+"""
+SCHEMAS = {"json": corpus.JSON_SCHEMA, "csv": corpus.CSV_SCHEMA, "parquet": corpus.PARQUET_SCHEMA}
+
+
+def made(folder: Path, kind: str, more: str = "") -> Spec:
+    """Return a pipeline over the files in a folder."""
+    (folder / "in").mkdir(exist_ok=True)
+    header = "options = { header = true }" if kind == "csv" else ""
+    (folder / "spec.toml").write_text(SPEC.format(kind=kind, schema=SCHEMAS[kind], more=more + "\n" + header))
+    given, found = check.check(folder / "spec.toml")
+    assert given is not None, found
+    assert [one for one in found if one.severity == "error"] == []
+    return given
+
+
+def run(given: Spec, folder: Path, spark: SparkSession) -> Outcome:
+    """Run a pipeline until all there is has gone through."""
+    outcome = Pipeline(given, folder, SYSTEM).run(lambda _: None, spark=spark)
+    sums = outcome.stored + outcome.duplicates + outcome.conflicts + outcome.rejected + outcome.left_out
+    assert (outcome.attempts, outcome.missing) == (sums, 0), "the account is not even"
+    return outcome
+
+
+def stored(given: Spec) -> dict[str, dict[str, Any]]:
+    """Return the records of the log by their ids."""
+    with oncelog.connect(given.log.url) as db:
+        return {entry.id or "": msgspec.json.decode(entry.value) for entry in db.log(given.log.name).read()}
+
+
+@pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
+def test_corpus(kind: str, tmp_path: Path, spark: SparkSession) -> None:
+    """All nasty files of a format in one folder: what is stored, rescued and rejected of each is as the page says."""
+    given = made(tmp_path, kind)
+    for case in corpus.ALL[kind]:
+        (tmp_path / "in" / case.name).write_bytes(case.content)
+    outcome = run(given, tmp_path, spark)
+    found = stored(given)
+    aside = list(rejects.rejected(given))
+    assert outcome.stored == len(found)
+    assert outcome.rejected == len(aside)
+    wrong = [problem for case in corpus.ALL[kind] for problem in _compared(case, found, aside)]
+    assert wrong == []
+    known = {id for case in corpus.ALL[kind] for id in case.stored}
+    assert [id for id in found if id not in known and not id.startswith("cutmany-")] == []
+    again = run(given, tmp_path, spark)
+    assert (again.rows, again.stored, again.rejected) == (0, outcome.stored, outcome.rejected)
+
+
+def _compared(case: Case, found: dict[str, dict[str, Any]], aside: list[rejects.Rejected]) -> list[str]:
+    problems = []
+    for id, record in case.stored.items():
+        wanted = {"id": id, **record}
+        if found.get(id) != wanted:
+            problems.append(f"{case.name}: {id} is {found.get(id)}, and must be {wanted}")
+    mine = sorted((one for one in aside if Path(one.file).name == case.name), key=lambda one: one.line)
+    if len(mine) != len(case.rejected):
+        problems.append(f"{case.name}: rejected are {mine}, and must be {case.rejected}")
+    else:
+        for one, (line, reason) in zip(mine, case.rejected, strict=True):
+            if reason not in one.reason or line not in {one.line, -1}:
+                problems.append(f"{case.name}: {one} must be {line}, {reason}")
+    return problems
+
+
+def test_corpus_is_large_enough_and_on_its_page() -> None:
+    """At least sixty files; the documentation says of each what comes of it."""
+    assert sum(map(len, corpus.ALL.values())) >= 60
+    page = Path(__file__).parents[4] / "docs" / "pipeline-corpus.md"
+    assert page.read_text() == corpus.page()
+
+
+def test_rejected_rows_are_sent_again_after_mending(tmp_path: Path, spark: SparkSession) -> None:
+    """Texts are saved, mended and put into the folder: they go through; with no line lost on the way."""
+    given = made(tmp_path, "json")
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a"}\n{"id":"b",}\n{"n":3}\n')
+    assert (run(given, tmp_path, spark).rejected, sorted(stored(given))) == (2, ["a"])
+    assert rejects.save(given, -1, tmp_path / "mended") == 2
+    text = (tmp_path / "mended").read_bytes()
+    assert sorted(text.splitlines()) == [b'{"id":"b",}', b'{"n":3}']
+    (tmp_path / "in" / "mended.json").write_bytes(text.replace(b",}", b"}").replace(b'{"n"', b'{"id":"c","n"'))
+    outcome = run(given, tmp_path, spark)
+    assert (outcome.rejected, sorted(stored(given))) == (2, ["a", "b", "c"])
+
+
+def test_late_file_with_an_old_time_is_read(tmp_path: Path, spark: SparkSession) -> None:
+    """A file that is nine days older than the newest (rsync -a) goes through, also on an old checkpoint."""
+    given = made(tmp_path, "json")
+    (tmp_path / "in" / "new.json").write_bytes(b'{"id":"new"}\n')
+    run(given, tmp_path, spark)
+    late = tmp_path / "in" / "late.json"
+    late.write_bytes(b'{"id":"late"}\n')
+    os.utime(late, (time.time() - 9 * 86400,) * 2)
+    run(given, tmp_path, spark)
+    assert sorted(stored(given)) == ["late", "new"]
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "said"),
+    [
+        ('on_bad_row = "fail"', b"not json\n", r"bad\.json, line 2: is not JSON.*not json"),
+        ('on_bad_row = "fail"', b'{"n":1}\n', r"bad\.json, line 2: the id is missing"),
+        (
+            'schema_changes = "fail"',
+            b'{"id":"b","n":"x"}\n',
+            r'bad\.json, line 2: the schema has no place for .*"n":"x"',
+        ),
+    ],
+)
+def test_bad_row_may_stop_the_pipeline(more: str, line: bytes, said: str, tmp_path: Path, spark: SparkSession) -> None:
+    """Asked to fail, a pipeline names file and line, stores nothing of the batch, and goes on once it is mended."""
+    given = made(tmp_path, "json", more)
+    bad = tmp_path / "in" / "bad.json"
+    bad.write_bytes(b'{"id":"a"}\n' + line)
+    with pytest.raises(OncelogError, match=said):
+        run(given, tmp_path, spark)
+    assert list(rejects.rejected(given)) == []
+    bad.write_bytes(b'{"id":"a"}\n{"id":"b"}\n')
+    run(given, tmp_path, spark)
+    assert sorted(stored(given)) == ["a", "b"]
+
+
+def test_dropped_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:
+    """What is dropped is in no log, and still a part of the account; so is what SQL leaves out."""
+    given = made(
+        tmp_path,
+        "json",
+        'on_bad_row = "drop"\n[transform]\nsql = "SELECT id, n FROM source WHERE n > 0"\n[x]'.replace("\n[x]", ""),
+    )
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a","n":1}\nnot json\n{"n":3}\n{"id":"z","n":0}\n')
+    outcome = run(given, tmp_path, spark)
+    assert (outcome.attempts, outcome.stored, outcome.rejected, outcome.left_out) == (4, 1, 2, 1)
+    assert list(rejects.rejected(given)) == []
+
+
+def test_row_that_is_not_accounted_for_is_told(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were a row lost between the reader and the log, the sums would not be even, and the run would say so."""
+    given = made(tmp_path, "json")
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a"}\n{"id":"b"}\n')
+    records = frames.records
+    monkeypatch.setattr(frames, "records", lambda *given: records(*given).where("id <> 'b'"))
+    assert Pipeline(given, tmp_path, SYSTEM).run(lambda _: None, spark=spark).missing == 1
+
+
+def test_schema_is_taken_from_rows_that_can_be_read(tmp_path: Path, spark: SparkSession) -> None:
+    """Without a schema, broken lines are no part of it, and lists over lines are."""
+    given = made(tmp_path, "json")
+    given = msgspec.structs.replace(given, source=msgspec.structs.replace(given.source, schema=None))
+    (tmp_path / "in" / "a.json").write_bytes(b'[\n{"id":"a","n":1},\n{"id":"b","x":0.5}\n]\n')
+    (tmp_path / "in" / "b.json").write_bytes(b'{"id":"c"}\nnot json\n')
+    outcome = run(given, tmp_path, spark)
+    assert (outcome.stored, outcome.rejected) == (3, 1)
+    assert stored(given)["b"] == {"id": "b", "x": 0.5}
+
+
+@pytest.mark.soak
+def test_values_of_clean_lines_are_those_of_sparks_parser(tmp_path: Path, spark: SparkSession) -> None:
+    """The reader hands values of plain types on itself; Spark's parser, given the same lines, finds the same bits."""
+    numbers = ["-0", "0", "-0.0", "1", "9007199254740993", "123456789012345678901234567890", "0.1e1", "1E5", "4.9e-324"]
+    numbers += ["2.2250738585072011e-308", "1.7976931348623157e308", "0.30000000000000004", "5e-1", "null", "1e23"]
+    texts = ["", "\\u0000", "\\ud83d\\ude00", "\u00e4\u2028", "\\/", '\\"', "a\x7fb"]
+    lines = [f'{{"d":{number}}}' for number in numbers] + [f'{{"s":"{text}"}}' for text in texts]
+    lines += [
+        '{"l":9223372036854775807,"b":true}',
+        '{"l":-9223372036854775808,"b":false}',
+        '{"l":-0}',
+        '{"i":-2147483648}',
+    ]
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines) + "\n")
+    schema = "d DOUBLE, s STRING, l BIGINT, b BOOLEAN, i INT"
+    given = msgspec.structs.replace(
+        made(tmp_path, "json"), source=Source(format="json", path=str(tmp_path / "in"), streaming=False, schema=schema)
+    )
+    counted: Any = spark.sparkContext.accumulator({}, FoundParam())
+    parsed = frames.source(spark, given, counted).drop(*source_files.HIDDEN, source_files.RESCUED)
+    wanted = spark.read.schema(schema).json(str(tmp_path / "in"))
+    bits = ["*", "CAST(d AS STRING) AS text"]
+    assert parsed.selectExpr(*bits).collect() == wanted.selectExpr(*bits).collect()
