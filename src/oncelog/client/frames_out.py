@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from oncelog.errors import AppendErrors, Closed, CorruptionError, LogBusy, OncelogError, Unavailable, WriterFenced
+from oncelog.log.append import decisions, futures
+from oncelog.log.append.futures import AckFuture
+from oncelog.log.append.groups import record_bytes
 from oncelog.types import Ack, ColumnAcks, Record
 from oncelog.wire import failures, frames, messages, values
 from oncelog.wire.frames import Kind
@@ -15,11 +19,24 @@ FRAME_RECORDS = 4096
 FRAME_BYTES = 1 << 20
 """So many records that were submitted go into one frame, at most, and so many bytes."""
 
+ROWS_MIN = 8
+"""So many records of a frame, or more, are sent in columns: the server need not look at each of them."""
+
 GRACE_S = 1.0
 """So long after its time who waits for a frame still waits for the server's own word."""
 
 Settle = Callable[[Any], None]
 """What takes the answer to a frame: what the server said, or an error."""
+
+
+class Gathered(NamedTuple):
+    """A record that was submitted, and is in no frame yet."""
+
+    record: Record
+    pending: Future[Ack]
+    size_bytes: int
+    deadline_us: int | None
+    repeatable: bool
 
 
 class Frame:
@@ -35,6 +52,7 @@ class Frame:
         "deadline_us",
         "kind",
         "order",
+        "pendings",
         "records",
         "repeatable",
         "settle",
@@ -59,6 +77,7 @@ class Frame:
         self.kind = kind
         self.settle = settle
         self.records = records
+        self.pendings: list[Future[Ack]] = []
         self._body = body
         self.count = count
         self.size_bytes = size_bytes
@@ -70,12 +89,30 @@ class Frame:
         self.order = 0
 
     def body(self) -> Any:
-        """Return what is sent. It is made when it is needed, and kept: what is sent again is the same bytes."""
+        """Return what is sent, as ``kind`` says then. It is made when it is needed, and kept: what is sent again is the
+        same bytes.
+        """
         if self._body is None:
-            made = messages.Records(records=[values.record_message(record) for record in self.records])
-            self._body = made.SerializeToString()
-            self.records = ()
+            if self.kind is Kind.EACH and len(self.records) >= ROWS_MIN:
+                self.kind = Kind.ROWS
+            if self.kind is Kind.ROWS:
+                self._body = memoryview(frames.table_bytes(decisions.payload_of(self.records)))
+            else:
+                made = messages.Records(records=[values.record_message(record) for record in self.records])
+                self._body = made.SerializeToString()
         return self._body
+
+    def take_out(self, pending: Future[Ack]) -> int:
+        """Take out a record that nobody waits for any more; return its bytes. The frame is surely not stored."""
+        assert self.unwritten
+        at = self.pendings.index(pending)
+        size_bytes = record_bytes(self.records[at])
+        self.records = [*self.records[:at], *self.records[at + 1 :]]
+        del self.pendings[at]
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        self._body = None
+        return size_bytes
 
     def answer(self, given: Any) -> None:
         """Hand an answer on, once."""
@@ -110,6 +147,8 @@ def given_up(frame: Frame, why: object) -> Unavailable:
 def results(answer: Any) -> list[Ack | OncelogError]:
     """Return the acks and errors of a frame of records."""
     kind, body = answer
+    if kind is Kind.PLACED:
+        return frames.placed(body)
     if kind is not Kind.RESULTS:
         message = f"the server answered records by a message of kind {kind.name}"
         raise CorruptionError(message)
@@ -157,14 +196,34 @@ def _each(answer: Any, count: int) -> Sequence[Any]:
     return found if len(found) == count else [CorruptionError(message)] * count
 
 
-def settling_each(pendings: Sequence[Future[Ack]]) -> Settle:
-    """Return what gives each record of a frame its answer."""
+def frame_of(group: Sequence[Gathered], answered: threading.Condition) -> Frame:
+    """Return a frame of records that were submitted. Their futures share the condition, but for those of ``append``."""
+    deadlines = [one.deadline_us for one in group]
+    pendings = [one.pending for one in group]
+    frame = Frame(
+        Kind.EACH,
+        lambda answer: _settle_each(pendings, _each(answer, len(pendings)), answered),
+        records=[one.record for one in group],
+        count=len(group),
+        size_bytes=sum(one.size_bytes for one in group),
+        deadline_us=None if None in deadlines else max(one for one in deadlines if one is not None),
+        repeatable=all(one.repeatable for one in group),
+    )
+    frame.pendings = pendings
+    return frame
 
-    def settle(answer: Any) -> None:
-        for pending, one in zip(pendings, _each(answer, len(pendings)), strict=True):
-            if isinstance(one, BaseException):
-                pending.set_exception(one)
-            else:
-                pending.set_result(one)
 
-    return settle
+def _settle_each(pendings: Sequence[Future[Ack]], answers: Sequence[Any], answered: threading.Condition) -> None:
+    """Give each record of a frame its answer."""
+    shared = [(one, answer) for one, answer in zip(pendings, answers, strict=True) if isinstance(one, AckFuture)]
+    if shared:
+        futures.settle(answered, [([one for one, _ in shared], [answer for _, answer in shared])])
+    if len(shared) == len(pendings):
+        return
+    for pending, answer in zip(pendings, answers, strict=True):
+        if isinstance(pending, AckFuture):
+            continue
+        if isinstance(answer, BaseException):
+            pending.set_exception(answer)
+        else:
+            pending.set_result(answer)

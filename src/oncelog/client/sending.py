@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.client import frames_out
-from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame
+from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame, Gathered
 from oncelog.client.session import Opening, Session
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
 from oncelog.log.append import decisions, futures
+from oncelog.log.append.futures import AckFuture
 from oncelog.log.append.groups import record_bytes
 from oncelog.log.append.sequences import stamped
 from oncelog.settings import LogSettings
@@ -81,6 +82,7 @@ class Sending:
 
     def checked(self, record: Record, assigned: Callable[[], str]) -> Record:
         """Return a record as it will be sent, or raise ``InvalidArgument``."""
+        record = intake.exact(record)
         intake.check_record(record)
         if record.sequence is not None or record.producer is not None or self.producer is not None:
             if record.id is not None:
@@ -90,8 +92,6 @@ class Sending:
         if record.id is not None and self.settings.idempotence == "off":
             message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
             raise InvalidArgument(message)
-        if type(record.value) is not bytes:
-            record = msgspec.structs.replace(record, value=bytes(record.value))
         return record
 
     def is_repeatable(self, record: Record) -> bool:
@@ -112,38 +112,37 @@ class Sending:
 
     def submit(self, record: Record, timeout_s: float | None) -> Pending[Ack]:
         """Send a record with others that come meanwhile."""
-        deadline_us = self._channel.deadline(timeout_s)
-        size_bytes = record_bytes(record)
-        pending = begun()
+        pending: Pending[Ack] = AckFuture(self.session.answered)
         try:
-            self.session.room(1, size_bytes, deadline_us)
+            self._submit(record, pending, self._channel.deadline(timeout_s))
         except Unavailable as error:
             return failed(error)
-        with self._in_order():
-            record = self._numbered(record)
-            self.session.submit(
-                record,
-                pending,
-                size_bytes=size_bytes,
-                deadline_us=deadline_us,
-                repeatable=self.is_repeatable(record),
-            )
         return pending
 
     def append(self, record: Record, timeout_s: float | None) -> Ack:
-        """Send a record, and wait for its ack."""
-        (found,) = self.results([record], timeout_s, Kind.EACH)
-        if isinstance(found, OncelogError):
-            raise found
-        return found
+        """Send a record, with others that come meanwhile, and wait for its ack."""
+        deadline_us = self._channel.deadline(timeout_s)
+        pending: Pending[Ack] = begun()  # with a condition of its own: its neighbours' answers wake nobody here
+        self._submit(record, pending, deadline_us)
+        left_s = self._channel.left(deadline_us)
+        try:
+            return pending.result(None if left_s is None else left_s + frames_out.GRACE_S)
+        except TimeoutError:
+            if pending.done():
+                return pending.result()
+            raise self.session.withdraw(pending) from None
+
+    def _submit(self, record: Record, pending: Pending[Ack], deadline_us: int | None) -> None:
+        size_bytes = record_bytes(record)
+        self.session.room(1, size_bytes, deadline_us)
+        if self._counting is None:
+            self.session.submit(Gathered(record, pending, size_bytes, deadline_us, self.is_repeatable(record)))
+            return
+        with self._ordering:
+            record = self._numbered(record)
+            self.session.submit(Gathered(record, pending, size_bytes, deadline_us, self.is_repeatable(record)))
 
     # Many.
-
-    def results(self, records: Sequence[Record], timeout_s: float | None, kind: Kind) -> list[Ack | OncelogError]:
-        """Send records in one frame, or in as many as they need, and wait for all answers."""
-        deadline_us = self._channel.deadline(timeout_s)
-        sent = self.send(records, deadline_us, kind)
-        return [result for frame, pending in sent for result in self.waited(frame, pending, deadline_us)]
 
     def send(
         self, records: Sequence[Record], deadline_us: int | None, kind: Kind

@@ -20,14 +20,27 @@ from typing import Any, NamedTuple
 import grpc
 
 from oncelog.client.channel import TIMEOUT_S, Broken, Channel
-from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, GRACE_S, Frame, given_up, is_passing, settling_each
+from oncelog.client.frames_out import (
+    FRAME_BYTES,
+    FRAME_RECORDS,
+    GRACE_S,
+    Frame,
+    Gathered,
+    frame_of,
+    given_up,
+    is_passing,
+)
 from oncelog.concurrency.pending import on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
-from oncelog.types import Ack, Record
+from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw
 
 _REST_S_MAX = 2.0
+_AHEAD = 2
+"""While so many frames have no answer, records that are submitted gather, until they fill a frame: one frame is being
+stored and one waits for it. More and smaller ones would be stored no sooner.
+"""
 
 _logger = logging.getLogger("oncelog.client")
 
@@ -39,16 +52,6 @@ class Opening(NamedTuple):
     producer: str | None = None
     takeover: str = "polite"
     wait_s: float = 5.0
-
-
-class _Gathered(NamedTuple):
-    """A record that was submitted, and is in no frame yet."""
-
-    record: Record
-    pending: Future[Ack]
-    size_bytes: int
-    deadline_us: int | None
-    repeatable: bool
 
 
 class _Stream:
@@ -86,12 +89,16 @@ class Session:
         self._pending_max = pending_records
         self._pending_bytes_max = pending_bytes
         self._changed = threading.Condition()
-        self._gathered: list[_Gathered] = []
+        self._gathered: list[Gathered] = []
+        self._gathered_bytes = 0
+        self.answered = threading.Condition()
+        """What the futures of submitted records share."""
         self._waiting: deque[Frame] = deque()  # not sent on this stream, in their order
         self._sent: dict[int, Frame] = {}  # sent on this stream, and not answered
         self._order = 0
         self._next_tag = 1
         self._count = self._bytes = 0  # of all that has no answer
+        self._answering = False  # whether futures are being given an answer that has come
         self._stream: _Stream | None = None
         self._thread: threading.Thread | None = None
         self._wanted = False  # whether a stream is to be opened without a frame
@@ -113,18 +120,38 @@ class Session:
             self._start()
             self._changed.notify_all()
 
-    def submit(
-        self, record: Record, pending: Future[Ack], *, size_bytes: int, deadline_us: int | None, repeatable: bool
-    ) -> None:
+    def submit(self, one: Gathered) -> None:
         """Have a record sent together with others that are submitted meanwhile."""
         with self._changed:
-            self.check()
-            self._gathered.append(_Gathered(record, pending, size_bytes, deadline_us, repeatable))
+            if self._ended is not None:
+                self.check()
+            was_full = self._is_full()
+            self._gathered.append(one)
+            self._gathered_bytes += one.size_bytes
             self._count += 1
-            self._bytes += size_bytes
-            self._start()
-            if len(self._gathered) == 1:
+            self._bytes += one.size_bytes
+            if self._thread is None:
+                self._start()
+            if len(self._gathered) == 1 or (not was_full and self._is_full()):
                 self._changed.notify_all()
+
+    def withdraw(self, pending: Future[Ack]) -> OncelogError:
+        """Give up a record that was submitted, whose time is over; return the error for who waits."""
+        with self._changed:
+            why = self._failure or "the time is over"
+            for at, one in enumerate(self._gathered):
+                if one.pending is pending:
+                    del self._gathered[at]
+                    self._gathered_bytes -= one.size_bytes
+                    self._release(1, one.size_bytes)
+                    return Unavailable(f"not sent: {why}")
+            for frame in self._unanswered():
+                if frame.unwritten and pending in frame.pendings:
+                    self._release(1, frame.take_out(pending))
+                    if not frame.count:
+                        self._drop(frame)
+                    return Unavailable(f"not sent: {why}")
+            return Unavailable(f"no answer: {why}; retry with the same ids", outcome="unknown")
 
     def check(self) -> None:
         """Raise what ended this session, if something did."""
@@ -138,6 +165,8 @@ class Session:
 
         On an event loop nothing waits: as much again may be pending, and then it is ``Unavailable``.
         """
+        if self._count + count <= self._pending_max and self._bytes + size_bytes <= self._pending_bytes_max:
+            return  # as nearly always; read without the lock, so a few too many may be let in
         times = 2 if on_loop() else 1
 
         def has_room() -> bool:
@@ -190,7 +219,7 @@ class Session:
     def flush(self, timeout_s: float | None) -> bool:
         """Return whether everything was answered within the time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._count, timeout_s)
+            return self._changed.wait_for(lambda: not self._count and not self._answering, timeout_s)
 
     def end(self, reason: OncelogError) -> None:
         """End: nothing is sent or answered any more. What has no answer fails."""
@@ -225,20 +254,20 @@ class Session:
                     break
                 taken, size_bytes = taken + 1, size_bytes + one.size_bytes
             group, self._gathered = self._gathered[:taken], self._gathered[taken:]
-            deadlines = [one.deadline_us for one in group]
-            self._queue(
-                Frame(
-                    Kind.EACH,
-                    settling_each([one.pending for one in group]),
-                    records=[one.record for one in group],
-                    count=taken,
-                    size_bytes=size_bytes,
-                    deadline_us=None if None in deadlines else max(one for one in deadlines if one is not None),
-                    repeatable=all(one.repeatable for one in group),
-                )
-            )
+            self._gathered_bytes -= size_bytes
+            self._queue(frame_of(group, self.answered))
             if not everything:
                 return
+
+    def _is_full(self) -> bool:
+        """Tell whether what was submitted fills a frame."""
+        return len(self._gathered) >= FRAME_RECORDS or self._gathered_bytes >= FRAME_BYTES
+
+    def _may_form(self) -> bool:
+        """Tell whether what was submitted is to be sent now."""
+        if self._waiting or not self._gathered:
+            return False
+        return len(self._sent) < (frames.FRAMES_MAX if self._is_full() else _AHEAD)
 
     def _unanswered(self) -> list[Frame]:
         again = self._stream.again if self._stream is not None else []
@@ -253,8 +282,11 @@ class Session:
                 self._forget(frame)
 
     def _forget(self, frame: Frame) -> None:
-        self._count -= frame.count
-        self._bytes -= frame.size_bytes
+        self._release(frame.count, frame.size_bytes)
+
+    def _release(self, count: int, size_bytes: int) -> None:
+        self._count -= count
+        self._bytes -= size_bytes
         self._changed.notify_all()
 
     # The life of streams.
@@ -380,7 +412,7 @@ class Session:
             with self._changed:
                 if stream.ended or stream.stopped:
                     return None
-                if not self._waiting and self._gathered and len(self._sent) < frames.FRAMES_MAX:
+                if self._may_form():
                     self._form(everything=False)
                 if stream.welcomed and self._waiting and self._may_send(self._waiting[0]):
                     return self._tagged(self._waiting.popleft())
@@ -406,6 +438,10 @@ class Session:
     def _late(self) -> tuple[list[Frame], float | None]:
         """Return frames whose time is over, and how long it is until that of the next."""
         now_us = self._clock.elapsed_us()
+        first_us = self._gathered[0].deadline_us if self._gathered else None
+        if first_us is not None and first_us + int(GRACE_S * 1e6) <= now_us:
+            self._form(everything=True)  # the frames before hang, and these have waited long enough
+            first_us = None
         ends = [
             (one.deadline_us + int(GRACE_S * 1e6), one)
             for one in (*self._sent.values(), *self._waiting)
@@ -414,7 +450,8 @@ class Session:
         late = [one for end_us, one in ends if end_us <= now_us]
         for frame in late:
             self._drop(frame)
-        return late, min(end_us - now_us for end_us, _ in ends) / 1e6 if ends else None
+        until = [end_us for end_us, _ in ends] + ([first_us + int(GRACE_S * 1e6)] if first_us is not None else [])
+        return late, (min(until) - now_us) / 1e6 if until else None
 
     # Receiving.
 
@@ -479,7 +516,13 @@ class Session:
                 return
             stream.progressed = True
             self._forget(frame)
-        frame.answer((raw.kind, body) if error is None else error)
+            self._answering = True
+        try:
+            frame.answer((raw.kind, body) if error is None else error)
+        finally:
+            with self._changed:
+                self._answering = False
+                self._changed.notify_all()
 
     def _is_over(self, frame: Frame) -> bool:
         return frame.told or (frame.deadline_us is not None and frame.deadline_us <= self._clock.elapsed_us())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from oncelog.errors import OncelogError
 from oncelog.format.base import Base
 from oncelog.format.payload.tables import Tabular
 from oncelog.log.find import Compared
@@ -25,7 +26,7 @@ from oncelog.log.read.scan import Scan, Start
 from oncelog.log.takeover.fencing import Holding
 from oncelog.log.takeover.recovery import Held
 from oncelog.storage.base import LogHome
-from oncelog.types import Location
+from oncelog.types import Ack, Location
 
 if TYPE_CHECKING:
     from oncelog.log.log import Log
@@ -121,6 +122,11 @@ def lent(log: Log) -> contextlib.AbstractContextManager[Writer]:
 
 
 # A writer.
+
+
+def append_rows(writer: Writer | Producer, table: Tabular, timeout_s: float | None) -> list[Ack | OncelogError]:
+    """Append the rows of a table, each decided on its own; return the ack of each, or its error."""
+    return writer._append_rows(table, timeout_s)
 
 
 def epoch(writer: Writer) -> int:

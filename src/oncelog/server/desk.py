@@ -311,18 +311,19 @@ def _loaded(group: list[Ask]) -> tuple[list[Ask], list[Settled]]:
 
 
 def _runs(asks: list[Ask]) -> Iterator[list[Ask]]:
-    """Yield asks that can be appended by one call, in their order. Those of a producer are alone: a name that is open
-    elsewhere is refused for the whole call.
+    """Yield asks that can be appended by one call, in their order: records, or rows of the same columns. Those of a
+    producer are alone: a name that is open elsewhere is refused for the whole call.
     """
     run: list[Ask] = []
     for ask in asks:
-        if _is_joinable(ask):
-            run.append(ask)
-            continue
-        if run:
+        joinable = _is_joinable(ask)
+        if run and not (joinable and _are_alike(run[0].loaded, ask.loaded)):
             yield run
-        yield [ask]
-        run = []
+            run = []
+        if joinable:
+            run.append(ask)
+        else:
+            yield [ask]
     if run:
         yield run
 
@@ -330,13 +331,23 @@ def _runs(asks: list[Ask]) -> Iterator[list[Ask]]:
 def _is_joinable(ask: Ask) -> bool:
     if ask.way is not Way.EACH or (ask.lane is not None and ask.lane.producer is not None):
         return False
+    if isinstance(ask.loaded, pa.Table):
+        return "producer" not in ask.loaded.schema.names
     return all(record.producer is None and record.sequence is None for record in ask.loaded)
+
+
+def _are_alike(one: object, other: object) -> bool:
+    if isinstance(one, pa.Table) and isinstance(other, pa.Table):
+        return bool(one.schema.equals(other.schema))
+    return not isinstance(one, pa.Table) and not isinstance(other, pa.Table)
 
 
 def _append_many(writer: Writer, group: list[Ask]) -> list[Settled]:
     """Append the records of several asks by one call, each decided on its own."""
-    records = [record for ask in group for record in ask.loaded]
-    results = _each(writer, records)
+    if isinstance(group[0].loaded, pa.Table):
+        results = inner.append_rows(writer, pa.concat_tables([ask.loaded for ask in group]), COMMIT_S)
+    else:
+        results = _each(writer, [record for ask in group for record in ask.loaded])
     settled: list[Settled] = []
     at = 0
     for ask in group:
@@ -354,6 +365,8 @@ def _append_to(target: Writer | Producer, ask: Ask) -> Any:
             return errors
     if ask.way is Way.BATCH:
         return target.append_batch(ask.loaded, timeout_s=COMMIT_S)
+    if isinstance(ask.loaded, pa.Table):
+        return inner.append_rows(target, ask.loaded, COMMIT_S)
     return _each(target, ask.loaded)
 
 
@@ -389,6 +402,8 @@ def _one(writer: Writer, record: Record) -> Ack | OncelogError:
 def _ids(ask: Ask, count: int) -> list[str | None]:
     if ask.way is Way.TABLE or ask.loaded is None:
         return [None] * count
+    if isinstance(ask.loaded, pa.Table):
+        return ask.loaded["id"][:NOTED_MAX].to_pylist() if "id" in ask.loaded.schema.names else [None] * count
     return [record.id for record in ask.loaded]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
 from oncelog.format.payload.schema import TIMESTAMP_TYPE
-from oncelog.types import Ack, ColumnAcks
+from oncelog.types import Ack, ColumnAcks, micros, moment
 from oncelog.wire import failures, messages
 
 _HEAD = struct.Struct("<QIBBH")
@@ -47,6 +47,8 @@ class Kind(IntEnum):
     ERROR = 6
     COLUMNS = 7
     DRAINING = 8
+    ROWS = 9
+    PLACED = 10
 
 
 class Raw(NamedTuple):
@@ -102,12 +104,15 @@ def table_bytes(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def table(data: bytes | memoryview | pa.Buffer) -> pa.Table:
-    """Return the table of an Arrow IPC stream; ``InvalidArgument`` for bytes that are none."""
+def table(data: bytes | memoryview | pa.Buffer, *, full: bool = True) -> pa.Table:
+    """Return the table of an Arrow IPC stream; ``InvalidArgument`` for bytes that are none.
+
+    Not ``full``: the sizes of its buffers are checked here, and each element is left to who takes the rows in.
+    """
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             found = reader.read_all()
-        found.validate(full=True)
+        found.validate(full=full)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         text = f"not an Arrow IPC stream: {error}"
         raise InvalidArgument(text) from error
@@ -151,18 +156,60 @@ def refused_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
     )
 
 
+def placed_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
+    """Return the answers to records that came in columns: with where each stands, and the errors of those refused."""
+    if any(isinstance(one, OncelogError) for one in results):
+        return refused_bytes(results)
+    acks: Sequence[Any] = results
+    times = [one.timestamp for one in acks]
+    moments = {one: -1 if one is None else micros(one) for one in set(times)}
+    return table_bytes(
+        pa.record_batch(
+            {
+                "position": pa.array([one.position for one in acks], pa.int64()),
+                "duplicate": pa.array([one.duplicate for one in acks], pa.bool_()),
+                "conflict": pa.array([one.conflict for one in acks], pa.bool_()),
+                "segment": pa.array([one.segment for one in acks], pa.int64()),
+                "entry": pa.array([one.entry for one in acks], pa.int64()),
+                "time_us": pa.array([moments[one] for one in times], pa.int64()),
+            }
+        )
+    )
+
+
+def placed(data: bytes | memoryview) -> list[Ack | OncelogError]:
+    """Return the answers to records that were sent in columns."""
+    found = table(data)
+    if "error" in found.schema.names:
+        return refused_results(found)
+    columns = {name: found.column(name).to_pylist() for name in found.schema.names}
+    times = columns["time_us"]
+    moments = {one: None if one < 0 else moment(one) for one in set(times)}
+    places = columns["position"], columns["segment"], columns["entry"], map(moments.__getitem__, times)
+    return list(map(Ack, *places, columns["duplicate"], columns["conflict"]))
+
+
 def column_acks(data: bytes | memoryview) -> ColumnAcks:
     """Return the answer to a table, or raise ``AppendErrors`` if rows of it were refused."""
     found = table(data)
-    acks = ColumnAcks(*(_numbers(found, name) for name in ("position", "duplicate", "conflict")))
     if "error" not in found.schema.names:
-        return acks
-    places = zip(*(_places(found, name) for name in ("segment", "entry", "timestamp")), strict=True)
-    rows = enumerate(zip(found.column("error").to_pylist(), places, strict=True))
-    results = [_row(acks, row, wrong, place) for row, (wrong, place) in rows]
+        return _column_acks(found)
+    results = refused_results(found)
     refused = [one for one in results if isinstance(one, OncelogError)]
     text = f"{len(refused)} of {len(results)} records were refused, the first: {refused[0]}"
     raise AppendErrors(text, results=results)
+
+
+def _column_acks(found: pa.Table) -> ColumnAcks:
+    return ColumnAcks(*(_numbers(found, name) for name in ("position", "duplicate", "conflict")))
+
+
+def refused_results(found: pa.Table) -> list[Ack | OncelogError]:
+    """Return the answers of ``refused_bytes``."""
+    acks = _column_acks(found)
+    places = zip(*(_places(found, name) for name in ("segment", "entry", "timestamp")), strict=True)
+    rows = enumerate(zip(found.column("error").to_pylist(), places, strict=True))
+    return [_row(acks, row, wrong, place) for row, (wrong, place) in rows]
 
 
 def _numbers(found: pa.Table, name: str) -> Any:

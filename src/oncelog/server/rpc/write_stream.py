@@ -27,7 +27,7 @@ CHECK_S = 30.0
 """A stream's caller is asked again so often whether the call is still allowed."""
 
 _RECORD_BYTES_MIN = 16
-_WAYS = {Kind.EACH: Way.EACH, Kind.BATCH: Way.BATCH, Kind.TABLE: Way.TABLE}
+_WAYS = {Kind.EACH: Way.EACH, Kind.BATCH: Way.BATCH, Kind.TABLE: Way.TABLE, Kind.ROWS: Way.EACH}
 
 
 class Frame(NamedTuple):
@@ -41,6 +41,7 @@ class Frame(NamedTuple):
     load: Callable[[list[Any]], Any]
     timeout_s: float
     more: bool
+    encode: Callable[[Any], Answer]
 
 
 class Form(Protocol):
@@ -88,7 +89,7 @@ class Messages:
         size_bytes = len(found.arrow) if table else found.ByteSize()
         load = _joined_table if table else _joined_records
         parts = [found.arrow] if table else [found.records]
-        return Frame(found.tag, found.answered, way, parts, size_bytes, load, found.timeout_s, found.more)
+        return Frame(found.tag, found.answered, way, parts, size_bytes, load, found.timeout_s, found.more, _encoded)
 
     def welcome(self, welcome: Any) -> Any:
         """Return a welcome as a message."""
@@ -129,8 +130,9 @@ class RawMessages:
             message = f"a client does not send raw messages of kind {raw.kind.name} in a write stream"
             raise InvalidArgument(message)
         way = _WAYS[raw.kind]
-        load = _joined_table if way is Way.TABLE else _joined_raw_records
-        return Frame(raw.tag, raw.answered, way, [raw.body], len(raw.body), load, raw.timeout_s, raw.more)
+        load = _joined_raw_records if raw.kind in (Kind.EACH, Kind.BATCH) else _joined_table
+        encode = _placed if raw.kind is Kind.ROWS else _encoded
+        return Frame(raw.tag, raw.answered, way, [raw.body], len(raw.body), load, raw.timeout_s, raw.more, encode)
 
     def welcome(self, welcome: Any) -> Any:
         """Return a welcome as a message."""
@@ -163,7 +165,12 @@ def _joined_raw_records(parts: list[Any]) -> Any:
 
 
 def _joined_table(parts: list[Any]) -> Any:
-    return frames.table(parts[0] if len(parts) == 1 else b"".join(parts))
+    return frames.table(parts[0] if len(parts) == 1 else b"".join(parts), full=False)  # append_arrow looks at each row
+
+
+def _placed(result: Any) -> Answer:
+    """Return the results of records that came in columns as their answer. Called by the desk's thread."""
+    return Answer(Kind.PLACED, frames.placed_bytes(result).to_pybytes())
 
 
 def _encoded(result: Any) -> Answer:
@@ -420,7 +427,7 @@ class WriteStream:
                 settled,
                 frame.size_bytes,
                 records,
-                encode=_encoded,
+                encode=frame.encode,
                 lane=lane,
                 peer=self._call.peer,
             )
