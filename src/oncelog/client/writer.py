@@ -371,6 +371,7 @@ def absent(kind: type, names: Sequence[str]) -> None:
 
 
 WRITER_ABSENT = (
+    "_append_rows",
     "_begin_at",
     "_check_held",
     "_epoch",
