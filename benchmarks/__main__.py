@@ -24,8 +24,10 @@ from benchmarks import (
     queues,
     reading,
     remembering,
+    remote,
     report,
     spark,
+    tasks,
     window,
     workloads,
 )
@@ -53,6 +55,8 @@ WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "spark": spark.spark,
     "jobs": jobs.jobs,
     "faces": faces.faces,
+    "remote": remote.remote,
+    "tasks": tasks.tasks,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, inbox, jobs, queues, reading, spark
+from benchmarks import bucket, faces, inbox, jobs, queues, reading, remote, spark, tasks
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.remembering import BOUNDED, UNBOUNDED
@@ -45,6 +45,21 @@ class Table:
             raise KeyError(workload, contenders)
         pick = max if found[0].larger_is_better else min
         return pick(row.best for row in found)
+
+    def worst(self, workload: str, contender: str) -> float:
+        """Return the worst of a contender; ``KeyError`` when it was not measured."""
+        row = self._row(workload, contender)
+        return min(row.rounds) if row.larger_is_better else max(row.rounds)
+
+    def more(self, workload: str, contender: str, name: str) -> float:
+        """Return what else was seen of a contender; ``KeyError`` when it was not measured."""
+        return self._row(workload, contender).more[name]
+
+    def _row(self, workload: str, contender: str) -> Measurement:
+        for row in self.rows:
+            if row.workload == workload and row.contender == contender:
+                return row
+        raise KeyError(workload, contender)
 
     def has(self, workload: str, contender: str) -> bool:
         """Tell whether a contender was measured."""
@@ -84,6 +99,8 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _spark,
         _jobs,
         _faces,
+        _remote,
+        _tasks,
     ):
         try:
             found += part(table)
@@ -279,3 +296,36 @@ def _faces(table: Table) -> Iterator[Reached]:
     for row in table.rows:
         if row.workload == faces.MILLION:
             yield Reached(row.contender.removeprefix("Oncelog, "), "reported", row.best, row.unit, None)
+
+
+def _remote(table: Table) -> Iterator[Reached]:
+    single = {name: table.best(remote.SINGLE, name) for name in (remote.EMBEDDED, remote.REMOTE, remote.ECHO)}
+    most = single[remote.EMBEDDED] + 1.5 * single[remote.ECHO]
+    work = "through a server: one append at a time, against embedded and 1.5 empty calls"
+    ratio = single[remote.REMOTE] / most
+    yield Reached(work, "within 1 x", ratio, "x", ratio <= 1)
+    goals = {remote.THREADS.format(32): 0.7, remote.THREADS.format(256): 1, remote.SUBMIT: 1, remote.ARROW: 0.7}
+    for workload, goal in goals.items():
+        ratio = table.best(workload, remote.REMOTE) / table.best(workload, remote.EMBEDDED)
+        yield Reached(f"{workload}, against embedded", f"{goal} x", ratio, "x", ratio >= goal)
+    ratio = table.best(remote.READ, remote.REMOTE) / table.best(remote.READ, remote.FLIGHT)
+    yield Reached(f"{remote.READ}, against Arrow Flight on the same log", "0.5 x", ratio, "x", ratio >= 0.5)
+    ratio = table.best(remote.READ, remote.REMOTE) / table.best(remote.READ, remote.EMBEDDED)
+    yield Reached(f"{remote.READ}, against embedded", "reported", ratio, "x", None)
+    ratio = table.more(remote.SUBMIT, remote.REMOTE, "server_cpu_us") / table.more(
+        remote.SUBMIT, remote.EMBEDDED, "client_cpu_us"
+    )
+    yield Reached(
+        "through a server: submit, the server's processor time against embedded", "0.3 x", ratio, "x", ratio <= 0.3
+    )
+
+
+def _tasks(table: Table) -> Iterator[Reached]:
+    ratio = table.best(tasks.WORKLOAD, tasks.TASKS) / table.best(tasks.WORKLOAD, tasks.THREADS)
+    yield Reached("256 tasks that append, against 256 threads", "2 x", ratio, "x", ratio >= 2)
+    ratio = table.more(tasks.WORKLOAD, tasks.TASKS, "cpu_us") / table.more(tasks.WORKLOAD, tasks.WRAPPED, "cpu_us")
+    yield Reached("256 tasks that append, processor time against wrap_future", "0.8 x", ratio, "x", ratio <= 0.8)
+    for way in (tasks.TASKS, tasks.FULL_WRITER):
+        longest_s = table.worst(tasks.LAG, way)
+        work = f"the event loop is never blocked for longer: {way.removeprefix('Oncelog, ')}"
+        yield Reached(work, "20 ms", longest_s, "s", longest_s <= 0.02)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from pyarrow import flight
 
 import oncelog
 from benchmarks.contender import BATCH_RECORDS
@@ -28,6 +29,7 @@ READ = "through a server: read_arrow"
 SINGLE = "through a server: one append at a time, median"
 THREADS = "through a server: append from {} threads"
 EMBEDDED, REMOTE, ECHO = "Oncelog, embedded", "Oncelog, through a server", "gRPC, an empty call of the same server"
+FLIGHT = "Arrow Flight, in front of read_arrow"
 MANY = (32, 256)
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -39,7 +41,7 @@ class _Side:
 
     def __init__(self, name: str, db: oncelog.Database, seed: int) -> None:
         self.name = name
-        self.log = db.log("bench", settings(), create=True)
+        self.log = db.log("bench", settings(seal="never"), create=True)
         self.writer = self.log.writer()
         self.source = Source(100, seed)
 
@@ -100,6 +102,8 @@ def remote(folder: Path, plan: Plan) -> list[Measurement]:
         for side in (embedded, through):
             _arrow(1 if plan.quick else _READ_TABLES)(side)()
         found += run.compared(READ, _read)
+        embedded.writer.close()
+        found.append(_flight(folder / "embedded", plan))
     return found
 
 
@@ -114,22 +118,56 @@ class _Run:
         rows = [_measurement(workload, side.name) for side in self._sides]
         for number in range(self._plan.rounds + 1):
             for side, row in zip(self._sides, rows, strict=True):
-                work = prepare(side)
-                done: list[int] = []
-                here_s, there_s = time.process_time(), self._serving.cpu_s()
-                seconds = timed(lambda work=work, done=done: done.append(work()))  # type: ignore[misc]
+                spent = _Spent(prepare(side), self._serving)
+                seconds = timed(spent)
                 if number:
-                    row.rounds.append(done[0] / seconds)
-                    self._add(row, "client_cpu_us", (time.process_time() - here_s) / done[0])
-                    self._add(row, "server_cpu_us", (self._serving.cpu_s() - there_s) / done[0])
+                    row.rounds.append(spent.records / seconds)
+                    for name, used_s in (("client_cpu_us", spent.here_s), ("server_cpu_us", spent.there_s)):
+                        used_us = 1e6 * used_s / spent.records / self._plan.rounds
+                        row.more[name] = row.more.get(name, 0.0) + used_us
         return rows
 
-    def _add(self, row: Measurement, name: str, seconds: float) -> None:
-        row.more[name] = row.more.get(name, 0.0) + 1e6 * seconds / self._plan.rounds
+
+class _Spent:
+    """Does the work of a round, and notes the processor time of both processes."""
+
+    def __init__(self, work: Callable[[], int], serving: _Serving) -> None:
+        self._work, self._serving = work, serving
+        self.records = 0
+        self.here_s = self.there_s = 0.0
+
+    def __call__(self) -> None:
+        """Do it."""
+        here_s, there_s = time.process_time(), self._serving.cpu_s()
+        self.records = self._work()
+        self.here_s, self.there_s = time.process_time() - here_s, self._serving.cpu_s() - there_s
 
 
 def _measurement(workload: str, name: str, unit: str = "records/s") -> Measurement:
     return Measurement(workload=workload, contender=name, unit=unit, rounds=[], larger_is_better=unit != "s")
+
+
+def _flight(folder: Path, plan: Plan) -> Measurement:
+    """Read the same number of records from an Arrow Flight server, in a process of its own, that reads the same log."""
+    row = _measurement(READ, FLIGHT)
+    records = (1 if plan.quick else _READ_TABLES) * BATCH_RECORDS
+    program = [sys.executable, "-m", "benchmarks.flight", str(folder), str(records)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            client = flight.connect(f"grpc://127.0.0.1:{int(server.stdout.readline())}")
+            for number in range(plan.rounds + 1):
+                done: list[int] = []
+
+                def read(done: list[int] = done) -> None:
+                    chunks = client.do_get(flight.Ticket(b""))
+                    done.append(sum(use(chunk.data) for chunk in chunks))
+
+                seconds = timed(read)
+                row.rounds += [done[0] / seconds] if number else []
+        finally:
+            server.terminate()
+    return row
 
 
 # The work of a round.

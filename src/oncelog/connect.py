@@ -326,8 +326,8 @@ class Database(Handle):
 def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:
     """Open the database at a URL: ``file:///path``, ``s3://bucket/prefix`` (``gs://``, ``az://``),
     ``quorum:`` before the URL of a quorum's store, ``memory://`` (``memory://name`` is shared within the process), or
-    of a server: ``oncelog://host:7676``. A path (``./shop``, ``Path("shop")``) is a folder on this machine, and
-    ``profile:prod`` what ``oncelog profile add prod`` has stored.
+    of a server: ``oncelog://host:7676``, with TLS ``oncelog+tls://host:7676``. A path (``./shop``, ``Path("shop")``) is
+    a folder on this machine, and ``profile:prod`` what ``oncelog profile add prod`` has stored.
 
     ``options`` are those of the store's client, such as ``endpoint``, ``region``, ``access_key_id`` and
     ``secret_access_key``; what is not given comes from the usual environment variables. Nothing is created before the
@@ -338,7 +338,7 @@ def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = 
     if found.startswith(profiles.SCHEME):
         profile = profiles.find(found.removeprefix(profiles.SCHEME), profiles.path())
         found, given = _url(profile.url), {**profile.options, **given}
-    if found.startswith("oncelog:"):
+    if found.startswith(names.SERVER_SCHEMES):
         return _remote(found, given)
     return Database(_storage(found, given))
 

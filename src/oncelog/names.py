@@ -11,6 +11,9 @@ from oncelog.limits import NAME_BYTES_MAX
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _KEY_BYTES_MAX = 180
+SERVER_SCHEMES = ("oncelog:", "oncelog+tls:")
+"""What the URL of a server begins with."""
+
 CONFLICTS = "conflicts."
 """What the name of a log of conflicts begins with, before that of the log they conflict with."""
 

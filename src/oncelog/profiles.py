@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from oncelog import names
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.names import check as check_name
 
@@ -98,7 +99,7 @@ def _check(profile: Profile) -> None:
     if profile.url.startswith(SCHEME):
         message = f"{profile.url!r}: a profile names a database, not another profile"
         raise InvalidArgument(message)
-    if profile.options and not profile.url.startswith("oncelog:"):
+    if profile.options and not profile.url.startswith(names.SERVER_SCHEMES):
         message = f"tokens and TLS are for servers (oncelog://host:port), not for {profile.url!r}"
         raise InvalidArgument(message)
     for name in profile.options:

@@ -10,6 +10,7 @@ import pytest
 
 import oncelog
 from oncelog import InvalidArgument, NotAllowed, NotAuthenticated
+from oncelog.client import address
 from oncelog.clock import SYSTEM
 from oncelog.server.security import tokens
 from tests.servers import Serving
@@ -58,6 +59,17 @@ def test_a_client_with_the_right_papers_works(server: Serving, folder: Path) -> 
         writer.append(b"paid", id="1")
     with oncelog.connect(url, options=options(folder, tls_name="logs.example.com")) as db:
         assert [entry.value for entry in db.log("orders").read()] == [b"paid"]
+
+
+def test_a_url_can_ask_for_tls(server: Serving, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``oncelog+tls://`` is the option ``tls``; whom to trust may come from the environment, for TLS alone."""
+    monkeypatch.setenv("ONCELOG_TLS_CA", str(folder / "ca.pem"))
+    with oncelog.connect(f"oncelog+tls://{server.grpc}", options=options(folder, tls_ca=None)) as db:
+        assert db.url == f"oncelog+tls://{server.grpc}"
+        db.log("by-url", create=True)
+    assert not address.parse(f"oncelog://{server.grpc}", {}).tls
+    with pytest.raises(InvalidArgument, match="tls is 'false'"):
+        oncelog.connect(f"oncelog+tls://{server.grpc}", options={"tls": "false"})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog import OncelogError, Unavailable, WriterFenced
 from oncelog.client import channel as channel_module
+from oncelog.client.address import parse
 from oncelog.connect import Database
 
 
@@ -23,3 +25,25 @@ def test_streams_beyond_a_connections_room_get_another(remote: Database, monkeyp
         for _ in range(3):  # calls that end give their room back: no connection is added for the next ones
             assert [entry.value for entry in log.read()] == [b"first"]
         assert len(channel._streams) == 3
+
+
+def test_a_call_goes_on_after_its_server_lost_the_log() -> None:
+    """What may be done again is: the server takes the log again. Out of time, the error says what is known."""
+    channel = channel_module.Channel(parse("oncelog://127.0.0.1:1", {}))
+    errors: list[OncelogError] = [WriterFenced("lost", outcome="unknown"), WriterFenced("lost", outcome="not written")]
+
+    def call(_: float | None) -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert channel.again(call, 60.0, write=True) == "done"
+    errors += [WriterFenced("lost", outcome="not written")]
+    with pytest.raises(WriterFenced) as fenced:
+        channel.again(call, 0.0, write=True)
+    assert fenced.value.outcome == "not written"
+    errors += [WriterFenced("lost", outcome="unknown")]
+    with pytest.raises(Unavailable) as unknown:
+        channel.again(call, 0.0, write=True)
+    assert unknown.value.outcome == "unknown"
+    channel.close()

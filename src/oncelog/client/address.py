@@ -12,6 +12,8 @@ from oncelog.errors import InvalidArgument
 
 PORT = 7676
 TOKEN_VARIABLE = "ONCELOG_TOKEN"  # noqa: S105 (its name, not its value)
+CA_VARIABLE = "ONCELOG_TLS_CA"
+_TLS = "oncelog+tls"
 _OPTIONS = ("token", "token_file", "tls", "tls_ca", "tls_cert", "tls_key", "tls_name")
 
 
@@ -44,7 +46,11 @@ class Address(NamedTuple):
 
 
 def parse(url: str, options: Mapping[str, str]) -> Address:
-    """Return the address of a server; ``InvalidArgument`` for a URL with a secret, or with more than host and port."""
+    """Return the address of a server; ``InvalidArgument`` for a URL with a secret, or with more than host and port.
+
+    ``oncelog+tls://host:7676`` is ``oncelog://host:7676`` with the option ``tls``.
+    """
+    scheme = url.partition("://")[0]
     targets = _targets(url)
     for name in options:
         if name not in _OPTIONS:
@@ -55,13 +61,16 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
     if given is not None and file is not None:
         message = "token and token_file are both given: one of them is enough"
         raise InvalidArgument(message)
+    tls = _is_tls(options, by_scheme=scheme == _TLS)
+    if tls and "tls_ca" not in options and os.environ.get(CA_VARIABLE):
+        options = {**options, "tls_ca": os.environ[CA_VARIABLE]}
     token = given if given is not None or file is not None else os.environ.get(TOKEN_VARIABLE) or None
     return Address(
-        url=f"oncelog://{','.join(targets)}",
+        url=f"{scheme}://{','.join(targets)}",
         targets=targets,
         token=None if token is None else _checked_token(token),
         token_file=None if file is None else Path(file),
-        tls=_is_tls(options),
+        tls=tls,
         tls_ca=_bytes_of(options, "tls_ca"),
         tls_cert=_bytes_of(options, "tls_cert"),
         tls_key=_bytes_of(options, "tls_key"),
@@ -102,7 +111,7 @@ def _checked_token(token: str) -> str:
     return token
 
 
-def _is_tls(options: Mapping[str, str]) -> bool:
+def _is_tls(options: Mapping[str, str], *, by_scheme: bool) -> bool:
     text = options.get("tls")
     if text not in (None, "true", "false"):
         message = f"option tls is {text!r}, must be 'true' or 'false'"
@@ -111,7 +120,10 @@ def _is_tls(options: Mapping[str, str]) -> bool:
     if text == "false" and implied:
         message = "options tls_… are given, and tls is 'false'"
         raise InvalidArgument(message)
-    return text == "true" or implied
+    if text == "false" and by_scheme:
+        message = f"the URL begins with {_TLS}://, and tls is 'false'"
+        raise InvalidArgument(message)
+    return text == "true" or implied or by_scheme
 
 
 def _bytes_of(options: Mapping[str, str], name: str) -> bytes | None:

@@ -20,6 +20,7 @@ from oncelog.errors import (
     NotAuthenticated,
     Unavailable,
     Unsupported,
+    WriterFenced,
 )
 from oncelog.wire import failures
 from oncelog.wire.methods import METHODS
@@ -220,6 +221,7 @@ class Channel:
         deadline_us = self.deadline(timeout_s)
         attempts = 0
         uncertain = False  # whether an attempt may have done something
+        error: Unavailable | WriterFenced
         while True:
             try:
                 return call(self.left(deadline_us))
@@ -230,6 +232,9 @@ class Channel:
                 error = unavailable
                 if unavailable.outcome == "unknown":
                     raise
+            except WriterFenced as fenced:  # the server lost the log, and takes it again or hands the next call on
+                uncertain = uncertain or (write and fenced.outcome == "unknown")
+                error = fenced
             except NotAllowed as refused:
                 if not uncertain:
                     raise

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from oncelog import profiles
+from oncelog import names, profiles
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
@@ -65,7 +65,7 @@ def add(
         "tls_name": tls_name,
     }
     options = {key: str(value) for key, value in given.items() if value is not None}
-    if url.startswith("oncelog:"):
+    if url.startswith(names.SERVER_SCHEMES):
         from oncelog.client.address import parse  # noqa: PLC0415  (help does not wait for it)
 
         parse(url, options)  # a URL with a secret in it, or a file that is not there, is refused now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from oncelog import names
 from oncelog.cli.terminal.options import Json, Url, paragraphs, show_help
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
@@ -56,7 +57,7 @@ def servers(database: Database, beat_s: float = 2.0) -> list[dict[str, Any]]:
     """Return the servers, as a server sees them, or as the bucket shows them, by beats every ``beat_s``."""
     import msgspec  # noqa: PLC0415
 
-    if database.url.startswith("oncelog:"):
+    if database.url.startswith(names.SERVER_SCHEMES):
         from oncelog.client import database as client  # noqa: PLC0415
 
         return client.servers(database)

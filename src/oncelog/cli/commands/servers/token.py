@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from oncelog import names
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, SourceUrl, Yes, paragraphs, show_help
 from oncelog.cli.terminal.output import note, print_json, print_table, say
@@ -51,7 +52,7 @@ def _place(path: Path | None, url: str | None) -> Iterator[Place]:
     import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
     from oncelog.server.security import token_object  # noqa: PLC0415
 
-    if url.startswith("oncelog:"):
+    if url.startswith(names.SERVER_SCHEMES):
         message = f"{url} is a server: make tokens where its database is, with the URL of that"
         raise InvalidArgument(message)
     with oncelog.connect(url) as database:

@@ -331,7 +331,7 @@ def _stored(given: Spec) -> Iterator[Mistake]:
 
 def _url_hint(url: str) -> str | None:
     scheme, _, rest = url.partition(":")
-    meant = nearest(scheme, ("file", "s3", "gs", "az", "oncelog", "quorum"))
+    meant = nearest(scheme, ("file", "s3", "gs", "az", "oncelog", "oncelog+tls", "quorum"))
     if meant is not None and meant != scheme:
         return f'write url = "{meant}:{rest}"'
     if scheme == "file" and not rest.startswith("///"):
