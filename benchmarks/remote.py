@@ -41,7 +41,7 @@ class _Side:
 
     def __init__(self, name: str, db: oncelog.Database, seed: int) -> None:
         self.name = name
-        self.log = db.log("bench", settings(seal="never"), create=True)
+        self.log = db.log("bench", settings(seal="off"), create=True)
         self.writer = self.log.writer()
         self.source = Source(100, seed)
 
