@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import wait
 
+import msgspec
 import pytest
 
 import oncelog
@@ -55,11 +56,12 @@ def test_each_record_in_columns_has_its_own_answer(remote: Database) -> None:
         pendings = [writer.submit(value, id=id) for value, id in given]
         wait(pendings, LONG_S)
         known, conflict, *new, twice = pendings
-        assert known.result(0) == Ack(*_place(first), duplicate=True)  # type: ignore[arg-type]
-        assert isinstance(conflict.exception(0), IdConflict)
-        assert conflict.exception(0).position == first.position
+        assert known.result(0) == msgspec.structs.replace(first, duplicate=True)
+        refused = conflict.exception(0)
+        assert isinstance(refused, IdConflict)
+        assert refused.position == first.position
         assert [one.result(0).duplicate for one in new] == [False] * 50
-        assert twice.result(0) == Ack(*_place(new[0].result(0)), duplicate=True)  # type: ignore[arg-type]
+        assert twice.result(0) == msgspec.structs.replace(new[0].result(0), duplicate=True)
         assert writer.last_position == 50
 
 
