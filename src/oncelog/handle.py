@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import queue
 import sys
 import threading
 import warnings
@@ -42,6 +43,52 @@ EXIT_S = 10.0
 """So long the end of the interpreter waits, in all, for what was left open."""
 
 _left_open: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+class _Reaper:
+    """Closes what was dropped. A ``__del__`` runs in the midst of anything, with any lock held, and must not wait: it
+    leaves its handle in a queue that may be used there, for a thread that runs already.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # threads do not survive a fork
+
+    def _begin(self) -> None:
+        self.dropped: queue.SimpleQueue[Handle] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Make sure that the thread runs. Without a thread, what is dropped is closed at exit."""
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=_reap, args=(self.dropped,), name="oncelog-reaper", daemon=True)
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
+
+
+def _reap(dropped: queue.SimpleQueue[Handle]) -> None:
+    """Close each in a thread of its own: a storage that does not answer must not hold up the others."""
+    while True:
+        args = dropped.get(), "was dropped without close()"
+        try:
+            threading.Thread(target=_close_one, args=args, name="oncelog-closing", daemon=True).start()
+        except RuntimeError:
+            _close_one(*args)
+        del args
+
+
+_reaper = _Reaper()
+
+
+def close_soon(handle: Handle) -> None:
+    """Have a handle that would be closed at exit closed by another thread, with a ``ResourceWarning``: its user has
+    dropped it. May be called by a ``__del__``.
+    """
+    if not handle._closed and handle._of_this_process and handle in _left_open:  # noqa: SLF001
+        _reaper.dropped.put(handle)
 
 
 class Handle:
@@ -86,6 +133,12 @@ class Handle:
     def _close_at_exit(self) -> None:
         """Have this closed when the interpreter ends, if nobody has by then: what was submitted would be lost."""
         _left_open.add(self)
+        _reaper.start()
+
+    @property
+    def _pending(self) -> int:
+        """How much would be lost if this were not closed."""
+        return 0
 
     def __repr__(self) -> str:
         """Say what this is, by its name where it has one, and whether it was closed."""
@@ -117,6 +170,18 @@ class Handle:
 
 _H = TypeVar("_H", bound=Handle)
 _P = ParamSpec("_P")
+
+
+def weakly(method: Callable[_P, None]) -> Callable[_P, None]:
+    """Return what calls a bound method as long as its object lives, and does not keep the object alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        found = reference()
+        if found is not None:
+            found(*args, **kwargs)
+
+    return call
 
 
 def closes_anywhere(close: Callable[Concatenate[_H, _P], None]) -> Callable[Concatenate[_H, _P], None]:
@@ -166,7 +231,9 @@ def _is_ours(frame: FrameType) -> bool:
 def _close_left_open() -> None:
     """Close what nobody has closed, at the end of the interpreter, and say so."""
     left = [handle for handle in list(_left_open) if handle._of_this_process and not handle.closed]  # noqa: SLF001
-    threads = [threading.Thread(target=_close_one, args=(handle,), daemon=True) for handle in left]
+    threads = [
+        threading.Thread(target=_close_one, args=(handle, "was left open until exit"), daemon=True) for handle in left
+    ]
     for thread in threads:
         with contextlib.suppress(RuntimeError):
             thread.start()
@@ -175,11 +242,12 @@ def _close_left_open() -> None:
         if thread.ident is not None:
             thread.join(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6))
         if not handle.closed:
-            _say(f"a {handle._what} could not be closed in time: what it had pending may be lost")  # noqa: SLF001
+            _say(f"the {handle._what} could not be closed in time: what it had pending may be lost")  # noqa: SLF001
 
 
-def _close_one(handle: Handle) -> None:
-    message = f"a {handle._what} was left open until exit: close it, or use it in a with"  # noqa: SLF001
+def _close_one(handle: Handle, fate: str) -> None:
+    pending = f", with {handle._pending} records pending" if handle._pending else ""  # noqa: SLF001
+    message = f"the {handle._what} {fate}{pending}: close it, or use it in a with"  # noqa: SLF001
     try:
         with contextlib.suppress(ResourceWarning):
             warnings.warn(message, ResourceWarning, stacklevel=1, source=handle)

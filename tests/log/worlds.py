@@ -183,4 +183,4 @@ def bury(writer: Writer) -> None:
     with contextlib.suppress(Killed, OncelogError):
         writer.close(timeout_s=None)
     with contextlib.suppress(Killed):
-        writer._claim.release()
+        writer._ending._claim.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,11 @@ from oncelog import InvalidArgument, LeaseLost, Message, QueueSettings, RetryPol
 from oncelog.connect import Database
 from oncelog.log.read import reader
 from oncelog.log.takeover import handover
-from oncelog.storage.bucket import home
+from oncelog.queue.deliver import broker
+from oncelog.storage import looks
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
+from oncelog.testing.clock import SimulatedClock
 
 NO_REST = QueueSettings(retry=RetryPolicy(max_attempts=2, backoff_s=0, max_backoff_s=0))
 
@@ -65,8 +68,8 @@ def test_an_idle_consumer_asks_the_bucket_now_and_then(
 ) -> None:
     """It looked at every partition fifty times a second, and each look is paid for; a send of this process wakes it."""
     monkeypatch.setattr(handover, "LOOK_S", 3_600.0)
-    monkeypatch.setattr(home, "IDLE_POLL_S", 3_600.0)
-    monkeypatch.setattr(home, "POLL_S", 3_600.0)
+    monkeypatch.setattr(looks, "IDLE_POLL_S", 3_600.0)
+    monkeypatch.setattr(looks, "POLL_S", 3_600.0)
     monkeypatch.setattr(reader, "LOOK_S", 3_600.0)
     with Database(ObjectStorage(bucket)) as db:
         queue = db.queue("work", partitions=4, create=True, state=postgres_state)
@@ -80,6 +83,33 @@ def test_an_idle_consumer_asks_the_bucket_now_and_then(
             queue.send(b"second", id="2")
             (found,) = consumer.receive(timeout_s=60)
             assert found.value == b"second"
+
+
+def test_an_idle_consumer_of_many_partitions_asks_once_a_second(
+    postgres_state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition cost as much as a tail of its own. What comes at last, in any of them, is seen all the same."""
+    monkeypatch.setattr(broker, "POLL_S", 0.25)
+    store, clock = MemoryStore(), SimulatedClock(auto_advance=True)
+    mine = Bucket(store, "s3://memory")
+    with contextlib.ExitStack() as stack:
+        elsewhere = stack.enter_context(Database(ObjectStorage(Bucket(store, "s3://memory"))))
+        away = elsewhere.queue("work", partitions=8, create=True, state=postgres_state)
+        db = stack.enter_context(Database(ObjectStorage(mine, clock), clock))
+        consumer = stack.enter_context(db.queue("work", state=postgres_state).consume("g"))
+        away.send(b"first", id="1")
+        consumer.ack(consumer.receive(timeout_s=60))
+        consumer.receive(timeout_s=20)
+        before = Counter(mine.requests)
+        assert consumer.receive(timeout_s=100) == []
+        assert 50 <= (mine.requests - before).total() <= 110
+        for number in range(8):
+            away.send(b"later", id=str(number), key=str(number))
+        came = 0
+        while came < 8:
+            found = consumer.receive(timeout_s=60)
+            assert found
+            came += len(found)
 
 
 def test_a_bucket_needs_a_state_that_brokers_share() -> None:

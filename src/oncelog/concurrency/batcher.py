@@ -42,6 +42,11 @@ class Batcher(Generic[T]):
         """Whether something is waiting, or being handled."""
         return bool(self._count)
 
+    @property
+    def waiting(self) -> int:
+        """How much is waiting, or being handled."""
+        return self._count
+
     def put(self, item: T, *, count: int = 1, size_bytes: int = 0, timeout_s: float | None = 0.0) -> None:
         """Leave an item. Without room, wait for it up to ``timeout_s``, but never on an event loop.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from msgspec import Meta
 
 from oncelog import settings as log_settings
@@ -17,6 +18,7 @@ from oncelog.errors import CorruptionError, InvalidArgument
 if TYPE_CHECKING:
     from oncelog.format.manifest import Manifest, Segment
     from oncelog.format.runs.run import Run
+    from oncelog.settings import LogSettings
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A position, a size, a number of something."""
@@ -77,3 +79,13 @@ def _refuse(what: str, why: str) -> None:
 
 
 __all__ = ["Checksum", "Count", "Doomed", "Key", "Micros", "Part", "check_manifest", "check_runs", "check_segments"]
+
+
+def configured(manifest: Manifest, settings: LogSettings) -> Manifest:
+    """Return the manifest with other settings, or raise ``InvalidArgument`` for what cannot be changed."""
+    if manifest.settings.id_scope != settings.id_scope:
+        message = (
+            f"id_scope of log {manifest.name!r} is {manifest.settings.id_scope!r}, and never changes: copy the log"
+        )
+        raise InvalidArgument(message)
+    return manifest if manifest.settings == settings else msgspec.structs.replace(manifest, settings=settings)

@@ -24,11 +24,11 @@ from oncelog.log.jobs.workers import Desk
 from oncelog.log.read.reader import Reader
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.takeover.fencing import Holding
-from oncelog.log.takeover.recovery import Held
 from oncelog.storage.base import LogHome
 from oncelog.types import Ack, Location
 
 if TYPE_CHECKING:
+    from oncelog.log.ending import Ending
     from oncelog.log.log import Log
     from oncelog.log.open_writer import Term
     from oncelog.log.producer import Producer
@@ -149,9 +149,9 @@ def find(writer: Writer, id: str, stream: str | None = None) -> Location | None:
     return writer._find(id, stream)
 
 
-def held(writer: Writer) -> Held:
-    """Return what the next writer of this process need not read again."""
-    return writer._held
+def ending(writer: Writer) -> Ending:
+    """Return what ends a writer, also once the writer is dropped."""
+    return writer._ending
 
 
 def window_from(writer: Writer) -> int | None:

@@ -16,7 +16,7 @@ from oncelog import settings as settings_module
 from oncelog.clock import Clock
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.format import sealed
+from oncelog.format import manifest_rules, sealed
 from oncelog.format.base import Base
 from oncelog.format.manifest import Manifest, Mark, Segment
 from oncelog.format.payload import intake
@@ -24,6 +24,7 @@ from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log import info, inner, open_writer
 from oncelog.log.append import decisions
+from oncelog.log.ending import Ending
 from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
@@ -84,9 +85,15 @@ class Log(Handle):
         self._known = known
         self._clock = clock
         self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._writer: Writer | None = None
+        self._writer_ref: weakref.ref[Writer] | None = None  # its user's alone: who drops the writer, lets go
+        self._ending: Ending | None = None
         self._objects = RunObjects(home)
         self._finder = Finder(home, manifests, self._objects, name)
+
+    @property
+    def _writer(self) -> Writer | None:
+        """The last writer that was opened here, if its user still has it."""
+        return None if self._writer_ref is None else self._writer_ref()
 
     @property
     def settings(self) -> LogSettings:
@@ -152,14 +159,14 @@ class Log(Handle):
                 self._clock,
                 claim,
                 objects=self._objects,
-                held=inner.held(self._writer) if self._writer is not None else Held(),
+                held=self._ending.held if self._ending is not None else Held(),
                 policy=self.producer_policy,
                 term=term,
             )
         except BaseException:
             claim.release()
             raise
-        self._writer = writer
+        self._writer_ref, self._ending = weakref.ref(writer), inner.ending(writer)
         if self._closed:  # meanwhile, by another thread
             writer.close()
         self._check_usable()
@@ -243,7 +250,7 @@ class Log(Handle):
         self._check_usable()
         checked = settings_module.check(settings)
         self._known = self._manifests.update(
-            lambda manifest: _configured(manifest, checked),
+            lambda manifest: manifest_rules.configured(manifest, checked),
             self._known,
         )
         self._follow_policy()
@@ -445,8 +452,9 @@ class Log(Handle):
             window_from=self._window_from(known),
             remembering=bases.Remembering(self.producer_policy(), self._active_producers),
         )
-        if self._writer is not None and not self._writer.closed:
-            inner.begin_at(self._writer, done.first_position)
+        writer = self._writer
+        if writer is not None and not writer.closed:
+            inner.begin_at(writer, done.first_position)
         return done
 
     def _active_producers(self, manifest: Manifest) -> Mapping[str, ProducerMark]:
@@ -458,7 +466,8 @@ class Log(Handle):
         return taken.producers if taken is not None else {}
 
     def _window_from(self, known: Known) -> int | None:
-        here = inner.window_from(self._writer) if self._writer is not None else None
+        writer = self._writer
+        here = inner.window_from(writer) if writer is not None else None
         if here is not None:
             return here
         _, needed_from = self._manifests.look(
@@ -544,7 +553,8 @@ class Log(Handle):
         closed = self._closed_segments()
         known = self._known
         manifest = known.manifest
-        writer = self._writer if self._writer is not None and not self._writer.closed else None
+        writer = self._writer
+        writer = None if writer is None or writer.closed else writer
         taken = snapshots.heads(self._home, manifest.log_id)
         return LogInfo(
             name=self.name,
@@ -583,18 +593,9 @@ class Log(Handle):
         if not self._of_this_process:
             return
         with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
-            if self._writer is not None:
-                ending.callback(self._writer.close)
+            writer = self._writer or self._ending
+            if writer is not None:
+                ending.callback(writer.close)
             ending.callback(self._objects.close)
             for reader in list(self._readers):
                 ending.callback(reader.close)
-
-
-def _configured(manifest: Manifest, settings: LogSettings) -> Manifest:
-    """Return the manifest with other settings, or raise ``InvalidArgument`` for what cannot be changed."""
-    if manifest.settings.id_scope != settings.id_scope:
-        message = (
-            f"id_scope of log {manifest.name!r} is {manifest.settings.id_scope!r}, and never changes: copy the log"
-        )
-        raise InvalidArgument(message)
-    return manifest if manifest.settings == settings else msgspec.structs.replace(manifest, settings=settings)

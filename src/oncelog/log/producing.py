@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, cast
@@ -70,13 +71,19 @@ class Producing(Handle, ABC):
         refused with ``LogBusy``; with ``takeover="force"`` it takes the name, and the first is ``WriterFenced``.
         ``initial_sequence`` is the first sequence that is counted; without it that is the one behind the last, or 0.
         """
+        return self._session(cast("Writer", self), name, initial_sequence, takeover)
+
+    def _session(
+        self, writer: Writer, name: str | None, initial_sequence: int | None, takeover: Literal["polite", "force"]
+    ) -> Producer:
+        """Begin the session of a producer, which refers to its writer as given."""
         self._check_usable()
         if name == "":
             message = "producer '': must not be empty; leave it out to be given a name"
             raise InvalidArgument(message)
         assigned = f"producer-{self._clock.token(16).hex()}" if name is None else name
         intake.check_record(Record(b"", producer=assigned, sequence=initial_sequence))
-        producer = Producer(cast("Writer", self), assigned)
+        producer = Producer(writer, assigned)
         self._committer.locked(self._open_producer, producer, initial_sequence, takeover)
         return producer
 
@@ -122,7 +129,7 @@ class Producing(Handle, ABC):
 
     def _own_as(self, name: str | None, initial_sequence: int | None = None) -> None:
         """Make all that is appended here, and says no other producer, that of one producer."""
-        self._own = self.as_producer(name, initial_sequence=initial_sequence)
+        self._own = self._session(weakref.proxy(self), name, initial_sequence, "polite")  # no cycle: see Ending
         self._own_name = self._own.name
 
     @property

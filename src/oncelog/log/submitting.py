@@ -16,6 +16,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, failed, on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.format.payload.tables import Tabular, table_of
+from oncelog.handle import weakly
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.futures import AckFuture, settle
@@ -48,7 +49,7 @@ class RowsFuture(AckFuture[Any]):
         super().finish(answer)
 
 
-class _Knock(NamedTuple):
+class Knock(NamedTuple):
     """A call at the door: what admits it, and the future that fails if it cannot be admitted."""
 
     admit: Callable[[], None]
@@ -63,9 +64,9 @@ class Submitting(Producing):
 
     def _open_door(self) -> None:
         """Begin: nobody stands at the door."""
-        self._door: Batcher[_Knock] = Batcher(
+        self._door: Batcher[Knock] = Batcher(
             "oncelog-door",
-            self._admit_all,
+            weakly(self._admit_all),
             items_max=self._settings.pending_records,
             bytes_max=self._settings.pending_bytes,
         )
@@ -229,11 +230,11 @@ class Submitting(Producing):
                     admit()
 
         try:
-            self._door.put(_Knock(enter, future), count=count, size_bytes=size_bytes)
+            self._door.put(Knock(enter, future), count=count, size_bytes=size_bytes)
         except Unavailable as error:
             settle(self._committer.answered, [([future], [error])])
 
-    def _admit_all(self, knocks: Sequence[_Knock]) -> None:
+    def _admit_all(self, knocks: Sequence[Knock]) -> None:
         """Admit those who stand at the door, one after the other, each as soon as there is room."""
         for knock in knocks:
             try:

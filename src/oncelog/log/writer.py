@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
@@ -11,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from oncelog import arguments, limits
-from oncelog.clock import SYSTEM, Clock
+from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
@@ -19,16 +17,14 @@ from oncelog.dedup.window import Window
 from oncelog.errors import (
     Closed,
     InvalidArgument,
-    NotFound,
     OncelogError,
-    Unavailable,
     Unsupported,
     WriterFenced,
 )
 from oncelog.format.payload import intake, plain
 from oncelog.format.payload.tables import Tabular
 from oncelog.format.runs.run import Run as StoredRun
-from oncelog.handle import closes_anywhere
+from oncelog.handle import close_soon, closes_anywhere, weakly
 from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.admitter import Admitter
@@ -42,6 +38,7 @@ from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
+from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
@@ -51,7 +48,6 @@ from oncelog.log.memory.recall import Recall
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
-from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep.keeper import Keeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.settings import LogSettings, ProducerPolicy
@@ -93,9 +89,7 @@ class Writer(Submitting):
     ) -> None:
         super().__init__()
         manifest = run.known.manifest
-        self._home = home
         self._run = run
-        self._claim = claim
         self._seen = seen
         self._window = seen.window
         self._known_at_first = 0 if seen.window is None else seen.window.evicted + seen.window.count
@@ -118,9 +112,6 @@ class Writer(Submitting):
             next_position=manifest.next_position,
         )
         self._committer = Committer(self._core, run, clock)
-        self._ending = threading.Lock()
-        self._watch = watch
-        watch.serve(self._let_go, lambda: self._committer.error is not None, self._storage_seen)
         self._produce(sequences, policy)
         self._answers = Answers(run, recall, settings)
         decider = Decider(self._core)
@@ -142,8 +133,8 @@ class Writer(Submitting):
             hasher=hasher,
             settings=settings,
             clock=clock,
-            check_owner=self._check_owner,
-            check_owners=self._check_owners,
+            check_owner=weakly(self._check_owner),
+            check_owners=weakly(self._check_owners),
         )
         memory = MemoryKeeper(
             home=home,
@@ -171,8 +162,6 @@ class Writer(Submitting):
         self._ingester = Ingester(
             home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
         )
-        if clock is SYSTEM:
-            self._close_at_exit()
         self._keeper = Keeper(
             home=home,
             manifests=manifests,
@@ -185,8 +174,22 @@ class Writer(Submitting):
             counters=self._counters,
             sequences=sequences,
             watermark=watermark,
-            follow_policy=self._follow_policy,
+            follow_policy=weakly(self._follow_policy),
             memory=memory,
+        )
+        self._ending = Ending(
+            name=manifest.name,
+            home=home,
+            run=run,
+            claim=claim,
+            watch=watch,
+            committer=self._committer,
+            keeper=self._keeper,
+            door=self._door,
+            seen=seen,
+            recall=recall,
+            uptime=uptime,
+            clock=clock,
         )
 
     # Appending one record.
@@ -482,11 +485,6 @@ class Writer(Submitting):
         }
 
     @property
-    def _held(self) -> Held:
-        """What the next writer of this process need not read again: identities of adopted files, and runs."""
-        return Held(self._seen.adopted, self._recall.view.runs)
-
-    @property
     def _window_from(self) -> int | None:
         """The first position that the dedup window needs; ``None`` when there is no window, or this writer is
         closed.
@@ -520,18 +518,16 @@ class Writer(Submitting):
         all the same, and the next writer decides. A signal handler, a callback or a ``__del__`` that interrupted a call
         of this package closes in a thread of its own, which ends before the process does.
         """
-        if self._closed:
-            return
-        if not self._of_this_process:
-            self._closed = True
-            return
-        deadline_us = self._deadline(timeout_s)  # first: a bad argument leaves the writer open
-        self._watch.stop()
-        self._door.wait_idle(timeout_s)
         try:
-            self._end(deadline_us, Closed("this writer is closed"))
+            self._ending.close(timeout_s=timeout_s)
         finally:
-            self._closed = True
+            self._closed = self._ending.closed
+
+    def __del__(self) -> None:
+        """Have the log let go that its user has forgotten: soon, in another thread. ``ResourceWarning`` says so."""
+        ending: Ending | None = getattr(self, "_ending", None)  # ``None`` if it never was a writer
+        if not self._closed and ending is not None:
+            close_soon(ending)
 
     def _begin_to_close(self) -> None:
         self._committer.refuse(Closed("this writer is being closed"))
@@ -549,42 +545,6 @@ class Writer(Submitting):
         except WriterFenced as error:
             self._committer.locked(self._committer.fenced, error)
             raise
-
-    def _storage_seen(self) -> None:
-        """Note that storage has answered: without that the ids of an idle writer do not age."""
-        self._committer.locked(lambda: self._uptime.seen(self._clock.elapsed_us()))
-
-    def _let_go(self) -> None:
-        """Leave the log to a writer that asked for it; from here on this one is fenced."""
-        message = "the log was let go to another writer, which asked for it: reopen if you must"
-        with contextlib.suppress(Unavailable):  # the futures have been told
-            self._end(self._deadline(TIMEOUT_S), WriterFenced(message, outcome="unknown"))
-
-    def _end(self, deadline_us: int | None, reason: OncelogError) -> None:
-        """Store what is pending, close the segment and let the log go; wait for a thread that does so already."""
-        with self._ending:
-            try:
-                self._leave(deadline_us, reason)
-            except BaseException as error:
-                # The futures say that the outcome is unknown.
-                why = reason if isinstance(reason, WriterFenced) else futures.unsettled(error)
-                self._committer.locked(self._committer.stop, why)
-                raise
-            finally:
-                self._committer.locked(self._committer.stop, reason)
-                self._keeper.stop()
-                self._run.abandon()
-                self._claim.release()
-                self._home.wake()
-
-    def _leave(self, deadline_us: int | None, reason: OncelogError) -> None:
-        """Settle what is pending and close the segment, if this is still the log's writer."""
-        if not self._committer.locked(self._committer.leave, reason, deadline_us):
-            return
-        self._keeper.leave()
-        with contextlib.suppress(Unavailable, WriterFenced, NotFound):
-            # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
-            self._run.finish(self._uptime.at(self._clock.elapsed_us()))
 
     def _deadline(self, timeout_s: float | None) -> int | None:
         timeout_us = self._micros(timeout_s)

@@ -196,6 +196,13 @@ class LogHome(Protocol):
         """
         ...
 
+    def is_silent(self, cursor_seen: tuple[int, int]) -> bool:
+        """Tell, at no cost, whether this process has written nothing since blocks were looked for there in vain.
+
+        Asked where ``looking_costs`` alone; else ``False`` is an answer, too.
+        """
+        ...
+
     def wake(self) -> None:
         """Make every ``wait`` in this process return now."""
         ...

@@ -196,6 +196,10 @@ class MemoryHome:
         """Return when there are blocks behind ``(segment, number)`` or a later segment, or the time is over."""
         return self._bell.wait(lambda: self._has_behind(*cursor_seen), timeout_s, self._clock)
 
+    def is_silent(self, cursor_seen: tuple[int, int]) -> bool:  # noqa: ARG002
+        """Return ``False``: looking costs nothing here."""
+        return False
+
     def wake(self) -> None:
         """Make every ``wait`` return now."""
         self._bell.ring()

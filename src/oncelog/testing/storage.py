@@ -180,6 +180,10 @@ class FaultyHome:
         """Wait, without being counted."""
         return self._inner.wait(cursor_seen, timeout_s)
 
+    def is_silent(self, cursor_seen: tuple[int, int]) -> bool:
+        """Ask, without being counted."""
+        return self._inner.is_silent(cursor_seen)
+
     def wake(self) -> None:
         """Wake, without being counted."""
         self._inner.wake()

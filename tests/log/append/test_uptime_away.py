@@ -151,6 +151,6 @@ def test_a_disk_that_is_away_ages_no_id() -> None:
         clock.advance(AWAY_S)
         disk.faults.heal()
         clock.auto_advance = True
-        assert writer.append(b"later", id="order-43").duplicate
+        assert writer.append(b"later", id="order-43", timeout_s=None).duplicate
         assert writer.append(b"paid", id="order-42").duplicate
     check_once(log, b"paid", b"later")

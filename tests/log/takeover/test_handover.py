@@ -163,7 +163,7 @@ def test_a_writer_that_lost_its_log_looks_no_more(memory_bucket: Bucket) -> None
     with orders(memory_bucket).writer(takeover="force"):
         with pytest.raises(WriterFenced):
             holder.append(b"v")
-        thread = holder._watch._thread
+        thread = holder._ending._watch._thread
         assert thread is not None
         thread.join(LONG_S)
         assert not thread.is_alive()

@@ -30,8 +30,8 @@ from oncelog.errors import (
 )
 from oncelog.log.read import reader
 from oncelog.settings import LogSettings
+from oncelog.storage import looks
 from oncelog.storage.base import Chunk, LogHome
-from oncelog.storage.bucket import home as bucket_home
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
@@ -309,7 +309,7 @@ class TestCost:
         self, memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whatever handle wrote: a tail that would ask again in an hour only has the record at once."""
-        for module, name in ((bucket_home, "IDLE_POLL_S"), (bucket_home, "POLL_S"), (reader, "LOOK_S")):
+        for module, name in ((looks, "IDLE_POLL_S"), (looks, "POLL_S"), (reader, "LOOK_S")):
             monkeypatch.setattr(module, name, 3_600.0)
         db = Database(ObjectStorage(memory_bucket))
         log = db.log("orders", LogSettings(commit_interval_s=0), create=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from obstore.store import MemoryStore
 
+from oncelog.connect import Database
 from oncelog.errors import CorruptionError, Unavailable, WriterFenced
 from oncelog.storage.base import Chunk, Tail
 from oncelog.storage.bucket.bucket import Bucket
@@ -17,6 +18,7 @@ from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
 from oncelog.storage.quorum.node import fence_of
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
+from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.writing import fill
 from tests.storage.quorum.conftest import Cluster
 
@@ -286,6 +288,27 @@ def test_an_idle_reader_asks_few_nodes(quorum: Cluster, stores: dict[str, Bucket
     before = sum(node.requests.total() for node in stores.values())
     assert home.visible(0) == 6
     assert sum(node.requests.total() for node in stores.values()) - before <= 3
+
+
+def test_an_idle_tail_asks_the_nodes_less_than_once_a_second(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """A tail asked two nodes four times a second, whether anything came lately or not."""
+    clock = SimulatedClock(auto_advance=True)
+    writing = quorum(3, 2, store)
+    reading = QuorumStorage(store, clock=clock)
+    log = Database(writing).log("orders", create=True)
+    with log.writer() as writer, Database(reading, clock).log("orders").tail(0) as tail:
+        writer.append(b"first")
+        assert tail.poll(10) is not None
+        assert tail.poll(10) is None, "it asks more often after a block came"
+        before = {url: node.requests.total() for url, node in stores.items()}
+        assert [tail.poll(1.0) for _ in range(300)] == [None] * 300
+        asked = [node.requests.total() - before[url] for url, node in stores.items()]
+        assert 100 <= max(asked) <= 310
+        writer.append(b"second")
+        assert tail.poll(10) is not None
+    reading.close()
 
 
 def test_closing_waits_for_the_last_copies(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Self
 
@@ -24,6 +24,9 @@ from oncelog.types import Entry
 POLL_S = 1.0
 LOOK_S = 5.0
 """Who waits where each look is paid for looks so often at the manifest, too: whether the log went on elsewhere."""
+
+LOOK_REQUESTS = 2
+"""So many requests such a look takes: for the next block, and for the next manifest."""
 
 
 class Reader(Fed[Entry]):
@@ -175,16 +178,21 @@ class Tail(Fed[Entry]):
         return self._take(limit)
 
     @arguments.checked
-    def take_patiently(self, limit: int) -> list[Entry]:
-        """Do the same for one who asks again and again: where each look is paid for, not every one of them looks."""
-        self._check_unfed()
-        return self._take_patiently(limit)
+    def take_patiently(self, limit: int, pay: Callable[[int], bool] | None = None) -> list[Entry]:
+        """Do the same for one who asks again and again: where each look is paid for, not every one of them looks.
 
-    def _take_patiently(self, limit: int) -> list[Entry]:
+        Before a look that is paid for, ``pay`` is asked, with the number of its requests, whether it may be.
+        """
+        self._check_unfed()
+        if pay is not None:
+            arguments.function("pay", pay)
+        return self._take_patiently(limit, pay)
+
+    def _take_patiently(self, limit: int, pay: Callable[[int], bool] | None = None) -> list[Entry]:
         self._check_usable()
         if self._lease is not None:
             self._lease.hold(self._scan.position)
-        return self._take(limit) if self._ready or self._is_worth_a_look() else []
+        return self._take(limit) if self._ready or self._is_worth_a_look(pay) else []
 
     def _take(self, limit: int) -> list[Entry]:
         self._check_usable()
@@ -248,16 +256,22 @@ class Tail(Fed[Entry]):
         """Whether nothing was here when it was looked last."""
         return self._nothing_at is not None and self._nothing_at[0] == self._scan.place
 
-    def _is_worth_a_look(self) -> bool:
+    def _is_worth_a_look(self, pay: Callable[[int], bool] | None) -> bool:
         """Tell whether there may be something, without waiting and, where looks are paid for, without asking often."""
         if not self._home.looking_costs or not self._is_known_empty:
             return True
-        return self._should_look(self._home.wait(self._scan.place, 0.0))
+        is_due, place = self._is_look_due, self._scan.place
+        if pay is not None and self._home.is_silent(place) and not pay(LOOK_REQUESTS if is_due else 1):
+            return False
+        return is_due or self._home.wait(place, 0.0)
 
     def _should_look(self, came: bool) -> bool:  # noqa: FBT001
         """Tell whether to look for more: if something came or, where looks are paid for, from time to time."""
-        if came or not self._home.looking_costs or not self._is_known_empty:
-            return True
+        return came or not self._home.looking_costs or not self._is_known_empty or self._is_look_due
+
+    @property
+    def _is_look_due(self) -> bool:
+        """Whether it is time to look if the log has moved on, though nothing came where it was looked last."""
         assert self._nothing_at is not None
         (_, cursor), looked_us = self._nothing_at
         look_s = POLL_S if cursor >= BEHIND_ALL else LOOK_S

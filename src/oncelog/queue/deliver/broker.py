@@ -15,6 +15,7 @@ from typing import NamedTuple
 from oncelog.clock import Clock
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import NotFound, OncelogError, Unavailable
+from oncelog.queue.deliver.pace import Pace
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
 from oncelog.queue.rules.queue_time import QueueTime
@@ -95,6 +96,7 @@ class Broker:
         self._submitted: Batcher[tuple[Sequence[Step], Ended]] = Batcher("oncelog-settler", self._settle_submitted)
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
+        self._pace = Pace(clock, topic.partitions)
         self._cursors: list[int] = []
         self._turn = 0
         self._asking = threading.Lock()
@@ -167,8 +169,11 @@ class Broker:
             partition = (self._turn + step) % self.topic.partitions
             if found < limit or self.ordered:
                 ahead = self._ahead[partition]
-                self._cursors[partition] = ahead.fill(self._cursors[partition], count, patiently=patiently)
+                pay = self._pace.of(partition) if patiently else None
+                self._cursors[partition] = ahead.fill(self._cursors[partition], count, pay)
                 found += len(ahead.entries)
+        if found:
+            self._pace.came()
         return found > 0 or (due_us is not None and due_us <= self.now_us())
 
     def _claim(

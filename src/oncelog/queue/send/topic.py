@@ -74,15 +74,15 @@ class Ahead:
         self._from = self._next = 0
         self.entries: deque[Entry] = deque()
 
-    def fill(self, position: int, count: int, *, patiently: bool = False) -> int:
+    def fill(self, position: int, count: int, pay: Callable[[int], bool] | None = None) -> int:
         """Have entries from a position on, at most ``count``; return where they begin, which is later if what was
-        before is truncated. ``patiently``: where each look is paid for, not every one of them looks.
+        before is truncated. With ``pay``, not every call looks, where looks are paid for: see ``Tail``.
         """
         position = self._go(position)
         assert self._tail is not None
         while len(self.entries) < count:
             wanted = count - len(self.entries)
-            found = self._tail.take_patiently(wanted) if patiently else self._tail.take(wanted)
+            found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
             if not found:
                 break
             self._next = found[-1].position + 1

@@ -28,6 +28,7 @@ from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.fetching import Fetching, result
 from oncelog.storage.chunks import joined
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
+from oncelog.storage.looks import Looks
 
 IN_FLIGHT_MAX = 4
 COMMIT_INTERVAL_S = 0.1
@@ -37,19 +38,6 @@ FETCHER = "oncelog-fetch"
 FETCHERS = 16
 READ_AHEAD = 64
 """So many blocks are asked for at once, by so many threads."""
-
-POLL_S = 0.25
-IDLE_POLL_S = 1.5
-ACTIVE_S = 5.0
-LOOK_S = 1.0
-"""A block is asked for so often by those who wait for it: often as long as blocks came lately, else less than once a
-second, because each question is paid for. After ``LOOK_S`` who waits may look whether the log has moved on.
-"""
-
-_ASKED_MAX = 64
-
-NUMBER_END = 10**10
-"""Numbers of blocks are below this: a place behind it is one where no block will ever be."""
 
 FENCE_KIND = b"OLfn"
 FENCE_VERSION = 1
@@ -104,8 +92,7 @@ class ObjectHome:
         self._clock = clock
         self._bell = Bell()
         self._seen: dict[int, tuple[int, int]] = {}
-        self._asked: dict[tuple[int, int], tuple[int, object]] = {}  # in vain, for a block: when, after which sound
-        self._came_us = -(10**15)  # when the last new block was found
+        self._looks = Looks(self._bell, clock)
         self._fetching = Fetching(pool, self._block)
         self._block_bytes = 0
 
@@ -231,7 +218,7 @@ class ObjectHome:
                     break
                 block = result(fetch)
                 if block is None and end is None:
-                    self._note_asked((segment, cursor), sounds, found=bool(found))
+                    self._looks.note((segment, cursor), sounds, found=bool(found))
                     return found, cursor
                 if block is None:
                     message = f"{self.location(_block_key(segment, cursor))}: the block is gone"
@@ -326,29 +313,12 @@ class ObjectHome:
 
     def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Return when there is a block at ``(segment, number)``, or it is time to look whether the log has moved on."""
-        timeout_s = min(timeout_s, LOOK_S)
-        return self._bell.wait(lambda: self._has_come(cursor_seen), timeout_s, self._clock, min(POLL_S, timeout_s))
+        path = self._prefix + _block_key(*cursor_seen)
+        return self._looks.wait(cursor_seen, lambda: self._bucket.size(path) is not None, timeout_s)
 
-    def _has_come(self, place: tuple[int, int]) -> bool:
-        """Tell whether a block is there; that it was not a moment ago is believed, unless this process wrote since."""
-        now_us, sounds = self._clock.elapsed_us(), self._bell.sounds
-        asked_us, heard = self._asked.get(place, (-(10**15), None))
-        poll_s = POLL_S if now_us - self._came_us < ACTIVE_S * 1e6 else IDLE_POLL_S
-        if heard is sounds and now_us - asked_us < poll_s * 1e6:
-            return False
-        if place[1] < NUMBER_END and self._bucket.size(self._prefix + _block_key(*place)) is not None:
-            return True
-        self._note_asked(place, sounds, found=False)
-        return False
-
-    def _note_asked(self, place: tuple[int, int], sounds: object, *, found: bool) -> None:
-        """Remember that there is no block at a place, as far as a look tells that began after this sound."""
-        now_us = self._clock.elapsed_us()
-        if len(self._asked) >= _ASKED_MAX:
-            self._asked.clear()
-        self._asked[place] = now_us, sounds
-        if found:
-            self._came_us = now_us
+    def is_silent(self, cursor_seen: tuple[int, int]) -> bool:
+        """Tell whether this process has written nothing since a block was looked for there in vain."""
+        return self._looks.is_silent(cursor_seen)
 
     def wake(self) -> None:
         """Make every ``wait`` in this process return now."""

@@ -23,6 +23,7 @@ from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.storage.base import ENSEMBLES, Chunk, Claim, LogHome, Storage, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.chunks import joined
+from oncelog.storage.looks import Looks
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
 from oncelog.storage.quorum.ensemble import Ensemble
@@ -32,8 +33,6 @@ from oncelog.storage.quorum.registers import Registers
 
 IN_FLIGHT_MAX = 4
 COMMIT_INTERVAL_S = 0.0
-POLL_S = 0.25
-LOOK_S = 1.0
 CATCH_UP_US = 1_000_000
 """So long closing waits, at most, for copies beyond those that an append waits for."""
 
@@ -159,12 +158,13 @@ class QuorumHome:
         """Keep everything but blocks in the store's home; ``QuorumStorage.home`` calls this."""
         self.exclusive = store.exclusive
         self.seals_early = True
-        self.looking_costs = False
+        self.looking_costs = True
         self.store = store
         self._storage = storage
         self._prefix = prefix
         self._clock = clock
         self._bell = Bell()
+        self._looks = Looks(self._bell, clock)
         self._known: dict[int, Registers] = {}
         self._seen: dict[int, tuple[int, int]] = {}
         self._whole: set[int] = set()
@@ -259,7 +259,7 @@ class QuorumHome:
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
         """Return blocks from number ``cursor`` on, and the next number."""
-        registers = self._found(segment)
+        registers, sounds = self._found(segment), self._bell.sounds
         visible = end if end is not None else self._visible(segment)[0]
         found: list[pa.Buffer] = []
         total = 0
@@ -273,6 +273,8 @@ class QuorumHome:
             found.append(block)
             total += block.size
             cursor += 1
+        if end is None and cursor >= visible:
+            self._looks.note((segment, cursor), sounds, found=bool(found))
         return found, cursor
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:
@@ -357,7 +359,11 @@ class QuorumHome:
             registers = self._found(segment)
             return registers is not None and registers.is_chosen(number)
 
-        return self._bell.wait(is_there, min(timeout_s, LOOK_S), self._clock, min(POLL_S, timeout_s))
+        return self._looks.wait(cursor_seen, is_there, timeout_s)
+
+    def is_silent(self, cursor_seen: tuple[int, int]) -> bool:
+        """Tell whether this process has written nothing since a block was looked for there in vain."""
+        return self._looks.is_silent(cursor_seen)
 
     def wake(self) -> None:
         """Make every ``wait`` in this process return now."""
