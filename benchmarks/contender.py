@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ class Contender(ABC):
     durable: bool = True
     batch_records: int = BATCH_RECORDS
     batches_max: int = 100
+    _callers: ThreadPoolExecutor | None = None
 
     def __init__(self, folder: Path) -> None:
         """Remember where to work; ``open`` begins."""
@@ -58,6 +60,16 @@ class Contender(ABC):
     def append_one(self, id: str, value: bytes) -> None:
         """Store one record, durably."""
         raise NotImplementedError
+
+    def append_among(self, rows: Sequence[tuple[str, bytes]], callers: int) -> None:
+        """Store records one at a time from so many callers at once, each durable before its caller's next."""
+        if self._callers is None:
+            self._callers = ThreadPoolExecutor(callers)
+        list(self._callers.map(self._append_each, [rows[at::callers] for at in range(callers)]))
+
+    def _append_each(self, rows: Sequence[tuple[str, bytes]]) -> None:
+        for id, value in rows:
+            self.append_one(id, value)
 
     @abstractmethod
     def count(self) -> int:

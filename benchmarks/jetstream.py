@@ -138,6 +138,18 @@ class JetStream(Contender):
         """Publish one record and wait for its answer."""
         self._run(self._client.request("log", value, timeout=10, headers={"Nats-Msg-Id": id}))
 
+    def append_among(self, rows: Sequence[tuple[str, bytes]], callers: int) -> None:
+        """Publish from so many tasks, each of which waits for its answers."""
+
+        async def call(some: Sequence[tuple[str, bytes]]) -> None:
+            for id, value in some:
+                await self._client.request("log", value, timeout=60, headers={"Nats-Msg-Id": id})
+
+        async def main() -> None:
+            await asyncio.gather(*(call(rows[at::callers]) for at in range(callers)))
+
+        self._run(main())
+
     def count(self) -> int:
         """Ask for the stream's state."""
         info = self._run(self._client.jetstream().stream_info("LOG"))

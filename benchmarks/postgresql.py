@@ -30,6 +30,7 @@ _SETTINGS = {
 }
 _COPY = "COPY incoming (id, value) FROM STDIN (FORMAT BINARY)"
 _INSERT = "INSERT INTO log (id, value) SELECT id, value FROM incoming ON CONFLICT DO NOTHING"
+_CALLERS_MAX = 64
 _INSERT_ONE = "INSERT INTO log (id, value) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 
 
@@ -110,6 +111,15 @@ class PostgreSQL(Contender):
         """Insert one row."""
         self._connections[0].execute(_INSERT_ONE, (id, value), prepare=True, binary=True)
 
+    def append_among(self, rows: Sequence[tuple[str, bytes]], callers: int) -> None:
+        """Insert from so many callers, each with a connection of its own, as far as the server has connections."""
+        callers = min(callers, _CALLERS_MAX)
+        while len(self._connections) < callers:
+            self._connections.append(self._connection())
+        if self._callers is None:
+            self._callers = ThreadPoolExecutor(callers)
+        list(self._callers.map(_insert, self._connections, [rows[at::callers] for at in range(callers)]))
+
     def count(self) -> int:
         """Count the rows."""
         row = self._connections[0].execute("SELECT count(*) FROM log").fetchone()
@@ -131,6 +141,11 @@ class PostgreSQL(Contender):
     def reopen(self) -> None:
         """Start the server again."""
         self._start()
+
+
+def _insert(connection: psycopg.Connection, rows: Sequence[tuple[str, bytes]]) -> None:
+    for id, value in rows:
+        connection.execute(_INSERT_ONE, (id, value), prepare=True, binary=True)
 
 
 class PostgreSQLTwice(PostgreSQL):

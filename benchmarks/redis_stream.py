@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Sequence
 from typing import Any
 
 import redis
+import redis.asyncio
 
 from benchmarks.contender import Contender, in_parts
 from benchmarks.records import Batch
@@ -33,6 +35,8 @@ class Redis(Contender):
         "Lua SET NX + XADD, 1,000 records a call, 10 calls pipelined, AOF appendfsync=always; packed before the clock"
     )
 
+    _loop: asyncio.AbstractEventLoop | None = None
+
     def open(self) -> None:
         """Start the server."""
         self._binary = binary("redis-server", "apt-get install redis-server")
@@ -50,6 +54,10 @@ class Redis(Contender):
 
     def close(self) -> None:
         """End the server."""
+        if self._loop is not None:
+            for client in self._clients:
+                self._loop.run_until_complete(client.aclose())
+            self._loop.close()
         self._client.close()
         self._server.end()
 
@@ -74,6 +82,23 @@ class Redis(Contender):
     def append_one(self, id: str, value: bytes) -> None:
         """Call the script for one record."""
         self._client.evalsha(self._script, 1, "log", id, value)
+
+    def append_among(self, rows: Sequence[tuple[str, bytes]], callers: int) -> None:
+        """Call the script from so many tasks, each with a connection of its own."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._clients = [
+                redis.asyncio.Redis(unix_socket_path=str(self._socket), protocol=3) for _ in range(callers)
+            ]
+
+        async def call(client: redis.asyncio.Redis, some: Sequence[tuple[str, bytes]]) -> None:
+            for id, value in some:
+                await client.evalsha(self._script, 1, "log", id, value)
+
+        async def main() -> None:
+            await asyncio.gather(*(call(client, rows[at::callers]) for at, client in enumerate(self._clients)))
+
+        self._loop.run_until_complete(main())
 
     def count(self) -> int:
         """Ask for the stream's length."""

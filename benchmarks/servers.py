@@ -46,6 +46,11 @@ class Server:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent, **identity)  # type: ignore[call-overload]
         self._wait(ready)
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
     def _wait(self, ready: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_S
         while True:

@@ -257,17 +257,25 @@ class Tails:
     ) -> AsyncIterator[tuple[Piece, _T]]:
         """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded."""
         reader, end = await self._server.read(lambda: self._reader(name, start, limit, lease_s, columns))
+        found = (piece for rows in reader.rows() for piece in pieces([rows], end))
+
+        def step() -> tuple[Piece, _T] | None:
+            piece = next(found, None)
+            return None if piece is None else (piece, encode.function(piece))
+
+        ahead = asyncio.ensure_future(self._server.read(step))
         try:
-            found = (piece for rows in reader.rows() for piece in pieces([rows], end))
-
-            def step() -> tuple[Piece, _T] | None:
-                piece = next(found, None)
-                return None if piece is None else (piece, encode.function(piece))
-
-            while (one := await self._server.read(step)) is not None:
+            while (one := await ahead) is not None:
+                ahead = asyncio.ensure_future(self._server.read(step))  # the next is read while this one is sent
                 yield one
         finally:
-            self._server.readers.post(reader.close)
+            ahead.add_done_callback(lambda done: self._close(reader, done))
+
+    def _close(self, reader: Reader, last: asyncio.Future[Any]) -> None:
+        """Close a reader when its last step has ended. What that step raised has nobody to go to."""
+        if not last.cancelled():
+            last.exception()
+        self._server.readers.post(reader.close)
 
     def _reader(
         self, name: str, start: Start, limit: int | None, lease_s: float | None, columns: list[str] | None

@@ -98,7 +98,13 @@ def parts(raw: Raw) -> list[bytes]:
 
 def table_bytes(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
     """Return a table as an Arrow IPC stream."""
+    return _table_bytes(table, b"")
+
+
+def _table_bytes(table: pa.Table | pa.RecordBatch, head: bytes) -> pa.Buffer:
+    """Return a head and, behind it, a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
+    sink.write(head)
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)
     return sink.getvalue()
@@ -239,7 +245,7 @@ def _row(acks: ColumnAcks, row: int, wrong: bytes | None, place: tuple[Any, Any,
 def read_bytes(batch: pa.RecordBatch | None, next_position: int, end_position: int) -> bytes:
     """Return a raw message of ``ReadArrow``; without a batch it only says how far reading is."""
     head = _READ_HEAD.pack(next_position, end_position)
-    return head if batch is None else b"".join((head, table_bytes(batch)))
+    return head if batch is None else _table_bytes(batch, head).to_pybytes()
 
 
 def read_message(data: bytes) -> tuple[pa.Table | None, int, int]:
