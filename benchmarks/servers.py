@@ -49,7 +49,7 @@ class Server:
     @property
     def pid(self) -> int:
         """The process."""
-        return self._process.pid
+        return int(self._process.pid)
 
     def _wait(self, ready: Callable[[], object]) -> None:
         deadline = time.monotonic() + _START_S

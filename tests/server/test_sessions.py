@@ -190,6 +190,18 @@ def test_a_producer_belongs_to_one_session(wire: Wire, log: str) -> None:
     assert _values(wire, log) == [b"a", b"b", b"c"]
 
 
+def test_a_hello_waits_for_a_log_that_another_process_has(server: Serving, wire: Wire, log: str) -> None:
+    """``wait_s`` is how long the server tries: a client in any language need not try again by itself."""
+    with oncelog.connect(server.url) as db:
+        with db.log(log).writer(), pytest.raises(LogBusy):
+            WriteSession(wire, log)
+        # The seat answers with its last error for a second: without waiting this would be busy, too.
+        stream = WriteSession(wire, log, wait_s=100.0)
+        stream.send(1, record(b"v"))
+        assert [ack.position for ack in stream.answer()[1]] == [0]
+        stream.finish()
+
+
 def test_a_producer_can_be_taken_by_force(wire: Wire, log: str) -> None:
     """The session that had the name gets WriterFenced for its next frame, and for all behind that."""
     first = WriteSession(wire, log, producer="importer")

@@ -9,10 +9,12 @@ from typing import Literal
 
 import pytest
 
+from oncelog.connect import Database
 from oncelog.errors import NotFound
 from oncelog.server import tails
 from oncelog.server.server import Server
 from oncelog.server.tails import ENTRIES, Encode
+from oncelog.storage.memory import MemoryStorage
 from oncelog.types import Record
 from tests.server.inside import serving
 
@@ -122,5 +124,52 @@ def test_a_quiet_log_beats() -> None:
             following = server.tails.follow("a", 0, ENTRIES, beat_s=0.01, lease_s=lease_s)
             async with contextlib.aclosing(following):
                 assert await anext(following) == (None, 0)
+
+    serving(work)
+
+
+def test_a_log_that_another_process_deleted_ends_its_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a log of the same name was made since, with as many manifests: its positions mean other records."""
+    monkeypatch.setattr(tails, "CHECK_S", 0.0)
+    storage = MemoryStorage()
+
+    async def work(server: Server) -> None:
+        for again in (False, True):
+            elsewhere = Database(storage)
+            elsewhere.log("a", create=True)
+            async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES, beat_s=0.05)) as following:
+                assert await anext(following) == (None, 0)
+                elsewhere.delete("a")
+                if again:
+                    elsewhere.log("a", create=True)
+                with pytest.raises(NotFound, match="was deleted"):
+                    async with asyncio.timeout(100):
+                        async for piece, _ in following:
+                            assert piece is None
+
+    serving(work, storage)
+
+
+def test_the_slowest_follower_is_the_lag_of_its_log() -> None:
+    """A follower that takes nothing falls behind, record by record; one that left does not count."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        seat = server.seats["a"]
+        await seat.append([Record(b"0")])
+        assert server.tails.lags() == {}
+        async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES)) as slow:
+            await anext(slow)
+            for number in range(1, 8):
+                await seat.append([Record(b"%d" % number)])
+            assert len(await _values(server, 0, 8)) == 8  # the hub has seen all of them by then
+            assert server.tails.lags() == {"a": 8}
+            for behind in range(7, 0, -1):
+                piece, _ = await anext(slow)
+                assert piece is not None
+                assert server.tails.lags() == {"a": 8 - piece.first}
+                if piece.next == 8:
+                    break
+        assert server.tails.lags() == {}
 
     serving(work)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.log.append.counters import Counts
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
@@ -114,6 +114,19 @@ def files_of(home: LogHome, segments: Sequence[Segment]) -> list[SealedFileInfo]
             bytes=file.size_bytes,
         )
     return list(found.values())
+
+
+def file_of(segments: Sequence[Segment], first_position: int) -> File | None:
+    """Return the sealed file that begins with a position, as ``files_of`` lists it; ``None`` if there is none."""
+    begun: set[str] = set()
+    for segment in segments:
+        file = segment.file
+        if file is None or file.key in begun:
+            continue
+        begun.add(file.key)
+        if segment.first_position - file.row == first_position:
+            return file
+    return None
 
 
 def extents_of(segments: Sequence[Segment], open_position: int, end: int) -> list[Extent]:

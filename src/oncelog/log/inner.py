@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from oncelog.errors import OncelogError
 from oncelog.format.base import Base
+from oncelog.format.manifest import File
 from oncelog.format.payload.tables import Tabular
 from oncelog.log.find import Compared
 from oncelog.log.info import Extent
@@ -92,6 +93,16 @@ def tidy(log: Log) -> None:
 def is_same(log: Log, other: Log) -> bool:
     """Tell whether another handle is of this very log, not of one that was deleted and created again."""
     return log._is_same(other)
+
+
+def is_there(log: Log) -> bool:
+    """Tell whether this very log is still there: that nobody has deleted it."""
+    return log._is_there()
+
+
+def file(log: Log, first_position: int) -> File | None:
+    """Return the sealed file of a log that begins with a position; ``None`` if there is none."""
+    return log._file(first_position)
 
 
 def follow_policy(log: Log) -> None:

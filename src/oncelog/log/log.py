@@ -18,7 +18,7 @@ from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format import manifest_rules, sealed
 from oncelog.format.base import Base
-from oncelog.format.manifest import Manifest, Mark, Segment
+from oncelog.format.manifest import File, Manifest, Mark, Segment
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
@@ -103,6 +103,10 @@ class Log(Handle):
     def _is_same(self, other: Log) -> bool:
         """Tell whether another handle is of this very log, not of one that was deleted and created again."""
         return self._known.manifest.log_id == other._known.manifest.log_id
+
+    def _is_there(self) -> bool:
+        """Tell whether this very log is still there. That is one request."""
+        return self._manifests.is_same(self._known)
 
     def _manifest(self) -> Manifest:
         return self._refresh().manifest
@@ -413,6 +417,10 @@ class Log(Handle):
         read several by the names of their columns (in DuckDB: ``union_by_name = true``).
         """
         return info.files_of(self._home, self._closed_segments())
+
+    def _file(self, first_position: int) -> File | None:
+        """Return the sealed file that begins with a position; ``None`` if there is none."""
+        return info.file_of(self._closed_segments(), first_position)
 
     @arguments.checked
     def truncate(self, before: int) -> Truncation:

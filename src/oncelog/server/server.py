@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
-from oncelog.errors import OncelogError, Unavailable
+from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
@@ -186,6 +186,9 @@ class Server:
         try:
             async with turns.limit:
                 return await self.writers.run(work)
+        except WriterFenced as error:  # of a server it means: ask again, and reach the one that has the log now
+            message = f"another writer took what belongs to {name!r} while this was on its way: try again"
+            raise Unavailable(message, outcome=error.outcome) from error
         finally:
             turns.waiting -= 1
             if not turns.waiting:

@@ -43,6 +43,9 @@ LOOK_S = 0.25
 LOOK_BUCKET_S = 1.0
 """The same in a bucket, where looking costs requests."""
 
+CHECK_S = 2.0
+"""How often a hub without anything new looks whether its log was deleted, by another server of the fleet, say."""
+
 HELD_S = 5.0
 """The same for a log whose writer is here: its appends wake the hub."""
 
@@ -121,6 +124,8 @@ class _Hub:
         self._server = server
         self._name = name
         self._tail: Tail | None = None
+        self._log: Log | None = None
+        self._checked_us = 0
         self._recent: list[Piece] = []
         self._bytes = 0
         self.since = self.until = 0
@@ -156,7 +161,9 @@ class _Hub:
         return not self.followers
 
     def _open(self) -> None:
-        self._tail = self._server.open_log(self._name).tail("latest")
+        self._log = self._server.open_log(self._name)
+        self._tail = self._log.tail("latest")
+        self._checked_us = self._server.clock.elapsed_us()
         self.since = self.until = self.end = self._tail.position
 
     def _look(self) -> list[Piece]:
@@ -164,6 +171,7 @@ class _Hub:
         assert self._tail is not None
         found = self._tail.poll_rows(0)
         if not found:
+            self._check_there()
             return []
         made = list(pieces(found, self._tail.end()))
         for encode, _ in list(self.encoders.values()):
@@ -171,9 +179,22 @@ class _Hub:
                 piece.encoded(encode)
         return made
 
-    def _look_s(self) -> float:
+    def _check_there(self) -> None:
+        """Raise ``NotFound`` if the log was deleted. One that has its writer here is deleted by this server alone."""
+        now_us = self._server.clock.elapsed_us()
+        if self._is_held() or now_us - self._checked_us < CHECK_S * 1e6:
+            return
+        self._checked_us = now_us
+        assert self._log is not None
+        if not inner.is_there(self._log):
+            raise _deleted(self._name)
+
+    def _is_held(self) -> bool:
         seat = self._server.seats.get(self._name)
-        if seat is not None and seat.writer is not None:
+        return seat is not None and seat.writer is not None
+
+    def _look_s(self) -> float:
+        if self._is_held():
             return HELD_S
         return LOOK_S if self._server.database.url.startswith(("file:", "memory:")) else LOOK_BUCKET_S
 
@@ -214,12 +235,40 @@ class _Hub:
             raise self.error
 
 
+class _Follower:
+    """Where a follower of a log is. ``end`` tells how far the log was seen to go."""
+
+    __slots__ = ("end", "log", "position")
+
+    def __init__(self, log: str, position: int, end: Callable[[], int]) -> None:
+        self.log = log
+        self.position = position
+        self.end = end
+
+
 class Tails:
     """What clients of a server read."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._hubs: dict[str, _Hub] = {}
+        self._followers: set[_Follower] = set()
+
+    def lags(self) -> dict[str, int]:
+        """Return for each log that is followed how many records the slowest follower is behind. For any thread."""
+        found: dict[str, int] = {}
+        for one in self._followers.copy():
+            found[one.log] = max(found.get(one.log, 0), one.end() - one.position, 0)
+        return found
+
+    @contextlib.contextmanager
+    def _noted(self, log: str, position: int, end: Callable[[], int]) -> Iterator[_Follower]:
+        follower = _Follower(log, position, end)
+        self._followers.add(follower)
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
 
     @property
     def hubs(self) -> int:
@@ -235,8 +284,7 @@ class Tails:
         """End those who follow a log that was deleted: another of its name has other records at the same positions."""
         hub = self._hubs.pop(name, None)
         if hub is not None:
-            message = f"log {name!r} was deleted"
-            hub.error = NotFound(message)
+            hub.error = _deleted(name)
             hub.task.cancel()
             hub.tell()
 
@@ -298,10 +346,14 @@ class Tails:
                 yield one
             return
         position = await self._server.read(lambda: self._server.open_log(name).position_at(start))
-        with self._following(name, encode) as hub:
+        with (
+            self._following(name, encode) as hub,
+            self._noted(name, position, lambda: max(hub.end, hub.until)) as follower,
+        ):
             await hub.started
             async for one in self._with_hub(hub, name, position, encode, beat_s):
                 yield one
+                follower.position = one[1] if one[0] is None else one[0].next
 
     async def _with_hub(
         self, hub: _Hub, name: str, position: int, encode: Encode[_T], beat_s: float
@@ -345,14 +397,17 @@ class Tails:
         """Follow without the hub: the lease is that of the reader."""
         tail = await self._server.read(lambda: self._server.open_log(name).tail(start, lease_s=lease_s))
         look_s = min(beat_s, lease_s / 3, LOOK_BUCKET_S)
+        seen = tail.position
         try:
-            with self._server.woken(name) as woken:
+            with self._server.woken(name) as woken, self._noted(name, seen, lambda: seen) as follower:
                 quiet_s = 0.0
                 while not self._server.draining.is_set():
                     woken.clear()
                     found = await self._server.read(lambda: _polled(tail, encode))
                     for one in found:
+                        seen = max(seen, one[0].end)
                         yield one
+                        follower.position = one[0].next
                     if not found:
                         await _wait(woken, look_s)
                     quiet_s = 0.0 if found else quiet_s + look_s
@@ -384,6 +439,10 @@ class Tails:
     def _ended(self, name: str, hub: _Hub) -> None:
         if self._hubs.get(name) is hub:
             del self._hubs[name]
+
+
+def _deleted(name: str) -> NotFound:
+    return NotFound(f"log {name!r} was deleted")
 
 
 def _scan(log: Log, position: int) -> Scan:

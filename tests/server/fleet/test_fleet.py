@@ -107,6 +107,9 @@ def test_a_session_goes_on_over_another_server(fleet: list[Serving], log: str) -
     for number, server in enumerate(fleet):
         with Patient(server.grpc) as wire:
             stream = patient_session(wire, log, session)
+            held_here = stream.welcome.server.endswith(f" {'abc'[number]}")
+            assert stream.welcome.HasField("holder") != held_here, "only who is not there is told where to go"
+            assert held_here or stream.welcome.holder in {other.grpc for other in fleet if other is not server}
             assert stream.welcome.resumed == (number > 0)
             assert stream.welcome.last_tag == number
             for tag in range(1, number + 2):  # those before it, again

@@ -62,13 +62,13 @@ def channel(subjects: Guarded) -> Iterator[Any]:
 def _call(client: httpx.Client, route: Route) -> httpx.Response:
     """Call a route about ``t/x``."""
     path = route.template.text
-    for name, value in (("log", "t%2Fx"), ("queue", "t%2Fx"), ("stream", "s"), ("position", "0")):
+    for name, value in (("log", "t%2Fx"), ("queue", "t%2Fx"), ("stream", "s"), ("position", "0"), ("first", "0")):
         path = path.replace(f"{{{name}}}", value)
     last = path.rpartition("/")[2]
     body = {"name": "t/x"} if route.subject == "body" else _BODIES.get(last)
     if route.method == "DELETE":
         path = path.replace("t%2Fx", "t%2Fnone")
-    if last in ("tail", "subscribe"):
+    if last in ("tail", "subscribe", "events"):
         with client.stream(route.method, path) as response:
             return response
     content = b"v" if last in ("records", "messages", "s") and route.method == "POST" else None

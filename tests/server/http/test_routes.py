@@ -14,7 +14,7 @@ TWINS = {
     "logs_configure": "Log.Configure", "logs_files": "Log.Files", "logs_producers": "Log.Producers",
     "logs_truncate": "Log.Truncate", "logs_find": "Log.Find", "logs_seal": "Log.Job", "logs_verify": "Log.Verify",
     "streams_list_streams": "Streams.List", "streams_read": "Streams.Read", "streams_append": "Streams.Append",
-    "tails_subscribe": "Streams.Subscribe", "queues_list_queues": "Database.Queues",
+    "tails_subscribe": "Streams.Subscribe", "tails_subscribe_all": "Streams.Subscribe", "files_read": "Log.Read", "queues_list_queues": "Database.Queues",
     "queues_create": "Database.Create", "queues_delete": "Database.Delete", "queues_settings": "Queue.Info",
     "queues_configure": "Queue.Configure", "queues_send": "Queue.Send", "queues_receive": "Queue.Receive",
     "queues_ack": "Queue.Settle", "queues_nack": "Queue.Settle", "queues_extend": "Queue.Settle",

@@ -221,6 +221,13 @@ class Manifests:
         """Tell whether the log that a manifest was read of is still there: versions go only with it."""
         return self._home.exists(version_key(known.version))
 
+    def is_same(self, known: Known) -> bool:
+        """Do the same, also for a log that was made again under the name: its versions carry other nonces."""
+        try:
+            return self.version(known.version).nonce == known.nonce
+        except NotFound:
+            return False
+
     def create(self, manifest: Manifest) -> Known | None:
         """Make the first version; ``None`` when somebody else made it."""
         return self._offer(1, self._spill(manifest))

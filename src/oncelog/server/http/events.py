@@ -91,7 +91,6 @@ async def follow(server: Server, name: str, position: int, is_valid: Callable[[]
                     yield spell_ended()
                     return
         yield spell("draining", msgspec.json.encode({"position": position}))
-    except NotFound as error:
-        yield spell_truncated(error.first, position)
     except OncelogError as error:
-        yield spell_error(error)
+        truncated = isinstance(error, NotFound) and error.first is not None
+        yield spell_truncated(error.first, position) if truncated else spell_error(error)  # type: ignore[attr-defined]

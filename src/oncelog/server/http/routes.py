@@ -13,7 +13,8 @@ from oncelog.queue.inspect import QueueStats
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.http import forms
 from oncelog.server.http.call import ARROW, BYTES, JSON, NDJSON, Call
-from oncelog.server.http.calls import hooks, logs, queues, records, server, streams, tails
+from oncelog.server.http.calls import files, hooks, logs, queues, records, server, streams, tails
+from oncelog.server.http.calls.files import PARQUET
 from oncelog.server.http.calls.tails import SSE
 from oncelog.server.http.paths import Template
 from oncelog.server.security.scopes import Kind, Verb
@@ -116,6 +117,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     _route("GET", "/v1/logs/{log}/files", logs.files, "look", "log", gives={JSON: list[SealedFileInfo]}),
     _route(
+        "GET", "/v1/logs/{log}/files/{first}", files.read, "read", "log", gives={PARQUET: bytes},
+        headers=("Range", "If-None-Match"), statuses=(200, 206, 304, 416),
+    ),
+    _route(
         "GET", "/v1/logs/{log}/producers", logs.producers, "look", "log", gives={JSON: dict[str, forms.ProducerForm]}
     ),
     _route(
@@ -147,6 +152,14 @@ ROUTES: tuple[Route, ...] = (
     _route(
         "GET", "/v1/streams/{log}/{stream}/subscribe", tails.subscribe, "read", "log",
         query={"start": "A version, or latest."}, gives={SSE: forms.EventForm}, headers=("Last-Event-ID",),
+    ),
+    _route(
+        "GET", "/v1/logs/{log}/events", tails.subscribe_all, "read", "log",
+        query={
+            "start": "earliest, latest, or a position.", "prefix": "What the names of the streams begin with.",
+            "types": "Types of events, with commas in between.",
+        },
+        gives={SSE: forms.EventForm}, headers=("Last-Event-ID",),
     ),
     # Queues.
     _route("GET", "/v1/queues", queues.list_queues, "look", query=_PAGE, gives={JSON: forms.NamesForm}),

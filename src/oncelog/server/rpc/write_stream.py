@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from oncelog.errors import AppendErrors, InvalidArgument, OncelogError, Unavailable
+from oncelog.errors import AppendErrors, InvalidArgument, LogBusy, OncelogError, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log import inner
 from oncelog.server.call import Call
@@ -25,6 +25,10 @@ from oncelog.wire.frames import Kind, Raw
 
 CHECK_S = 30.0
 """A stream's caller is asked again so often whether the call is still allowed."""
+
+WAIT_S_MAX = 30.0
+AGAIN_S = 0.25
+"""How long a ``Hello`` waits for a log or a producer that another has, at most, and how often it asks again."""
 
 _RECORD_BYTES_MIN = 16
 _WAYS = {Kind.EACH: Way.EACH, Kind.BATCH: Way.BATCH, Kind.TABLE: Way.TABLE, Kind.ROWS: Way.EACH}
@@ -301,7 +305,7 @@ class WriteStream:
             message = f"takeover {hello.takeover!r}: must be 'polite' or 'force'"
             raise InvalidArgument(message)
         self._seat = self._server.seats[hello.log]
-        epoch, log_id, lane = await self._server.write(self._prepared, hello.log)
+        epoch, log_id, lane = await self._opened(hello.wait_s)
         self._session, resumed = self._server.sessions.attach(hello.session, hello.log, self)
         self._take_lane(lane)
         welcome = messages.Welcome(
@@ -315,6 +319,8 @@ class WriteStream:
             bytes_max=frames.IN_FLIGHT_BYTES_MAX,
             message_bytes_max=frames.MESSAGE_BYTES_MAX,
         )
+        if self._call.handed_on and self._server.fleet is not None:
+            welcome.holder = self._server.fleet.card.grpc  # the client may come here by itself
         producer = lane.producer
         if producer is not None:
             welcome.producer = producer.name
@@ -322,6 +328,19 @@ class WriteStream:
             if last is not None:
                 welcome.last_sequence = last
         return self._form.welcome(welcome)
+
+    async def _opened(self, wait_s: float) -> tuple[int, str, Lane]:
+        """Open the writer; while another process has the log, or another session the producer, try for ``wait_s``."""
+        clock = self._server.clock
+        deadline_us = clock.elapsed_us() + int(min(wait_s, WAIT_S_MAX) * 1e6) if wait_s > 0 else 0
+        while True:
+            try:
+                return await self._server.write(self._prepared, self._hello.log)
+            except LogBusy:
+                left_s = (deadline_us - clock.elapsed_us()) / 1e6
+                if left_s <= 0:
+                    raise
+            await asyncio.sleep(min(left_s, AGAIN_S))
 
     def _prepared(self) -> tuple[int, str, Lane]:
         """Open the writer, and the producer if the session has one. For a thread."""

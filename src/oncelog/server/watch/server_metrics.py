@@ -13,7 +13,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from oncelog.errors import OncelogError
-from oncelog.metrics import LogCollector
+from oncelog.limits import METRIC_LOGS_MAX
+from oncelog.metrics import OTHER, LogCollector
 
 if TYPE_CHECKING:
     from oncelog.server.http.app import App
@@ -61,10 +62,24 @@ class ServerMetrics(Collector):
         waiting = GaugeMetricFamily("oncelog_desk_waiting", "Calls that wait for a log's writer.")
         waiting.add_metric([], sum(seat.desk.waiting for seat in server.seats.all()))
         yield waiting
+        yield self._lags()
         yield server.calls.collect()
         if self._app is not None:
             yield from self._of_app(self._app)
         yield self._queues()
+
+    def _lags(self) -> Metric:
+        """Return how far the followers of each log are behind; logs beyond the first thousand share a label."""
+        found = GaugeMetricFamily(
+            "oncelog_reader_lag_records", "Records that the slowest follower of a log is behind.", labels=["log"]
+        )
+        lags: dict[str, int] = {}
+        for number, (log, lag) in enumerate(sorted(self._server.tails.lags().items())):
+            label = log if number < METRIC_LOGS_MAX else OTHER
+            lags[label] = max(lags.get(label, 0), lag)
+        for label, lag in lags.items():
+            found.add_metric([label], lag)
+        return found
 
     def _of_app(self, app: App) -> Iterator[Metric]:
         yield _gauge("http_body_bytes", "Bytes of HTTP bodies that are held.", app.bodies.used_bytes)

@@ -226,3 +226,29 @@ def test_names_of_any_kind(http: httpx.Client, log: str, name: str) -> None:
     assert http.get(path).json()["last_position"] == 1
     assert http.delete(path).status_code == 204
     assert http.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.apache.arrow.stream"])
+def test_an_atomic_table_is_stored_whole_or_not_at_all(http: httpx.Client, log: str, accept: str) -> None:
+    """All rows, or none because one of them conflicts; sent again, all are duplicates at their places."""
+    path, headers = f"/v1/logs/{log}/records?atomic=1", ARROW | {"accept": accept}
+
+    def body(*rows: tuple[str, bytes]) -> bytes:
+        sink = io.BytesIO()
+        table = pa.table({"id": [id for id, _ in rows], "value": [value for _, value in rows]})
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return sink.getvalue()
+
+    both = body(("a", b"1"), ("b", b"2"))
+    assert [http.post(path, content=both, headers=headers).status_code for _ in range(2)] == [201, 200]
+    found = http.post(path, content=both, headers=headers)
+    if accept != "application/json":
+        rows = pa.ipc.open_stream(found.content).read_all().to_pydict()
+        assert (rows["position"], rows["duplicate"]) == ([0, 1], [True, True])
+    else:
+        assert [(one["position"], one["duplicate"]) for one in found.json()["results"]] == [(0, True), (1, True)]
+    refused = http.post(path, content=body(("c", b"3"), ("a", b"other")), headers=headers)
+    assert refused.status_code == 422, refused.text
+    assert http.post(path, content=body(), headers=headers).status_code == 400
+    assert _values(http, log) == ["1", "2"]

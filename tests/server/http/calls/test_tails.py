@@ -151,3 +151,29 @@ def test_a_tail_needs_the_right_to_read(guarded: Guarded) -> None:
     with guarded.client(looker) as client:
         assert client.get("/v1/logs/tailed").status_code == 200
         assert client.get("/v1/logs/tailed/tail").status_code == 403
+
+
+def test_all_streams_of_a_log_are_followed_by_position(http: httpx.Client, log: str) -> None:
+    """Events of every stream in the order of the log; ``Last-Event-ID`` resumes; names and types choose."""
+    name = f"{log}-all"
+    assert http.post("/v1/logs", json={"name": name, "streams": True}).status_code == 201
+    for stream, kind in (("cart-1", "opened"), ("order-1", "paid"), ("cart-2", "opened"), ("cart-1", "closed")):
+        made = http.post(f"/v1/streams/{name}/{stream}", content=b"v", headers={"oncelog-type": kind})
+        assert made.status_code == 201
+
+    def seen(count: int, headers: dict[str, str] | None = None, **query: str) -> list[tuple[str, str, int]]:
+        with http.stream("GET", f"/v1/logs/{name}/events", params=query, headers=headers) as response:
+            assert response.status_code == 200
+            events = (one for one in _events(response.iter_lines()) if "event" not in one)
+            found = [next(events) for _ in range(count)]
+            return [(one["id"], one["data"]["stream"], one["data"]["version"]) for one in found]
+
+    everything = [("0", "cart-1", 0), ("1", "order-1", 0), ("2", "cart-2", 0), ("3", "cart-1", 1)]
+    assert seen(4) == everything
+    assert seen(2, start="2") == everything[2:]
+    assert seen(1, {"last-event-id": "2"}) == everything[3:]
+    assert seen(2, prefix="cart-", types="opened,other") == [everything[0], everything[2]]
+    for wrong in ({"start": "yesterday"}, {"start": "-1"}, {"limit": "1"}):
+        assert http.get(f"/v1/logs/{name}/events", params=wrong).status_code == 400, wrong
+    assert http.get("/v1/logs/none/events").status_code == 404
+    assert http.get(f"/v1/logs/{log}/events").status_code == 400, "a log without streams"

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from oncelog import limits
 from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError
+from oncelog.format import columns, intake
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
 from oncelog.server.http import fields, forms, paths, problem
@@ -175,12 +176,11 @@ async def _group(call: Call, lines: bytes) -> Sequence[Ack | OncelogError]:
 
 async def _append_arrow(call: Call, *, atomic: bool) -> Response:
     check_no_key(call)
-    if atomic:
-        message = "atomic: rows of Arrow are decided one by one; send an atomic batch as NDJSON"
-        raise InvalidArgument(message)
     data = await call.body.whole()
     table = await call.server.read(lambda: frames.table(data))
     wanted = call.accepts(JSON, ARROW)
+    if atomic:
+        return await _append_whole(call, table, wanted)
     try:
         acks = await call.server.seats[call.names["log"]].append_arrow(
             table, timeout_s=call.timeout_s(), peer=call.peer
@@ -198,9 +198,34 @@ async def _append_arrow(call: Call, *, atomic: bool) -> Response:
     return answer(forms.results(_acks(acks)), status)
 
 
+async def _append_whole(call: Call, table: pa.Table, wanted: str) -> Response:
+    """Append the rows of a table, all or none."""
+    records = await call.server.read(lambda: _records(table))
+    if not records:
+        message = "the table has no row"
+        raise InvalidArgument(message)
+    try:
+        found = await _appended(call, records, atomic=True)
+    except _Unanswered as error:
+        return error.response
+    if wanted != ARROW:
+        return many(found)
+    new = any(isinstance(one, Ack) and not one.duplicate for one in found)
+    return Response(frames.refused_bytes(found).to_pybytes(), 201 if new else 200, media_type=ARROW)
+
+
+def _records(table: pa.Table) -> list[Record]:
+    """Return the rows of a table as records, or raise ``InvalidArgument``. For a thread."""
+    payload = intake.normalise(table)
+    intake.check_limits(payload)
+    labels = ("id", "stream", "type", "headers", "producer", "sequence", "tenant")
+    rows = columns.entries(payload, 0, 0, 0, 0)
+    return [Record(row.value, **{name: getattr(row, name) for name in labels}) for row in rows]
+
+
 def _acks(acks: ColumnAcks) -> list[Ack | OncelogError]:
-    columns = zip(acks.positions.tolist(), acks.duplicates.tolist(), acks.conflicts.tolist(), strict=True)
-    return [Ack(at if at >= 0 else None, None, None, None, again, other) for at, again, other in columns]
+    rows = zip(acks.positions.tolist(), acks.duplicates.tolist(), acks.conflicts.tolist(), strict=True)
+    return [Ack(at if at >= 0 else None, None, None, None, again, other) for at, again, other in rows]
 
 
 # Reading.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from starlette.responses import Response, StreamingResponse
@@ -16,7 +16,7 @@ from oncelog.server.http.call import Call
 from oncelog.server.http.calls.logs import opened
 from oncelog.server.http.calls.records import begin
 from oncelog.server.http.calls.streams import opened_streams
-from oncelog.streams.events import CaughtUp
+from oncelog.streams.events import CaughtUp, StreamEvent
 from oncelog.streams.subscription import Subscription
 
 SSE = "text/event-stream"
@@ -61,10 +61,28 @@ async def subscribe(call: Call) -> Response:
     stream = call.names["stream"]
     streams = await call.server.read(lambda: opened_streams(call))
     subscription = await call.server.read(lambda: streams.subscribe(stream, start))  # type: ignore[arg-type]
-    return StreamingResponse(_subscribed(call, subscription), 200, events.HEADERS, media_type=SSE)
+    found = _subscribed(call, subscription, lambda event: event.version)
+    return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
 
 
-async def _subscribed(call: Call, subscription: Subscription) -> AsyncIterator[bytes]:
+async def subscribe_all(call: Call) -> Response:
+    """Follow the events of all streams from a position on: the id of each event is its position."""
+    call.accepts(SSE)
+    resumed = _resumed(call)
+    given = call.query.get("start", "earliest")
+    named = given in ("earliest", "latest")
+    start = resumed if resumed is not None else given if named else fields.whole("start", given, least=0)
+    prefix = call.query.get("prefix", "")
+    types = call.query["types"].split(",") if "types" in call.query else None
+    streams = await call.server.read(lambda: opened_streams(call))
+    subscription = await call.server.read(lambda: streams.subscribe_all(start, prefix=prefix, types=types))  # type: ignore[arg-type]
+    found = _subscribed(call, subscription, lambda event: event.position)
+    return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
+
+
+async def _subscribed(
+    call: Call, subscription: Subscription, id_of: Callable[[StreamEvent], int]
+) -> AsyncIterator[bytes]:
     server, quiet_s = call.server, 0.0
     yield events.BEGIN
     with server.woken(call.names["log"]) as woken:
@@ -86,7 +104,7 @@ async def _subscribed(call: Call, subscription: Subscription) -> AsyncIterator[b
                 elif isinstance(item, CaughtUp):
                     yield events.spell("caught-up", msgspec.json.encode({"position": item.position}))
                 else:
-                    yield events.spell(None, msgspec.json.encode(forms.event(item)), item.version)
+                    yield events.spell(None, msgspec.json.encode(forms.event(item)), id_of(item))
         except TooSlow as error:
             yield events.spell("too-slow", msgspec.json.encode({"detail": str(error)}))
         except OncelogError as error:
