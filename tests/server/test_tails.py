@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import Literal
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 import pytest
 
@@ -128,6 +129,11 @@ def test_a_quiet_log_beats() -> None:
     serving(work)
 
 
+async def _beats(following: AsyncIterator[tuple[Any, Any]]) -> None:
+    async for piece, _ in following:
+        assert piece is None
+
+
 def test_a_log_that_another_process_deleted_ends_its_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if a log of the same name was made since, with as many manifests: its positions mean other records."""
     monkeypatch.setattr(tails, "CHECK_S", 0.0)
@@ -143,9 +149,7 @@ def test_a_log_that_another_process_deleted_ends_its_followers(monkeypatch: pyte
                 if again:
                     elsewhere.log("a", create=True)
                 with pytest.raises(NotFound, match="was deleted"):
-                    async with asyncio.timeout(100):
-                        async for piece, _ in following:
-                            assert piece is None
+                    await asyncio.wait_for(_beats(following), 100)
 
     serving(work, storage)
 
@@ -164,8 +168,7 @@ def test_the_slowest_follower_is_the_lag_of_its_log() -> None:
                 await seat.append([Record(b"%d" % number)])
             assert len(await _values(server, 0, 8)) == 8  # the hub has seen all of them by then
             assert server.tails.lags() == {"a": 8}
-            for behind in range(7, 0, -1):
-                piece, _ = await anext(slow)
+            async for piece, _ in slow:
                 assert piece is not None
                 assert server.tails.lags() == {"a": 8 - piece.first}
                 if piece.next == 8:

@@ -26,7 +26,7 @@ from oncelog.server.fleet.starting import Addresses
 from oncelog.server.http import app as http_app
 from oncelog.server.http.protocol import Protocol
 from oncelog.server.rpc import services
-from oncelog.server.security.setup import Tls
+from oncelog.server.security.certificates import Certificates
 from oncelog.server.server import Server
 from oncelog.server.settings import ServeSettings
 from oncelog.wire.frames import MESSAGE_BYTES_MAX
@@ -62,12 +62,15 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
         await opening.run(server.tokens.look)
     app = http_app.build(server, starting.sessions_key(key))  # first: it says who may call, of gRPC too
     with _http_socket(settings.http) as http_socket:
-        grpc_server, grpc_port = await _grpc(server, settings, app.security.tls)
+        tls = app.security.tls
+        certificates = None if tls is None else Certificates(settings, tls)
+        grpc_server, grpc_port = await _grpc(server, settings, certificates)
         host, _ = settings_module.address(settings.grpc)
         listening = Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2]))
         if key is not None:
             await starting.join(server, app, key, listening, stop.set)
         http_server = _Uvicorn(_http_config(app))
+        _reload_on_hangup(server, http_server, certificates)
         serving = asyncio.create_task(http_server.serve([http_socket]))
         server.start()
         announce(listening)
@@ -88,6 +91,19 @@ def _stop_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+def _reload_on_hangup(server: Server, http_server: uvicorn.Server, certificates: Certificates | None) -> None:
+    """Have SIGHUP read the certificates again. Without certificates it does nothing: tokens are read again anyway."""
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGHUP, certificates.reload if certificates is not None else lambda: None
+    )
+    if certificates is not None:
+        http_server.config.load()
+        assert http_server.config.ssl is not None
+        certificates.follow(http_server.config.ssl)
+        if server.fleet is not None:
+            certificates.tell(server.fleet.peers.use)
 
 
 async def _drain(server: Server, grpc_server: Any) -> None:
@@ -111,7 +127,7 @@ async def _close(crew: Crew, database: Database) -> None:
 # gRPC.
 
 
-async def _grpc(server: Server, settings: ServeSettings, tls: Tls | None) -> tuple[Any, int]:
+async def _grpc(server: Server, settings: ServeSettings, certificates: Certificates | None) -> tuple[Any, int]:
     """Start the gRPC server; return it and its port."""
     made = grpc.aio.server(options=_grpc_options(settings))
     checking = health.aio.HealthServicer()
@@ -119,7 +135,7 @@ async def _grpc(server: Server, settings: ServeSettings, tls: Tls | None) -> tup
     for handlers in services.all_handlers(server):
         made.add_generic_rpc_handlers((handlers,))
     try:
-        port = _listen(made, settings.grpc, tls)
+        port = _listen(made, settings.grpc, certificates)
     except RuntimeError as error:
         message = f"gRPC cannot listen on {settings.grpc}: {error}"
         raise Unavailable(message) from error
@@ -129,12 +145,11 @@ async def _grpc(server: Server, settings: ServeSettings, tls: Tls | None) -> tup
     return made, port
 
 
-def _listen(made: Any, where: str, tls: Tls | None) -> int:
+def _listen(made: Any, where: str, certificates: Certificates | None) -> int:
     """Have gRPC listen, with TLS where there are certificates; return its port."""
-    if tls is None:
+    if certificates is None:
         return int(made.add_insecure_port(where))
-    credentials = grpc.ssl_server_credentials([(tls.key, tls.cert)], tls.client_ca, tls.client_ca is not None)
-    return int(made.add_secure_port(where, credentials))
+    return int(made.add_secure_port(where, certificates.credentials()))
 
 
 def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:

@@ -19,6 +19,7 @@ from oncelog.server.budget import Budget
 from oncelog.server.consumers import Consumers
 from oncelog.server.crew import Crew
 from oncelog.server.fleet.fleet import Fleet
+from oncelog.server.fleet.peers import HolderGone
 from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
 from oncelog.server.seats import Seat, Seats
@@ -46,6 +47,9 @@ OPENING_WAIT_S = 1.0
 
 TOKENS_LOOK_S = 3.0
 """How often a server looks whether the tokens in the database have changed: everywhere within five seconds."""
+
+TIDY_S = 5.0
+"""How long closing what is not used is waited for, before the next look at everything else."""
 
 LEAVE_S_MIN = 0.1
 LEAVE_GRACE_S = 2.0
@@ -126,10 +130,22 @@ class Server:
         self._tidying = self.loop.create_task(self._tidy())
 
     def check_serving(self) -> None:
-        """Raise ``Unavailable``, not written, once the server drains."""
+        """Raise ``Unavailable``, not written, once the server drains, and while it does not reach its bucket."""
         if self.draining.is_set():
             message = "this server stops: connect again, here later or to another one"
             raise Unavailable(message, retry_after_s=self.retry_after_s())
+        self.check_bucket()
+
+    def check_bucket(self) -> None:
+        """Raise ``Unavailable``, not written, while this server of a fleet does not reach its bucket."""
+        if self.is_cut_off:
+            message = "this server does not reach its bucket: call another one, or this one later"
+            raise Unavailable(message, retry_after_s=self.retry_after_s())
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the other servers of the fleet take this one for dead, because it does not reach the bucket."""
+        return self.fleet is not None and self.fleet.is_cut_off
 
     def retry_after_s(self) -> float:
         """Return how long a client that was refused should wait: about a second, not the same for all of them."""
@@ -141,12 +157,17 @@ class Server:
         while True:
             await asyncio.sleep(1.0)
             try:
-                await self.closers.run(self.seats.tidy)
+                async with asyncio.timeout(TIDY_S):  # a log whose storage hangs must not hold up the rest
+                    await self.closers.run(self.seats.tidy)
+            except TimeoutError:
+                pass
             except Exception:  # noqa: BLE001  what could not be closed now is tried again
                 _log.exception("closing what is not used failed")
             if not self.settings.tokens and self.clock.elapsed_us() - looked_us >= TOKENS_LOOK_S * 1e6:
                 looked_us = self.clock.elapsed_us()
                 self.closers.post(self.tokens.look)
+            if self.is_cut_off:
+                self.sessions.cut(HolderGone())
             self.sessions.tidy(self.clock.elapsed_us())
             self.consumers.tidy(self.clock.elapsed_us())
 

@@ -41,7 +41,7 @@ class Stream(Protocol):
         """Send the answer to a frame."""
         ...
 
-    def end(self, error: OncelogError) -> None:
+    def end(self, error: Exception) -> None:
         """End the stream."""
         ...
 
@@ -129,6 +129,12 @@ class Sessions:
         if session.stream is stream:
             session.stream = None
             session.ended_us = self._server.clock.elapsed_us()
+
+    def cut(self, error: Exception) -> None:
+        """End all streams with an error that says nothing of their frames: what becomes of them, nobody here knows."""
+        for session in self._sessions.values():
+            if session.stream is not None:
+                session.stream.end(error)
 
     def tidy(self, now_us: int) -> None:
         """Forget the sessions whose streams have ended a while ago; their producers' names are free then."""

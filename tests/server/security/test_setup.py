@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,29 +16,19 @@ from oncelog.server.security import setup, tokens
 from oncelog.server.settings import ServeSettings
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
+from tests.server import certificates as certificates_module
 from tests.servers import Serving
-
-
-def _openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an authority, and certificates of a server and of two clients."""
-    folder = tmp_path_factory.mktemp("certificates")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    _openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test", "-days", "2")
-    for name, san in (
-        ("server", "DNS:localhost,IP:127.0.0.1"),
-        ("importer", "DNS:importer.example"),
-        ("both", "DNS:importer.example,URI:spiffe://shop/reader"),
-    ):
-        _openssl(folder, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (folder / "san").write_text(f"subjectAltName={san}")
-        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san")
-        _openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem")
-    return folder
+    names = {
+        "server": "DNS:localhost,IP:127.0.0.1",
+        "importer": "DNS:importer.example",
+        "both": "DNS:importer.example,URI:spiffe://shop/reader",
+    }
+    return certificates_module.make(tmp_path_factory.mktemp("certificates"), names)
 
 
 def _context(folder: Path, client: str | None = None) -> ssl.SSLContext:

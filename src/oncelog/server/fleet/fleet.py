@@ -74,6 +74,7 @@ class Fleet:
         self.key = key
         self.members = Members(self._home, self._clock, server.settings.beat_s)
         self._membership: Membership | None = None
+        self._beaten_us = 0
         self._stopping = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -95,6 +96,7 @@ class Fleet:
     def join(self, card: Card) -> None:
         """Become a member, and see who else is."""
         self._membership = members.join(self._home, card)
+        self._beaten_us = self._clock.elapsed_us()
         self._membership.beat(Beat())
         self.members.look()
         self._thread = threading.Thread(target=self._beat_on, name="oncelog-beat", daemon=True)
@@ -114,15 +116,25 @@ class Fleet:
     def beat(self) -> None:
         """Beat once, and see who is there; what fails is tried again with the next beat."""
         assert self._membership is not None
+        began_us = self._clock.elapsed_us()
         try:
             self._membership.beat(Beat(self._server.seats.open_count()))
             self.members.look()
         except OncelogError as error:
             _log.warning("this server's beat failed: %s", error)
             return
+        self._beaten_us = began_us
         if self.members.newest_incarnation(self.card.name) > self.card.incarnation:
             _log.error("another server has the name %r now: this one stops", self.card.name)
             self._server.loop.call_soon_threadsafe(self._on_replaced)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this server could not beat for so long that the others take it for dead, and take its logs.
+
+        A server that slept is cut off, too, until its next beat.
+        """
+        return self._clock.elapsed_us() - self._beaten_us > self.members.dead_s * 1e6
 
     def leave(self) -> None:
         """Beat no more, and tell the others that this server lets everything go."""
@@ -159,6 +171,7 @@ class Fleet:
         ``takes``: the call needs the log's writer, so that a log without one is given to the preferred server. A call
         that was handed on is served here, or ``Unavailable``, not written.
         """
+        self._server.check_bucket()
         seat = self._server.seats.get(log)
         if seat is not None and seat.writer is not None and not inner.has_ended(seat.writer):
             return None

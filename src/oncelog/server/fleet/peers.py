@@ -96,6 +96,10 @@ class Peers:
         credentials = grpc.ssl_channel_credentials(self._tls.fleet_ca, self._tls.key, self._tls.cert)
         return grpc.aio.secure_channel(card.grpc, credentials, options=(*_OPTIONS, *name))
 
+    def use(self, tls: Tls) -> None:
+        """Show these certificates to servers that are connected to from now on."""
+        self._tls = tls
+
     def _check_tls(self, member: Member) -> None:
         """Never hand a token on in the clear that came by TLS."""
         if member.card.tls != (self._tls is not None):

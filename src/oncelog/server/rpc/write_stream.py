@@ -202,7 +202,7 @@ class WriteStream:
         self._unanswered: dict[int, int] = {}
         """Frames whose answers were not written to the connection yet, with their bytes."""
         self._part: Frame | None = None
-        self._ended: OncelogError | None = None
+        self._ended: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
         self._session = Session("")
         self._seat: Seat
@@ -217,7 +217,7 @@ class WriteStream:
             self._out.append((tag, answer))
             self._changed.set()
 
-    def end(self, error: OncelogError) -> None:
+    def end(self, error: Exception) -> None:
         """End the stream with an error."""
         self._ended = error
         if self._reading is not None:

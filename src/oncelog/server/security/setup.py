@@ -50,7 +50,7 @@ def load(
     file are used instead, if there is one.
     """
     _check_origins(settings.origins)
-    tls = _tls(settings)
+    tls = read_tls(settings)
     if settings.mtls and (tls is None or tls.client_ca is None):
         message = "mtls needs tls_cert, tls_key and tls_client_ca"
         raise InvalidArgument(message)
@@ -69,7 +69,8 @@ def _check_origins(origins: list[str]) -> None:
             raise InvalidArgument(message)
 
 
-def _tls(settings: ServeSettings) -> Tls | None:
+def read_tls(settings: ServeSettings) -> Tls | None:
+    """Return the certificates that settings name; ``InvalidArgument`` for files that cannot be used."""
     if settings.tls_cert is None and settings.tls_key is None:
         return None
     if settings.tls_cert is None or settings.tls_key is None:

@@ -55,7 +55,7 @@ class ServerMetrics(Collector):
             "What runs here.",
             {"version": importlib.metadata.version("oncelog"), "python": platform.python_version()},
         )
-        yield _gauge("server_ready", "1 while calls are taken.", server.ready)
+        yield _gauge("server_ready", "1 while calls are taken.", server.ready and not server.is_cut_off)
         yield _gauge("server_received_bytes", "Bytes that were received and are not stored.", server.budget.used_bytes)
         yield _gauge("server_open_logs", "Logs whose writer is open here.", server.seats.open_count())
         yield _gauge("server_followed_logs", "Logs that somebody follows.", server.tails.hubs)

@@ -16,9 +16,9 @@ async def livez(call: Call) -> Response:
 
 
 async def readyz(call: Call) -> Response:
-    """Say whether calls are taken; 503 before the server has started and once it drains."""
-    if not call.server.ready:
-        message = "the server is not ready: it starts, or it stops"
+    """Say whether calls are taken; 503 before the server has started, once it drains, and cut off from its bucket."""
+    if not call.server.ready or call.server.is_cut_off:
+        message = "the server is not ready: it starts, it stops, or it does not reach its bucket"
         raise Unavailable(message, retry_after_s=call.server.retry_after_s())
     body = {"status": "ok", "tokens": call.app.authorizer.trouble or "ok"}
     return answer(body, headers={"cache-control": "no-store"})

@@ -1,0 +1,55 @@
+"""The certificates of a running server: read again when the server is told to (SIGHUP), for connections made since."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from oncelog.errors import InvalidArgument
+from oncelog.server.security.setup import Tls, read_tls
+from oncelog.server.settings import ServeSettings
+
+_log = logging.getLogger("oncelog.server")
+
+
+class Certificates:
+    """What both ports show to their callers. A file that cannot be used changes nothing: the last good one stays."""
+
+    def __init__(self, settings: ServeSettings, tls: Tls) -> None:
+        self._settings = settings
+        self._told: list[Callable[[Tls], object]] = []
+        self.current = tls
+
+    def credentials(self) -> Any:
+        """Return the credentials of a gRPC server, which asks for the certificates at each connection."""
+        asks = self.current.client_ca is not None
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration, asks)
+
+    def _configuration(self) -> Any:
+        tls = self.current
+        return grpc.ssl_server_certificate_configuration([(tls.key, tls.cert)], tls.client_ca)
+
+    def tell(self, told: Callable[[Tls], object]) -> None:
+        """Call a function with the certificates whenever they were read again."""
+        self._told.append(told)
+
+    def follow(self, context: ssl.SSLContext) -> None:
+        """Have a context of HTTP show the certificates that are read from now on."""
+        self.tell(lambda _: context.load_cert_chain(str(self._settings.tls_cert), str(self._settings.tls_key)))
+
+    def reload(self) -> None:
+        """Read the files again."""
+        try:
+            tls = read_tls(self._settings)
+        except InvalidArgument as error:
+            _log.error("the certificates were not read again, those before stay: %s", error)
+            return
+        assert tls is not None
+        self.current = tls
+        for told in self._told:
+            told(tls)
+        _log.info("the certificates were read again")

@@ -1,0 +1,292 @@
+"""A fleet over mutual TLS, on a quorum, with queues in PostgreSQL, and with a holder that loses its bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+import oncelog
+from oncelog.errors import NotFound, OncelogError, Unavailable
+from tests.server import certificates
+from tests.server.clients import Wire, record
+from tests.server.fleet.conftest import started
+from tests.server.fleet.test_fleet import Patient, holder, patient_session
+from tests.server.fleet.test_fleet_faults import BEAT_S, Writers, check
+from tests.server.proxy import Proxy
+from tests.servers import Serving
+
+if TYPE_CHECKING:
+    from benchmarks.seaweedfs import SeaweedFS
+
+_PAUSE = threading.Event()
+
+
+class _Secure(Patient):
+    """A client with a certificate."""
+
+    def __init__(self, address: str, folder: Path, name: str) -> None:
+        self.address = address
+        files = [(folder / file).read_bytes() for file in ("ca.pem", f"{name}.key", f"{name}.pem")]
+        self.channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
+
+
+@pytest.mark.xdist_group("fleet")
+def test_calls_are_handed_on_over_mutual_tls(bucket_url: str, tmp_path: Path) -> None:
+    """The holder judges the caller by the names in the caller's certificate, whichever server was called: not by those
+    of the server in between, which may do anything.
+    """
+    names = {"server": "DNS:localhost,IP:127.0.0.1", "writer": "URI:spiffe://shop/writer", "other": "DNS:other.example"}
+    folder = certificates.make(tmp_path, names)
+    config = tmp_path / "serve.toml"
+    config.write_text('[mtls]\n"spiffe://shop/writer" = ["look,append,admin:shop/*"]\n')
+    files = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem", "fleet-ca": "ca.pem"}
+    tls = [f"--tls-{option}={folder / file}" for option, file in files.items()]
+    environment = {"ONCELOG_SERVE_BEAT_S": "10"}
+    servers = [Serving(bucket_url, ("--name", name, *tls, "--config", str(config)), environment) for name in "ab"]
+    try:
+        with contextlib.ExitStack() as ending:
+            wires = [ending.enter_context(_Secure(one.grpc, folder, "writer")) for one in servers]
+            wires[0].call("Database.Create", name="shop/orders", kind="log", create=True)
+            for number, wire in enumerate(wires * 2):
+                [result] = wire.call("Log.Append", log="shop/orders", records=[record(b"v", id=str(number))]).results
+                assert (result.ack.position, result.ack.duplicate) == (number, False), result
+            found = {holder_over(wire) for wire in wires}
+            assert len(found) == 1, "the log moved"
+            for one in servers:
+                with _Secure(one.grpc, folder, "other") as stranger, pytest.raises(OncelogError) as refused:
+                    stranger.call("Log.Append", log="shop/orders", records=[record(b"v")])
+                assert not isinstance(refused.value, Unavailable), refused.value
+            for wire in wires:
+                with pytest.raises(NotFound):
+                    wire.call("Log.Append", log="other", records=[record(b"v")])
+    finally:
+        for one in servers:
+            one.end()
+
+
+def holder_over(wire: Wire) -> str:
+    """Return the name of the server that answers for the log."""
+    stream = patient_session(wire, "shop/orders")
+    name: str = stream.welcome.server.rpartition(" ")[2]
+    stream.finish()
+    return name
+
+
+def _ready(server: Serving) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{server.http}/readyz", timeout=60) as answer:
+            return int(answer.status) == 200
+    except urllib.error.HTTPError as error:
+        if error.code != 503:
+            raise
+        return False
+
+
+def _until(wanted: Any) -> None:
+    for _ in range(1200):
+        if wanted():
+            return
+        _PAUSE.wait(0.1)
+    pytest.fail("it did not happen within two minutes")
+
+
+@pytest.mark.soak
+def test_a_holder_that_loses_its_bucket_gives_way(bucket_url: str, seaweedfs: SeaweedFS) -> None:
+    """The bucket is gone for the holder alone, which every client and server still reaches: it refuses, the clients go
+    on at the others, and what it had taken and not stored is not lost. When the bucket is back, it serves again.
+    """
+    proxy = Proxy(seaweedfs.endpoint.removeprefix("http://"), seed=1, bytes_max=1 << 40)
+    proxy.peaceful = True
+    environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}
+    cut = Serving(bucket_url, ("--name", "a"), environment | {"AWS_ENDPOINT_URL": f"http://{proxy.address}"})
+    servers = [cut, *started(bucket_url, "bc", **environment)]
+    try:
+        url = "oncelog://" + ",".join(server.grpc for server in servers)
+        log = _held_by(cut, url, "a")
+        writers = Writers(url, [log], 4)
+        writers.wait_for(5)
+        proxy.swallow()
+        _until(lambda: not _ready(cut))
+        writers.wait_for(20)
+        with Patient(servers[1].grpc) as wire, Wire(cut.grpc) as lost:
+            assert wire.call("Log.Append", log=log, records=[record(b"v", id="direct")]).results[0].ack.position > 0
+            with pytest.raises(Unavailable) as refused:
+                lost.call("Log.Append", log=log, records=[record(b"w", id="refused")])
+            assert refused.value.outcome == "not written"
+            writers.acks[log]["direct"] = wire.call("Log.Find", log=log, id="direct").ack.position
+        proxy.restore()
+        _until(lambda: _ready(cut))
+        writers.wait_for(5)
+        writers.stop()
+        assert check(bucket_url, writers) == writers.count
+    finally:
+        for server in servers:
+            server.end()
+        proxy.close()
+
+
+def _held_by(server: Serving, url: str, name: str) -> str:
+    """Return a new log that this server holds."""
+    with oncelog.connect(url) as db:
+        for number in range(50):
+            log = f"log-{number}"
+            db.log(log, create=True)
+            found = holder(server, log)
+            if found is not None and found[0] == name:
+                return log
+    pytest.fail("the server holds none of fifty logs")
+
+
+@pytest.mark.soak
+def test_a_fleet_on_a_quorum_of_stores(bucket_url: str) -> None:
+    """Three nodes and a store hold the log; its holder is killed, twice: 0 lost, 0 doubled."""
+    nodes = [f"--node=n{number}={bucket_url}-node-{number}" for number in range(3)]
+    command = [sys.executable, "-m", "oncelog.cli", "quorum", "create", f"{bucket_url}-store", *nodes]
+    subprocess.run(command, check=True, capture_output=True)
+    url = f"quorum:{bucket_url}-store"
+    servers = dict(zip("abc", started(url, "abc", ONCELOG_SERVE_BEAT_S=str(BEAT_S)), strict=True))
+    try:
+        addresses = "oncelog://" + ",".join(server.grpc for server in servers.values())
+        with oncelog.connect(addresses) as db:
+            db.log("orders", create=True)
+        writers = Writers(addresses, ["orders"], 3)
+        for _ in range(2):
+            writers.wait_for(10)
+            with oncelog.connect(url) as db:
+                name, _ = db.log("orders")._holding().holder or ("a", 0)
+            servers[name].kill()
+            writers.wait_for(10)
+            servers[name].end()
+            del servers[name]
+        writers.stop()
+        assert check(url, writers) == writers.count
+    finally:
+        for server in servers.values():
+            server.end()
+
+
+@pytest.mark.soak
+def test_queues_of_a_fleet_survive_a_holder_that_is_killed(
+    bucket_url: str, postgres_server: str, postgres_schema: str
+) -> None:
+    """Senders and consumers at three servers, the state in PostgreSQL; servers are killed: every message is handled,
+    and none of them is acknowledged twice.
+    """
+    state = f"{postgres_server}{'&' if '?' in postgres_server else '?'}options=-csearch_path%3D{postgres_schema}"
+    flags = {name: ("--name", name, "--queue-state", state) for name in "abc"}
+    environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}
+    servers = {name: Serving(bucket_url, flags[name], environment) for name in "abc"}
+    try:
+        url = "oncelog://" + ",".join(server.grpc for server in servers.values())
+        with oncelog.connect(url) as db:
+            db.queue("emails", create=True)
+        working = _Working(url)
+        for name in "ab":
+            working.wait_for(20)
+            servers[name].process.send_signal(signal.SIGKILL)
+            servers[name].process.wait()
+        working.wait_for(20)
+        working.stop()
+        assert working.sent
+        assert set(working.acked) | working.doubtful >= set(working.sent), "lost"
+        assert set(working.acked) <= set(working.sent), "of nobody"
+        assert max(Counter(working.acked).values()) == 1, "acknowledged twice"
+    finally:
+        for server in servers.values():
+            server.end()
+
+
+class _Working:
+    """One thread that sends, and two that handle."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.sent: list[str] = []
+        self.acked: list[str] = []
+        self.doubtful: set[str] = set()
+        """Nobody knows whether they were acknowledged; if they were not, they come again."""
+        self.errors: list[BaseException] = []
+        self._over = threading.Event()
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._guarded, args=(work,)) for work in (self._send, self._handle)]
+        self._threads.append(threading.Thread(target=self._guarded, args=(self._handle,)))
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, work: Any) -> None:
+        try:
+            with oncelog.connect(self._url) as db:
+                work(db)
+        except BaseException as error:  # noqa: BLE001 (the test raises it)
+            self.errors.append(error)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _send(self, db: oncelog.Database) -> None:
+        number = 0
+        while not self._over.is_set():
+            id = f"{os.getpid()}-{number}"
+            while True:
+                try:
+                    db.queue("emails").send(id.encode(), id=id, timeout_s=5)
+                    break
+                except (Unavailable, oncelog.LogBusy, oncelog.WriterFenced):
+                    _PAUSE.wait(0.1)
+            self.sent.append(id)
+            number += 1
+            _PAUSE.wait(0.02)
+
+    def _handle(self, db: oncelog.Database) -> None:
+        while not self._is_over():
+            with contextlib.suppress(OncelogError), db.queue("emails").consume("workers", ack_timeout_s=5) as consumer:
+                while not self._is_over():
+                    for delivery in consumer.receive(10, timeout_s=1):
+                        self._settle(delivery)
+
+    def _is_over(self) -> bool:
+        return self._over.is_set() and set(self.acked) | self.doubtful >= set(self.sent)
+
+    def _settle(self, delivery: Any) -> None:
+        value = delivery.value.decode()
+        try:
+            delivery.ack()
+        except oncelog.LeaseLost:
+            return  # it comes again, or another has it
+        except Unavailable as error:
+            if error.outcome == "unknown":
+                self.doubtful.add(value)
+            raise
+        self._count(value)
+
+    def _count(self, value: str) -> None:
+        with self._changed:
+            self.acked.append(value)
+            self._changed.notify_all()
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more were acknowledged."""
+        wanted = len(self.acked) + more
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.errors or len(self.acked) >= wanted, 300), "no progress"
+        if self.errors:
+            raise self.errors[0]
+
+    def stop(self) -> None:
+        """Send no more, and handle what was sent."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
