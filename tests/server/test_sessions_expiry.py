@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog.errors import LogBusy, OncelogError, Unavailable
+from oncelog.errors import LogBusy, Unavailable
 from oncelog.server.desk import Lane
 from oncelog.server.server import Server
 from oncelog.server.sessions import Answer
@@ -17,12 +17,12 @@ class _Stream:
 
     def __init__(self) -> None:
         self.sent: list[int] = []
-        self.ended: OncelogError | None = None
+        self.ended: Exception | None = None
 
     def send(self, tag: int, answer: Answer) -> None:  # noqa: ARG002
         self.sent.append(tag)
 
-    def end(self, error: OncelogError) -> None:
+    def end(self, error: Exception) -> None:
         self.ended = error
 
 

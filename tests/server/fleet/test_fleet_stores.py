@@ -51,9 +51,9 @@ def test_calls_are_handed_on_over_mutual_tls(bucket_url: str, tmp_path: Path) ->
     folder = certificates.make(tmp_path, names)
     config = tmp_path / "serve.toml"
     config.write_text('[mtls]\n"spiffe://shop/writer" = ["look,append,admin:shop/*"]\n')
-    files = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem", "fleet-ca": "ca.pem"}
+    files = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem"}
     tls = [f"--tls-{option}={folder / file}" for option, file in files.items()]
-    environment = {"ONCELOG_SERVE_BEAT_S": "10"}
+    environment = {"ONCELOG_SERVE_BEAT_S": "10", "ONCELOG_SERVE_TLS_FLEET_CA": str(folder / "ca.pem")}
     servers = [Serving(bucket_url, ("--name", name, *tls, "--config", str(config)), environment) for name in "ab"]
     try:
         with contextlib.ExitStack() as ending:

@@ -19,6 +19,7 @@ from oncelog.wire.methods import METHODS
 from tests.server.http.conftest import Guarded
 
 JUDGED = [route for route in ROUTES if route.verb is not None and route.kind != "server"]
+_ANY = {"if-match": "*"}
 _BODIES: dict[str, dict[str, Any]] = {
     "find": {"id": "x", "stream": "s"},
     "truncate": {"before": 0}, "ack": {"leases": []}, "nack": {"leases": [], "reason": "r"},
@@ -34,6 +35,10 @@ def subjects(guarded: Guarded) -> Guarded:
         assert client.post("/v1/queues", json={"name": "t/x"}).status_code == 201
         assert client.post("/v1/streams/t%2Fx/s", content=b"first").status_code == 201
         assert client.post("/v1/queues/t%2Fx/receive").status_code == 200
+        # Settings that change close the segment, which can be sealed then: there is a file to download.
+        assert client.patch("/v1/logs/t%2Fx/settings", json={"retention_s": 1e9}, headers=_ANY).status_code == 200
+        assert client.post("/v1/logs/t%2Fx/seal").status_code == 200
+        assert client.get("/v1/logs/t%2Fx/files").json() != []
     return guarded
 
 

@@ -117,6 +117,7 @@ def test_a_generic_client_does_everything_by_the_document_alone(http: httpx.Clie
     client.call("logs_configure", {"retention_s": 60.0}, **log, **{"If-Match": "*"})
     for name in ("logs_files", "logs_producers", "logs_seal", "logs_verify"):
         client.call(name, **log)
+    client.call("files_read", **log, first=0, Range="bytes=0-3")
     client.call("logs_truncate", {"before": 0}, **log)
     assert client.call("logs_find", {"id": "a"}, **log)["ack"]["position"] == 0
     stream = {"log": "openapi-s", "stream": "s/1"}
@@ -125,6 +126,7 @@ def test_a_generic_client_does_everything_by_the_document_alone(http: httpx.Clie
     client.call("streams_read", **stream, direction="backward")
     client.call("streams_list_streams", log="openapi-s")
     client.call("tails_subscribe", **stream)
+    client.call("tails_subscribe_all", log="openapi-s", types="a,b")
     _queue(client)
     client.call("logs_delete", **log)
     for name in ("server_livez", "server_readyz", "server_metrics", "server_describe"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import Any
@@ -169,4 +170,39 @@ def test_a_page_of_another_site_cannot_append(http: httpx.Client, log: str) -> N
         refused = http.post(f"/v1/logs/{log}/records", content=b"x", headers=headers)
         assert refused.status_code == 403, headers
         assert http.get(f"/v1/logs/{log}", headers=headers).status_code == 403
+    assert _ends(http, log) == 0
+
+
+def test_a_trailer_is_no_header(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """A request is judged by its head: a trailer gives it no id and no token."""
+    chunks = b"4\r\npaid\r\n0\r\nIdempotency-Key: other\r\nAuthorization: Bearer x\r\n\r\n"
+    for _ in range(2):
+        found = _exchange(open_server, _request(log, chunks, "Transfer-Encoding: chunked", "Connection: close"))
+        assert found.startswith(b"HTTP/1.1 201"), found
+    assert http.post(f"/v1/logs/{log}/find", json={"id": "other"}).json()["ack"] is None
+    assert _ends(http, log) == 2
+
+
+def test_trailers_are_bounded(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """Many of them, or one that does not end: the connection does, and nothing is written."""
+    for flood in (b"x-1: 2\r\n" * 200_000, b"x-1: " + b"a" * 1_500_000, b"0" * 1_500_000):
+        begun = _request(log, b"4\r\npaid\r\n0\r\n", "Transfer-Encoding: chunked")
+        with _connected(open_server) as connection:
+            connection.sendall(begun)
+            answered = b""
+            with contextlib.suppress(OSError):
+                for start in range(0, len(flood), 4096):
+                    connection.sendall(flood[start : start + 4096])
+                while part := connection.recv(65536):
+                    answered += part
+            assert b"HTTP/1.1 201" not in answered
+    assert _ends(http, log) == 0
+
+
+def test_a_transfer_coding_that_is_unknown_is_refused(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """What is compressed on its way would be stored as it came."""
+    chunks = b"4\r\npaid\r\n0\r\n\r\n"
+    found = _exchange(open_server, _request(log, chunks, "Transfer-Encoding: gzip, chunked"))
+    assert found.startswith(b"HTTP/1.1 501"), found
+    assert _problem(found)["outcome"] == "not written"
     assert _ends(http, log) == 0

@@ -121,6 +121,9 @@ class App:
         if "transfer-encoding" in headers and "content-length" in headers:
             message = "Content-Length and Transfer-Encoding: send one of them"
             raise Refused(400, message, headers={"connection": "close"})
+        if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+            message = "Transfer-Encoding: this server knows chunked alone"
+            raise Refused(501, message, headers={"connection": "close"})
         if scope["method"] == "OPTIONS" and (allowed := guard.preflight(headers, self.origins)) is not None:
             return Response(None, 204, allowed)
         found = routes.find(scope["method"], paths.split(scope["raw_path"]))

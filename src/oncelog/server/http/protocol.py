@@ -2,7 +2,8 @@
 
 A head that is too large or comes too slowly ends its connection; so does one connection too many. What cannot be parsed
 gets a problem, unless an answer to an earlier request on the connection is still due: the client would take the problem
-for that answer.
+for that answer. Trailers are dropped (RFC 9110, 6.5.1): a trailer must not become a header of a request that was judged
+without it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ class Protocol(HttpToolsProtocol):
     """One connection."""
 
     _head_bytes = 0
+    _in_head = True
+    _idle_bytes = 0
+    """Bytes behind a head since the last part of a body: chunk extensions and trailers."""
     _head_timer: asyncio.TimerHandle | None = None
     _sans: tuple[str, ...] = ()
 
@@ -61,7 +65,10 @@ class Protocol(HttpToolsProtocol):
             if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX + self._body_allowance(data):
                 self._refuse(Refused(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes"))
                 return
+        self._idle_bytes += len(data)
         super().data_received(data)
+        if not self._in_head and self._idle_bytes > limits.HTTP_HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse(Refused(431, f"more than {limits.HTTP_HEAD_BYTES_MAX} bytes of trailers"))
 
     def _body_allowance(self, data: bytes) -> int:
         """Return how much of the data may be body: a head ends with an empty line."""
@@ -70,12 +77,30 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
+        self._in_head = True
         super().on_message_begin()
         self._await_head()
         self.scope["oncelog_sans"] = self._sans  # type: ignore[typeddict-unknown-key]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; drop a trailer."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._idle_bytes = 0
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
+        self._in_head = False
+        self._idle_bytes = 0
         self._head_done()
         super().on_headers_complete()
 

@@ -60,10 +60,16 @@ class PlainLines(logging.Formatter):
         return without_secrets(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
 
 
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Tell whether a line is about more than a client that left: gRPC tells each answer that nobody waits for."""
+    return "ExecuteBatchError" not in record.getMessage()
+
+
 def set_up(*, as_json: bool, level: str = "info") -> None:
     """Send what the server says to stderr, in one form."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else PlainLines())
     logging.getLogger().handlers[:] = [handler]
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_ours)
     logging.getLogger().setLevel(logging.WARNING)
     logging.getLogger("oncelog").setLevel(level.upper())

@@ -23,7 +23,7 @@ def sealed(http: httpx.Client, log: str) -> str:
     for value in (b"a", b"b", b"c"):
         assert http.post(f"/v1/logs/{log}/records", content=value).status_code == 201
     # Settings that change close the segment; then it can be sealed.
-    changed = http.patch(f"/v1/logs/{log}/settings", json={"seal": "manual"}, headers={"if-match": "*"})
+    changed = http.patch(f"/v1/logs/{log}/settings", json={"retention_s": 1e9}, headers={"if-match": "*"})
     assert changed.status_code == 200, changed.text
     assert json.loads(http.post(f"/v1/logs/{log}/seal").text.splitlines()[-1])["result"]["files"]
     return f"/v1/logs/{log}/files"
