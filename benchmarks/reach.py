@@ -96,7 +96,6 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _read,
         _bucket,
         _server,
-        _server_read,
         _queue,
         _inbox,
         _spark,
@@ -241,28 +240,19 @@ def _bucket(table: Table) -> Iterator[Reached]:
 
 
 def _server(table: Table) -> Iterator[Reached]:
-    ours, remote = serving.OURS, Remote.name
-    alone = {name: table.best(serving.ALONE, name) for name in (ours, remote, serving.ECHOED)}
-    most = alone[ours] + 1.5 * alone[serving.ECHOED]
-    work = "server: one append at a time, p50, against embedded + 1.5 x an empty gRPC echo"
-    yield Reached(work, "at most 1 x", alone[remote] / most, "x", alone[remote] <= most)
-    for callers, goal in zip(serving.CALLERS, (0.7, 1.0), strict=True):
-        workload = serving.AMONG.format(callers)
-        ratio = table.best(workload, remote) / table.best(workload, ours)
-        yield Reached(f"{workload}, threads, against embedded threads", f"{goal:g} x", ratio, "x", ratio >= goal)
-        rate = table.best(workload, remote, RemoteTasks.name)
+    names = (Remote.name, RemoteTasks.name)
+    for workload in (serving.ALONE, *map(serving.AMONG.format, serving.CALLERS)):
         for row in table.rows:
             if row.workload == workload and _is_peer(row):
-                goal_words = "reported" if row.contender.startswith("PostgreSQL") else "3 x"
-                won = None if goal_words == "reported" else rate >= 3 * row.best
-                yield Reached(f"{workload}, against {row.contender}", goal_words, rate / row.best, "x", won)
+                ratio = table.best(workload, *names) / row.best
+                ratio = ratio if row.larger_is_better else 1 / ratio
+                goal = None if workload == serving.ALONE or row.contender.startswith("PostgreSQL") else 3
+                words = "reported" if goal is None else f"{goal} x"
+                yield Reached(
+                    f"{workload}, against {row.contender}", words, ratio, "x", None if goal is None else ratio >= goal
+                )
     ratio = table.best(serving.CPU, Http.name) / table.best(serving.CPU, Unary.name)
     yield Reached(f"{serving.CPU}: HTTP against gRPC unary", "at most 0.6 x", ratio, "x", ratio <= 0.6)
-
-
-def _server_read(table: Table) -> Iterator[Reached]:
-    ratio = table.best(serving.READ, Remote.name) / table.best(serving.READ, serving.FLIGHT)
-    yield Reached(f"{serving.READ}, against Arrow Flight on the same log", "0.5 x", ratio, "x", ratio >= 0.5)
 
 
 def _queue(table: Table) -> Iterator[Reached]:

@@ -15,7 +15,7 @@ import grpc
 
 import oncelog
 from benchmarks.contender import Contender
-from benchmarks.embedded import settings, use
+from benchmarks.embedded import settings
 from benchmarks.records import Batch
 from benchmarks.servers import Server
 from oncelog.wire import messages
@@ -45,11 +45,6 @@ class Remote(Contender):
         self.log = self._db.log("bench", settings(), create=True)
         self.writer = self.log.writer()
 
-    @property
-    def url(self) -> str:
-        """The database on the disk."""
-        return (self.folder / "db").as_uri()
-
     def close(self) -> None:
         """End the client and the server."""
         self._db.close()
@@ -76,10 +71,6 @@ class Remote(Contender):
     def count(self) -> int:
         """Return how many records there are."""
         return self.log.end_position()
-
-    def read(self) -> int:
-        """Read all in columns, and use every byte of ids and values."""
-        return sum(use(batch) for batch in self.log.read_arrow(columns=["value", "id"]))
 
 
 class RemoteTasks(Remote):

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from oncelog import limits
 from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError
-from oncelog.format import columns, intake
+from oncelog.format.payload import columns, intake
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
 from oncelog.server.http import fields, forms, paths, problem
