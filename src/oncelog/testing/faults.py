@@ -27,7 +27,7 @@ class Faults:
         self._planned: dict[int, tuple[Exception, When]] = {}
         self._kill: tuple[int, When] | None = None
         self._killed = False
-        self._forever: list[Callable[[str, str], Exception | None]] = []
+        self._forever: list[tuple[Callable[[str, str], Exception | None], When]] = []
 
     def fail_at(self, number: int, error: Exception, when: When = "before") -> None:
         """Let the call of that number, from now, raise an error."""
@@ -39,10 +39,10 @@ class Faults:
         with self._lock:
             self._kill = (self.calls + number, when)
 
-    def fail_forever(self, predicate: Callable[[str, str], Exception | None]) -> None:
+    def fail_forever(self, predicate: Callable[[str, str], Exception | None], when: When = "before") -> None:
         """Ask before every call: the operation and its object in, an error to raise, or ``None``, out."""
         with self._lock:
-            self._forever.append(predicate)
+            self._forever.append((predicate, when))
 
     def heal(self) -> None:
         """Let everything succeed again."""
@@ -69,8 +69,8 @@ class Faults:
                 return Killed(), self._kill[1]
             if self.calls in self._planned:
                 return self._planned.pop(self.calls)
-            for predicate in self._forever:
+            for predicate, when in self._forever:
                 error = predicate(operation, what)
                 if error is not None:
-                    return error, "before"
+                    return error, when
         return None, "before"

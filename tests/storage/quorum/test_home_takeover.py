@@ -7,45 +7,14 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from obstore.store import MemoryStore
 
 from oncelog import limits
-from oncelog.clock import SYSTEM
-from oncelog.connect import Database
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.settings import LogSettings
-from oncelog.storage.bucket.bucket import Bucket
-from oncelog.storage.bucket.home import ObjectStorage
-from oncelog.storage.quorum import home as quorum_home
-from oncelog.storage.quorum import membership, node
-from oncelog.storage.quorum.home import QuorumStorage
-from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.faults import When
+from tests.storage.quorum.place import Place, in_memory
 
 IDS = [str(number) for number in range(6)]
-
-
-class Place:
-    """A store and three nodes in memory, which outlive the processes that use them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.stores = {name: Bucket(MemoryStore(), f"s3://{name}") for name in ("store", "n0", "n1", "n2")}
-        self.seen: dict[str, FaultyBucket] = {}
-        monkeypatch.setattr(node, "open_bucket", self._open)
-        monkeypatch.setattr(quorum_home, "open_bucket", self._open)
-        membership.create(self._store(), {name: f"s3://{name}" for name in ("n0", "n1", "n2")}, 2, {}, SYSTEM)
-
-    def _open(self, url: str, _options: object) -> Bucket:
-        name = url.removeprefix("s3://")
-        self.seen[name] = FaultyBucket(self.stores[name])
-        return self.seen[name]
-
-    def _store(self) -> ObjectStorage:
-        return ObjectStorage(self._open("s3://store", None))
-
-    def process(self) -> Database:
-        """Return the database as a new process opens it."""
-        return Database(QuorumStorage(self._store()))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -55,7 +24,7 @@ def test_any_request_of_a_takeover_may_fail(name: str, when: When, monkeypatch: 
     whole or not at all, and after it, or after the next one, every record that was acknowledged has its place.
     """
     for number in itertools.count(1):
-        place = Place(monkeypatch)
+        place = Place(monkeypatch, in_memory())
         first = place.process()
         writer = first.log("orders", create=True).writer()
         places = {id: writer.append(b"x", id=id).position for id in IDS}
@@ -81,7 +50,7 @@ def test_any_request_of_a_takeover_may_fail(name: str, when: When, monkeypatch: 
 
 def test_the_store_away_stops_appends_only_when_the_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks go to nodes alone. A new segment needs the store: an append waits then, and goes on by itself."""
-    place = Place(monkeypatch)
+    place = Place(monkeypatch, in_memory())
     database = place.process()
     settings = LogSettings(segment_bytes=limits.SEGMENT_BYTES_MIN)
     with database.log("orders", settings, create=True).writer() as writer:
@@ -102,7 +71,7 @@ def test_the_store_away_stops_appends_only_when_the_segment_is_full(monkeypatch:
 @pytest.mark.parametrize("end", ["fence", "close", "removal"])
 def test_a_late_create_changes_nothing(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that was under way arrives after its segment was fenced, closed, or sealed and removed: it is unseen."""
-    place = Place(monkeypatch)
+    place = Place(monkeypatch, in_memory())
     database = place.process()
     log = database.log("orders", create=True)
     writer = log.writer()
