@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oncelog.testing.log_fixtures import duplicate_of, values
 
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog.clock import SYSTEM
@@ -16,6 +15,7 @@ from oncelog.errors import NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.settings import Window
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum.folder import FolderBucket
+from oncelog.testing.logs.fixtures import duplicate_of, values
 from tests.log.retries import BIG, SMALL_SEGMENTS, retried, write
 from tests.log.watched import LONG_S, orders, until
 from tests.storage.quorum.place import NODES, Place
