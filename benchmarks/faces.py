@@ -14,6 +14,7 @@ from oncelog import LogSettings, ProducerPolicy, Record, Subscription
 from oncelog.connect import Database
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
+from oncelog.streams import inner
 
 SEQUENCED = "append by a producer, 100-byte values, 10,000 a commit"
 VERSIONED = "append in batches of ten, 100-byte values, each commit synced"
@@ -153,7 +154,7 @@ def million(folder: Path, plan: Plan) -> list[Measurement]:
             store = db.streams("events")
             assert store.version("one-more") == 0
             opened.append(time.perf_counter() - started)
-            size = store.index_bytes
+            size = inner.index_bytes(store)
     return [
         _figure(f"Oncelog, open, {count:,} streams", "s", opened),
         _figure(f"Oncelog, rebuild from the log, {count:,} streams", "s", [rebuilt_s]),

@@ -75,17 +75,10 @@ class Database(Handle):
         self._lender: Lender | None = None
         self._let_go: Callable[[str], None] = lambda _: None
 
-    def lend_writers(self, lender: Lender, let_go: Callable[[str], None]) -> None:
-        """Have streams and queues of this database borrow the writers of their logs, and open none of their own.
-
-        ``let_go`` is called with the name of a log that is about to be deleted: its writer must be closed then.
-        """
+    def _lend_writers(self, lender: Lender, let_go: Callable[[str], None]) -> None:
         self._lender, self._let_go = lender, let_go
 
-    def home(self, key: str) -> LogHome:
-        """Return a home beside those of the logs, in which servers keep what they share. No log's key begins with
-        ``~``.
-        """
+    def _home_beside(self, key: str) -> LogHome:
         self._check_usable()
         assert key.startswith("~"), key
         return self._storage.home(key)
@@ -167,12 +160,15 @@ class Database(Handle):
         ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
         the same object as long as it is not closed.
         """
+        from oncelog.queue import inner as queue_inner  # noqa: PLC0415
         from oncelog.queue.open_queue import open_queue  # noqa: PLC0415
 
         self._check_usable()
         with self._queues_lock:
             queue = self._queues.get((name, state))
-            if queue is not None and not queue.closed and not queue.is_stored():  # deleted by another process
+            if (
+                queue is not None and not queue.closed and not queue_inner.is_stored(queue)
+            ):  # deleted by another process
                 with contextlib.suppress(OncelogError):  # what it holds is gone
                     queue.close()
             if queue is None or queue.closed or settings is not None or partitions is not None:
@@ -239,6 +235,7 @@ class Database(Handle):
         ``InvalidArgument`` for a log whose ids are of the whole log, and for settings that differ from the stored ones.
         The same streams are the same object as long as they are not closed.
         """
+        from oncelog.streams import inner as streams_inner  # noqa: PLC0415
         from oncelog.streams.streams import Streams, default_settings  # noqa: PLC0415
 
         self._check_usable()
@@ -251,7 +248,7 @@ class Database(Handle):
             log = self.log(name, wanted or default_settings(), create=True)
         with self._lock:
             streams = self._streams.get(name)
-            if streams is None or streams.closed or not streams.is_of(log):
+            if streams is None or streams.closed or not streams_inner.is_of(streams, log):
                 streams = self._streams[name] = Streams(log, self._clock)
         return streams
 
@@ -307,20 +304,18 @@ class Database(Handle):
     @closes_anywhere
     def close(self) -> None:
         """End every reader and writer of this database; what is pending is stored first."""
-        if not self._closed:
-            self._closed = True
-            if not self._of_this_process:
-                return
-            with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
-                ending.callback(self._storage.close)
-                for state in self._states.values():
-                    ending.callback(state.close)
-                for log in list(self._logs.values()):
-                    ending.callback(log.close)
-                for queue in list(self._queues.values()):
-                    ending.callback(queue.close)
-                for streams in list(self._streams.values()):
-                    ending.callback(streams.close)
+        if not self._closes_now():
+            return
+        with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
+            ending.callback(self._storage.close)
+            for state in self._states.values():
+                ending.callback(state.close)
+            for log in list(self._logs.values()):
+                ending.callback(log.close)
+            for queue in list(self._queues.values()):
+                ending.callback(queue.close)
+            for streams in list(self._streams.values()):
+                ending.callback(streams.close)
 
 
 def connect(url: str | os.PathLike[str], *, options: Mapping[str, str] | None = None) -> Database:

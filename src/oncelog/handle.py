@@ -127,6 +127,15 @@ class Handle:
         """Close; may be repeated."""
         self._closed = True
 
+    def _closes_now(self) -> bool:
+        """Note that the handle is closed. Tell whether its parts have to be closed now: only once, and not in a child
+        of a fork, whose parts belong to the parent.
+        """
+        if self._closed:
+            return False
+        self._closed = True
+        return self._of_this_process
+
     def _begin_to_close(self) -> None:
         """Take nothing more, as far as that needs no lock: ``close`` runs soon, in a thread of its own."""
 

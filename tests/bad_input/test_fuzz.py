@@ -89,7 +89,7 @@ SKIPPED = {
     "run",  # a worker's: until it is stopped
     # parts that rooms use of each other
     "batches", "serve", "scan", "desk", "store", "home", "hands", "adopted", "is_same", "is_of", "prepare", "extents",
-    "judge", "leave_producer", "overlap", "adopt", "ingest", "acting", "take_writers", "settle", "own", "lend", "look",
+    "leave_producer", "overlap", "adopt", "ingest", "acting", "own", "look",
     "position_at", "stage", "forget_producer", "reader", "begin_at",
     "add_done_callback", "set_result", "set_exception", "set_running_or_notify_cancel", "cancel",  # a Future's own
 }  # fmt: skip

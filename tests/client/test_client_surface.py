@@ -80,3 +80,10 @@ def test_what_is_absent_is_there_embedded(remote: type) -> None:
     """The list of exceptions names nothing that is gone, and does not grow by itself."""
     (embedded,) = remote.__bases__
     assert set(REMOTE[remote]) <= set(dir(embedded))
+
+
+@pytest.mark.parametrize("remote", REMOTE, ids=lambda kind: kind.__name__)
+def test_every_method_has_a_docstring_of_its_own_or_the_embedded_one(remote: type) -> None:
+    """``help()`` shows what a method does. A remote method without a docstring inherits the embedded one."""
+    methods = [name for name, member in public(remote).items() if callable(member) and name not in REMOTE[remote]]
+    assert [name for name in methods if not inspect.getdoc(getattr(remote, name))] == []

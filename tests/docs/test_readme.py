@@ -30,6 +30,8 @@ SNIPPETS = [
     for match in FENCE.finditer(document.read_text())
     if match["language"] == "python"
 ]
+FOLDER_FILES_MAX = 18
+"""The files of a folder, with its ``__init__.py``."""
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 MODULES = {path.stem for path in SOURCES.rglob("*.py")} | {path.name for path in SOURCES.rglob("*") if path.is_dir()}
 
@@ -115,6 +117,37 @@ def test_every_file_on_the_map_is_there() -> None:
     written = re.findall(r"`([a-z_]+(?:\.[a-z_]+)?)`", ARCHITECTURE)
     named = drawn | {name.removesuffix(".py").split(".")[0] for name in written}
     assert named <= MODULES
+
+
+def test_the_map_is_narrow_and_its_paths_are_there() -> None:
+    """Lines fit a screen, and a folder that is named with its parent is in the tree."""
+    assert [line for line in ARCHITECTURE.splitlines() if len(line) >= 120] == []
+    paths = re.findall(r"`([a-z_]+(?:/[a-z_]+)+)`", ARCHITECTURE)
+    assert paths
+    gone = [path for path in paths if not any((at / path).exists() for at in (ROOT, SOURCES)) and not _module(path)]
+    assert gone == []
+
+
+def test_the_tour_leads_to_files_that_are_there() -> None:
+    """A newcomer who follows the ten questions of CONTRIBUTING.md finds each file."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    tour = text[text.index("## A tour in ten questions") : text.index("## Habits")]
+    rows = [line for line in tour.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) == 10
+    for row in rows:
+        paths = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", row)
+        assert paths, f"no path in {row}"
+        assert [path for path in paths if not (SOURCES / path).exists()] == []
+
+
+def test_no_folder_is_too_large() -> None:
+    """A folder has about fifteen modules: a reader finds a file by the names of its neighbours."""
+    counts = {folder: sum(1 for _ in folder.glob("*.py")) for folder in SOURCES.rglob("*/")}
+    assert {str(folder): count for folder, count in counts.items() if count > FOLDER_FILES_MAX} == {}
+
+
+def _module(path: str) -> bool:
+    return (SOURCES / f"{path}.py").exists()
 
 
 def test_every_name_on_a_disk_is_explained(tmp_path: Path) -> None:

@@ -160,103 +160,82 @@ class RemoteDelivery(Delivery):
 
     @property
     def partition(self) -> int:
-        """The partition it is in."""
         return int(self._found.partition)
 
     @property
     def attempts(self) -> int:
-        """How often it was delivered, this time included."""
         return int(self._found.attempts)
 
     @property
     def last_error(self) -> str | None:
-        """Why the delivery before was not acknowledged."""
         return str(self._found.last_error) if self._found.HasField("last_error") else None
 
     @property
     def token(self) -> int:
-        """The number of this lease: it grows from one to the next."""
         return int(self._found.token)
 
     @property
     def value(self) -> bytes:
-        """What was sent."""
         return bytes(self._found.value)
 
     @property
     def id(self) -> str:
-        """The id that its producer gave it; empty without one."""
         return str(self._found.id)
 
     @property
     def key(self) -> str:
-        """What picks its partition and keeps it in order; empty without one."""
         return str(self._found.key)
 
     @property
     def tenant(self) -> str:
-        """Whose it is; empty is a tenant too."""
         return str(self._found.tenant)
 
     @property
     def topic(self) -> str:
-        """The queue it came from."""
         return str(self._found.topic)
 
     @property
     def group(self) -> str:
-        """The group it was delivered to."""
         return str(self._found.group)
 
     @property
     def position(self) -> int:
-        """Where it stands in its partition's log."""
         return int(self._found.position)
 
     @property
     def headers(self) -> Mapping[str, bytes]:
-        """What was sent along."""
         return self._headers
 
     @property
     def sent_at(self) -> datetime:
-        """When it was stored."""
         return moment(self._found.sent_at_us)
 
     @property
     def inbox_key(self) -> str:
-        """What its effects are known by: the same at every delivery, and when it comes back from the dead letters."""
         return str(self._found.inbox_key)
 
     @property
     def redriven(self) -> int:
-        """How often it was sent back from the dead letters."""
         return int(self._found.redriven)
 
     def ack(self) -> None:
-        """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
         self._leases.settle([self], Settlement("acked"))
 
     def nack(self, reason: str, *, retry: bool = True) -> None:
-        """Say why it could not be done: it is delivered again after a rest, or goes to the dead letters."""
         self._leases.settle([self], Settlement.refusal(reason, retry=retry))
 
     def extend(self, seconds: float) -> None:
-        """Have so many seconds more, from now."""
         span_us = message.span_us("seconds", seconds)
         self._leases.settle([self], Settlement("extended", extend_us=span_us))
         self.until_us = self._leases.until_us(span_us)
 
     def submit_ack(self) -> Pending[None]:
-        """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
         return self._leases.submit([self], Settlement("acked"))
 
     def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
-        """Say why it could not be done, without waiting, as ``nack`` does."""
         return self._leases.submit([self], Settlement.refusal(reason, retry=retry))
 
     def submit_extend(self, seconds: float) -> Pending[None]:
-        """Have so many seconds more, without waiting, as ``extend`` does."""
         span_us = message.span_us("seconds", seconds)
 
         def extended(_: None) -> None:
@@ -283,7 +262,6 @@ class RemoteConsumer(Consumer):
 
     @property
     def group(self) -> str:
-        """The group's name."""
         return self._leases.group
 
     def join(self) -> None:
@@ -316,7 +294,6 @@ class RemoteConsumer(Consumer):
             call.cancel()
 
     def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
-        """Return up to ``limit`` deliveries (by default ``prefetch``), waiting for the first up to ``timeout_s``."""
         self._check_unfed()
         wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
@@ -366,7 +343,6 @@ class RemoteConsumer(Consumer):
         return [self._held.popleft() for _ in range(min(wanted, len(self._held)))]
 
     def _renew(self) -> None:
-        """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
         held = self._remote_held()
         lost = set(map(id, self._leases.lost_of(held, Settlement("extended", extend_us=self._lease_us))))
         self._held.clear()
@@ -379,15 +355,12 @@ class RemoteConsumer(Consumer):
         return [one for one in self._held if isinstance(one, RemoteDelivery)]
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge many in one call. ``LeaseLost`` if some were not this consumer's any more; the others are."""
         self._leases.settle(self._mine(deliveries), Settlement("acked"))
 
     def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
-        """Acknowledge many without waiting: the future ends when that is durable, or has the error of ``ack``."""
         return self._leases.submit(self._mine(deliveries), Settlement("acked"))
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
-        """Refuse many in one call, as ``Delivery.nack`` does one."""
         self._leases.settle(self._mine(deliveries), Settlement.refusal(reason, retry=retry))
 
     def _mine(self, deliveries: object) -> list[RemoteDelivery]:
@@ -425,11 +398,7 @@ class RemoteConsumer(Consumer):
 
     @closes_anywhere
     def close(self) -> None:
-        """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         self._end_wait()
         with self._receiving, contextlib.suppress(Unavailable, Closed):  # not given back: its time runs out

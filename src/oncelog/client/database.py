@@ -27,6 +27,7 @@ from oncelog.queue.queue import Queue
 from oncelog.queue.rules import settings as queue_settings
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.settings import LogSettings, ProducerPolicy
+from oncelog.streams import inner
 from oncelog.streams.streams import Streams
 from oncelog.wire import messages, values
 
@@ -57,7 +58,6 @@ class RemoteDatabase(Database):
     # Logs.
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
-        """Open a log; create it only when asked to. The same log is the same object as long as it is not closed."""
         made = self._made(name, "log", settings, log_module.Made, create=create)
         return self._kept(
             ("log", made.name),
@@ -66,12 +66,10 @@ class RemoteDatabase(Database):
         )
 
     def logs(self) -> list[str]:
-        """Return the names of the logs there are, sorted."""
         self._check_usable()
         return list(self._channel.ask("Database.Logs", messages.Empty()).names)
 
     def delete(self, name: str) -> None:
-        """Delete a log and everything in it."""
         self._check_usable()
         self._channel.ask("Database.Delete", messages.DeleteRequest(name=names.check(name), kind="log"))
 
@@ -82,14 +80,13 @@ class RemoteDatabase(Database):
         raise unsupported(what)
 
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
-        """Open the event-store face of a log; create the log only when asked to."""
         made = self._made(name, "streams", settings, log_module.Made, create=create)
         log = self._kept(
             ("log", made.name),
             lambda held: held.log_id == made.log_id,
             lambda: RemoteLog(self._channel, made, self.producer_policy),
         )
-        return self._kept(("streams", made.name), lambda held: held.is_of(log), lambda: RemoteStreams(log))
+        return self._kept(("streams", made.name), lambda held: inner.is_of(held, log), lambda: RemoteStreams(log))
 
     def servers(self) -> list[dict[str, Any]]:
         """Return the servers of the database, as the one that is asked sees them."""
@@ -115,13 +112,11 @@ class RemoteDatabase(Database):
         return self._kept(("queue", made.name), lambda _: True, lambda: RemoteQueue(self._channel, made, self.log))
 
     def queues(self, *, state: str | None = None) -> list[str]:
-        """Return the names of the queues there are, those of dead letters too, sorted."""
         self._check_usable()
         _check_state(state)
         return list(self._channel.ask("Database.Queues", messages.Empty()).names)
 
     def delete_queue(self, name: str, *, force: bool = False, state: str | None = None) -> None:
-        """Delete a work queue: its messages, its dead letters, and what is remembered of both."""
         self._check_usable()
         _check_state(state)
         request = messages.DeleteRequest(name=names.check(name), kind="queue", force=force)
@@ -130,11 +125,9 @@ class RemoteDatabase(Database):
     # Policies.
 
     def producer_policy(self, namespace: str | None = None) -> ProducerPolicy:
-        """Return what the database, or a namespace, says of producers."""
         return self._policy(namespace, None)
 
     def set_producer_policy(self, policy: ProducerPolicy, namespace: str | None = None) -> None:
-        """Store the policy of the database, or of a namespace."""
         self._policy(namespace, settings_module.check_policy(policy))
 
     def _policy(self, namespace: str | None, policy: ProducerPolicy | None) -> ProducerPolicy:
@@ -169,11 +162,7 @@ class RemoteDatabase(Database):
 
     @closes_anywhere
     def close(self) -> None:
-        """End every reader and writer of this database; what is pending is stored first."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         try:
             close_all(self._handles.values())
@@ -181,7 +170,7 @@ class RemoteDatabase(Database):
             self._channel.close()
 
 
-DATABASE_ABSENT = ("home", "lend_writers")
+DATABASE_ABSENT = ("_home_beside", "_lend_writers")
 """What the server calls of its own database: not a part of the public surface."""
 
 absent(RemoteDatabase, DATABASE_ABSENT)

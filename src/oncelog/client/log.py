@@ -90,17 +90,14 @@ class RemoteLog(Log):
 
     @property
     def settings(self) -> LogSettings:
-        """The settings as they are stored now."""
         self.settings_seen = self.info().settings
         return self.settings_seen
 
     def _is_same(self, other: Log) -> bool:
-        """Tell whether another handle is of this very log, not of one that was deleted and created again."""
         return self.log_id == other.log_id
 
     @property
     def log_id(self) -> str:
-        """The log's permanent id: a log that was deleted and made again has another."""
         return self._log_id
 
     # Writing and reading.
@@ -126,7 +123,6 @@ class RemoteLog(Log):
         return self._opened(RemoteWriter(self, opening, initial_sequence=initial_sequence))
 
     def read(self, start: Start = "earliest", *, limit: int | None = None, lease_s: float | None = None) -> Reader:
-        """Return the entries from ``start`` to the log's end as it is now."""
         self._check_usable()
         return self._opened(RemoteReader(self, start, limit=limit, lease_s=self._checked_lease(lease_s)))
 
@@ -138,14 +134,12 @@ class RemoteLog(Log):
         columns: Sequence[str] | None = None,
         lease_s: float | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Return the entries from ``start`` on as ``pyarrow.RecordBatch``es, all columns or those named."""
         self._check_usable()
         check_columns(columns)
         lease = self._checked_lease(lease_s)
         return self._opened(RemoteReader(self, start, limit=limit, lease_s=lease, columns=columns)).batches()
 
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
-        """Return the entries from ``start`` on as they become durable, for ever."""
         self._check_usable()
         return self._opened(RemoteTail(self, start, lease_s=self._checked_lease(lease_s)))
 
@@ -177,25 +171,20 @@ class RemoteLog(Log):
         return self.channel.ask("Log.Positions", messages.PositionsRequest(log=self.name, start=start))
 
     def first_position(self) -> int:
-        """Return the position of the first record there is, or will be."""
         return int(self._positions().first)
 
     def end_position(self) -> int:
-        """Return the position behind the last record that can be read now."""
         return int(self._positions().end)
 
     def position_at(self, start: Start) -> int:
-        """Return the position that ``read`` would begin with; for a moment, that of the first record not before it."""
         return int(self.positions(start).at)
 
     def _extents(self, start: int, end: int) -> list[Extent]:
-        """Return how the records from ``start`` to ``end`` are kept, so that work on them can be shared out."""
         request = messages.ExtentsRequest(log=self.name, start=start, end=end)
         return self.ask("Log.Extents", request, list[Extent])  # type: ignore[no-any-return]
 
     @arguments.checked
     def find(self, id: str, *, stream: str | None = None) -> Location | None:
-        """Return where the record with an id is, from what the log remembers; ``None`` if it remembers no such id."""
         self._check_usable()
         intake.check_record(Record(b"", id=id, stream=stream))
         found = self.channel.ask("Log.Find", messages.FindRequest(log=self.name, id=id, stream=stream))
@@ -224,31 +213,26 @@ class RemoteLog(Log):
         return [msgspec.structs.replace(one, local="://" in one.path) for one in found]
 
     def producers(self) -> dict[str, ProducerMark]:
-        """Return how far each producer got: last sequence, its position, and the up-time of that."""
         return self.ask("Log.Producers", self._asked(), dict[str, ProducerMark])  # type: ignore[no-any-return]
 
     def producer_policy(self) -> ProducerPolicy:
-        """Return the policy for producers that holds for this log: its own over its namespace's over the database's."""
         namespace = self.name.rpartition("/")[0].partition("/")[0] or None
         levels = [self._policy(namespace)] if namespace is not None else []
         return resolve(self.settings.producers, *levels, self._policy(None))
 
     def forget_producer(self, name: str, *, wait_s: float = 5.0) -> bool:
-        """Forget how far a producer got, for good. Return whether it was known."""
         self._check_usable()
         arguments.seconds("wait_s", wait_s)
         request = messages.ProducerRequest(log=self.name, producer=arguments.text("name", name))
         return bool(self.channel.ask("Log.ForgetProducer", request).value)
 
     def configure(self, settings: LogSettings) -> None:
-        """Change the stored settings. Writers that are opened after this keep to the new ones."""
         self._check_usable()
         document = values.to_document(settings_module.check(settings))
         request = messages.ConfigureRequest(name=self.name, settings=document)
         self.settings_seen = self.ask("Log.Configure", request, LogSettings)
 
     def truncate(self, before: int) -> Truncation:
-        """Remove everything before a position, as far as neither the dedup window nor a reader's lease needs it."""
         request = messages.TruncateRequest(log=self.name, before=arguments.count("before", before))
         return self.ask("Log.Truncate", request, Truncation)  # type: ignore[no-any-return]
 
@@ -276,7 +260,6 @@ class RemoteLog(Log):
         raise Broken(text)
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
-        """Have the server read everything and check every promise that can be checked; return what was found."""
         return self.job("verify", Verification, tell=progress)  # type: ignore[no-any-return]
 
     def seal(self, progress: Callable[[Sealing], None] | None = None) -> Sealing:
@@ -293,7 +276,6 @@ class RemoteLog(Log):
         *,
         hands: Hands | None = None,
     ) -> Audit:
-        """Count the records of all closed segments, and find the ids that are there again: the server does it."""
         _check_hands(hands)
         return self.job("audit", Audit, by=by, tell=progress)  # type: ignore[no-any-return]
 
@@ -304,7 +286,6 @@ class RemoteLog(Log):
         progress: Callable[[int, int], None] | None = None,
         hands: Hands | None = None,
     ) -> Purge:
-        """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them."""
         _check_hands(hands)
         return self.job("purge", Purge, remove=remove, tell=progress)  # type: ignore[no-any-return]
 
@@ -314,19 +295,15 @@ class RemoteLog(Log):
         return self.job("rebuild", Rebuilt, tell=progress)  # type: ignore[no-any-return]
 
     def marks(self) -> list[Mark]:
-        """Return how far the producers of batches (Spark queries) have come, the most recently active last."""
         return self.job("marks", list[Mark])  # type: ignore[no-any-return]
 
     def _tidy(self) -> None:
-        """Have the server put small neighbours together, and let go what retention does not want kept."""
         self.job("tidy")
 
     def sweep(self) -> list[str]:
-        """Have the server remove files that were staged more than a day ago and never adopted; return their keys."""
         return self.job("sweep", list[str])  # type: ignore[no-any-return]
 
     def retain(self) -> Truncation:
-        """Have the server remove what the log's retention settings do not want kept."""
         return self.job("retain", Truncation)  # type: ignore[no-any-return]
 
     # Batches of files.

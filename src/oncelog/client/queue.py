@@ -16,7 +16,7 @@ from oncelog.client.log import close_all
 from oncelog.client.writer import absent
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, begun, failed
-from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError, Unavailable
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
@@ -28,7 +28,7 @@ from oncelog.queue.rules import settings as settings_rules
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.sender import OnPending, SendStatus, Sent
+from oncelog.queue.send.sender import OnPending, SendStatus, Sent, all_sent
 from oncelog.queue.send.topic import DEAD_LETTERS, Topic, log_name
 from oncelog.wire import failures, messages, values
 
@@ -77,16 +77,14 @@ class RemoteQueue(Queue):
 
     @property
     def partitions(self) -> int:
-        """How many logs the queue is spread over: fixed when it is made."""
         return self._made.partitions
 
     @property
     def settings(self) -> QueueSettings:
-        """The settings as they are stored now."""
         self._made = self.ask("Queue.Info", self._asked(), Made)
         return self._made.settings
 
-    def is_stored(self) -> bool:
+    def _is_stored(self) -> bool:
         """Tell whether it is still there; it is taken to be while nobody can tell."""
         try:
             self.ask("Queue.Info", self._asked(), Made)
@@ -106,12 +104,11 @@ class RemoteQueue(Queue):
     def send_many(
         self, messages: Iterable[Message], *, on_pending: OnPending = "join", timeout_s: float = TIMEOUT_S
     ) -> list[Sent]:
-        """Send messages, each decided on its own."""
         self._check_usable()
         checked = [message_rules.check(one) for one in message_rules.listed(messages)]
         _check_pending(on_pending)
         within_s = arguments.seconds("timeout_s", timeout_s)
-        return _all_sent([result for run in _runs(checked) for result in self._sent_run(run, on_pending, within_s)])
+        return all_sent([result for run in _runs(checked) for result in self._sent_run(run, on_pending, within_s)])
 
     def _sent_run(self, run: Sequence[Message], on_pending: OnPending, timeout_s: float) -> list[Sent | OncelogError]:
         """Send messages by one call; again after a break if all of them have ids."""
@@ -149,7 +146,6 @@ class RemoteQueue(Queue):
         on_pending: OnPending = "join",
         timeout_s: float = TIMEOUT_S,
     ) -> Pending[Sent]:
-        """Send one message without waiting for it; messages that come together are sent together, in their order."""
         try:
             self._check_usable()
             _check_pending(on_pending)
@@ -181,7 +177,6 @@ class RemoteQueue(Queue):
                 one.pending.set_result(answer)
 
     def status(self, id: str, *, key: str = "", tenant: str = "") -> SendStatus | None:
-        """Return how the sending of an id ended, or how far it is; ``None`` if it is not known (any more)."""
         message_rules.check_identity(tenant, key, id)
         request = messages.StatusRequest(queue=self.name, id=id, key=key, tenant=tenant)
         return self.ask("Queue.Status", request, SendStatus | None)  # type: ignore[no-any-return]
@@ -197,7 +192,6 @@ class RemoteQueue(Queue):
         ordered: bool | None = None,
         start: Literal["earliest", "latest"] = "earliest",
     ) -> Consumer:
-        """Return a consumer of a group, which is made when it is not there, beginning at ``start``."""
         self._check_usable()
         check_prefetch(prefetch)
         names.check(group, "group")
@@ -221,7 +215,6 @@ class RemoteQueue(Queue):
 
     @property
     def dead_letters(self) -> DeadLetters:
-        """What could not be delivered: to be looked at, and sent back. It is the queue ``dlq.<name>``."""
         if self.name.startswith(DEAD_LETTERS):
             error = f"queue {self.name!r} holds dead letters, and has none of its own"
             raise InvalidArgument(error)
@@ -236,17 +229,14 @@ class RemoteQueue(Queue):
     # Operating.
 
     def pause(self, group: str | None = None) -> None:
-        """Deliver nothing until ``resume``: to anybody, or to one group."""
         self._check_usable()
         self._channel.ask("Queue.Pause", messages.GroupRequest(queue=self.name, group=group))
 
     def resume(self, group: str | None = None) -> None:
-        """Deliver again."""
         self._check_usable()
         self._channel.ask("Queue.Resume", messages.GroupRequest(queue=self.name, group=group))
 
     def groups(self) -> list[str]:
-        """Return the names of the groups there are."""
         self._check_usable()
         return list(self._channel.ask("Queue.Groups", self._asked()).names)
 
@@ -262,11 +252,9 @@ class RemoteQueue(Queue):
         close_all(one for one in self._handles if isinstance(one, RemoteConsumer) and one.group == group)
 
     def stats(self) -> QueueStats:
-        """Return what an operator would ask: positions, and for each group its lag and what became of its messages."""
         return self.ask("Queue.Stats", self._asked(), QueueStats)  # type: ignore[no-any-return]
 
     def lag(self, group: str = "default") -> int:
-        """Return how many messages a group has yet to settle."""
         found = self.stats().groups
         if group not in found:
             error = f"queue {self.name!r} has no group {group!r}: there are {', '.join(found) or 'none'}"
@@ -274,12 +262,10 @@ class RemoteQueue(Queue):
         return found[group].lag
 
     def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
-        """Return the first messages that a group has not settled, and how each stands, without delivering them."""
         request = messages.PeekRequest(queue=self.name, group=group, limit=arguments.count("limit", limit))
         return self.ask("Queue.Peek", request, list[Peeked])  # type: ignore[no-any-return]
 
     def configure(self, changed: QueueSettings) -> None:
-        """Change the stored settings, but for those of its logs."""
         document = values.to_document(settings_rules.check(changed))
         stored = self.ask(
             "Queue.Configure", messages.ConfigureRequest(name=self.name, settings=document), QueueSettings
@@ -287,7 +273,6 @@ class RemoteQueue(Queue):
         self._made = msgspec.structs.replace(self._made, settings=stored)
 
     def trim(self) -> list[int]:
-        """Remove what every group has settled; return where each partition begins now."""
         return self.ask("Queue.Trim", self._asked(), list[int])  # type: ignore[no-any-return]
 
     @closes_anywhere
@@ -309,12 +294,10 @@ class RemoteDeadLetters(DeadLetters):
         self._queue = queue
 
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
-        """Return the dead letters that were not sent back, oldest first."""
         wanted = None if limit is None else arguments.count("limit", limit)
         return self._letters_of(limit=wanted)
 
     def show(self, position: int) -> DeadLetter:
-        """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
         (found,) = self._letters_of(position=arguments.count("position", position))
         return found
 
@@ -323,14 +306,12 @@ class RemoteDeadLetters(DeadLetters):
         return self._queue.ask("Queue.DeadLetters", request, list[DeadLetter])  # type: ignore[no-any-return]
 
     def redrive(self, positions: Iterable[int] | None = None) -> int:
-        """Send dead letters back to the queue and the group they came from: all, or those at these positions."""
         if positions is None:
             return self._queue.letters("Queue.Redrive", all=True)
         chosen = _chosen(positions)
         return self._queue.letters("Queue.Redrive", positions=chosen) if chosen else 0
 
     def discard(self, positions: Iterable[int]) -> int:
-        """Give dead letters up for good; return how many."""
         chosen = _chosen(positions)
         return self._queue.letters("Queue.Discard", positions=chosen) if chosen else 0
 
@@ -372,17 +353,7 @@ def _result(found: Any) -> Sent | OncelogError:
     return one if isinstance(one, OncelogError) else values.sent(one)
 
 
-def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
-    errors = [result for result in results if isinstance(result, OncelogError)]
-    if not errors:
-        return results  # type: ignore[return-value]
-    if len(results) == 1:
-        raise errors[0]
-    text = f"{len(errors)} of {len(results)} messages were refused, the first: {errors[0]}"
-    raise AppendErrors(text, results=results)
-
-
-QUEUE_ABSENT = ("settle", "take_writers")
+QUEUE_ABSENT = ("_settle_leases", "_take_writers")
 """What rooms of one process call of each other on a queue: not a part of the public surface."""
 
 absent(RemoteQueue, QUEUE_ABSENT)

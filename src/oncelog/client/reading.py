@@ -58,7 +58,6 @@ class RemoteReader(Reader):
                 yield values.entry(found)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the entries in columns."""
         for message in self._messages("Log.ReadArrow"):
             table, self._position, _ = frames.read_message(message)
             if table is not None:
@@ -101,7 +100,6 @@ class RemoteReader(Reader):
         return self
 
     def close(self) -> None:
-        """Close, and give the lease back."""
         Handle.close(self)
         if self._call is not None and self._of_this_process:
             self._call.cancel()
@@ -137,7 +135,6 @@ class RemoteTail(Tail):
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
-        """Return the next entry, waiting for it up to ``timeout_s``; ``None`` when none came."""
         self._check_usable()
         self._check_unfed()
         within_s = arguments.seconds("timeout_s", timeout_s)
@@ -152,11 +149,9 @@ class RemoteTail(Tail):
 
     @property
     def position(self) -> int:
-        """The position of the next record that is to be read from the log."""
         return self._ready[0].position if self._ready else self._next
 
     def end(self) -> int:
-        """Return the position behind the last record that is visible now."""
         return self._log.end_position()
 
     def _look(self) -> list[Entry]:
@@ -173,7 +168,6 @@ class RemoteTail(Tail):
 
     @closes_anywhere
     def close(self) -> None:
-        """End the tail; a thread that waits in it returns."""
         self._closed = True
         if self._of_this_process:
             self._pump.close()

@@ -62,8 +62,7 @@ class RemoteStreams(Streams):
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._submissions: Batcher[_Append] = Batcher("oncelog-streams", self._append_all)
 
-    def is_of(self, log: Log) -> bool:
-        """Tell whether this is the face of that very handle of a log."""
+    def _is_of(self, log: Log) -> bool:
         return self._remote is log
 
     # Appending.
@@ -95,7 +94,6 @@ class RemoteStreams(Streams):
         wait_s: float = 5.0,
         timeout_s: float | None = TIMEOUT_S,
     ) -> Pending[list[EventAck]]:
-        """Append events to a stream without waiting for them; those of one stream are sent in order."""
         try:
             self._check_usable()
             arguments.seconds("wait_s", wait_s)
@@ -182,7 +180,6 @@ class RemoteStreams(Streams):
     def read(
         self, stream: str, start: int | None = None, *, limit: int | None = None, direction: Direction = "forward"
     ) -> Iterator[StreamEvent]:
-        """Yield a stream's events from version ``start`` on (its first, or backward its last, without one)."""
         self._check_usable()
         request = messages.StreamReadRequest(
             log=self.name, stream=check_stream(stream), start=_start(start), limit=_limit(limit)
@@ -198,7 +195,6 @@ class RemoteStreams(Streams):
         prefix: str = "",
         types: Iterable[str] | None = None,
     ) -> Iterator[StreamEvent]:
-        """Yield the events of all streams in the order of the log, from position ``start`` on, or back from it."""
         self._check_usable()
         request = messages.StreamReadRequest(
             log=self.name,
@@ -260,7 +256,6 @@ class RemoteStreams(Streams):
         self._channel.rest(self._channel.pause_s(attempts))
 
     def list(self, prefix: str = "") -> list[StreamInfo]:
-        """Return the streams there are whose names begin so, in the order of their first events."""
         self._check_usable()
         request = messages.StreamListRequest(log=self.name, prefix=check_text("prefix", prefix))
         return self._channel.again(lambda _: self._listed(request), TIMEOUT_S)
@@ -273,7 +268,6 @@ class RemoteStreams(Streams):
         return [values.stream_info(found) for part in parts for found in part.streams]
 
     def version(self, stream: str) -> int | None:
-        """Return the version of a stream's last durable event; ``None`` when there is no such stream."""
         self._check_usable()
         request = messages.StreamRequest(log=self.name, stream=check_stream(stream))
         found = self._channel.ask("Streams.Version", request)
@@ -284,7 +278,6 @@ class RemoteStreams(Streams):
     def subscribe(
         self, stream: str, start: int | Literal["latest"] = 0, *, max_behind: int = BEHIND_MAX
     ) -> Subscription:
-        """Follow a stream from version ``start`` on, whether it is there already or not."""
         self._check_usable()
         check_stream(stream)
         if start == "latest":
@@ -303,7 +296,6 @@ class RemoteStreams(Streams):
         types: Iterable[str] | None = None,
         max_behind: int = BEHIND_MAX,
     ) -> Subscription:
-        """Follow all streams from a position on; ``prefix`` and ``types`` are as in ``read_all``."""
         self._check_usable()
         wanted = start if start in ("earliest", "latest") else arguments.count("start", start)
         request = messages.SubscribeRequest(
@@ -349,7 +341,6 @@ class RemoteSubscription(Subscription):
 
     @property
     def position(self) -> int:
-        """The position of the next record that was not handed out: where to go on."""
         return self._given
 
     def _begin(self) -> Any:
@@ -396,7 +387,6 @@ class RemoteSubscription(Subscription):
 
     @closes_anywhere
     def close(self) -> None:
-        """End the subscription; a thread that waits in it returns."""
         self._closed = True
         if self._of_this_process:
             self._pump.close()
@@ -426,7 +416,7 @@ def _types(types: Iterable[str] | None) -> Any:
     return messages.Types(types=[check_text("type", type) for type in types])
 
 
-STREAMS_ABSENT = ("index_bytes", "judge")
+STREAMS_ABSENT = ("_index_bytes", "_judge")
 """What rooms of one process call of each other on streams: not a part of the public surface."""
 
 absent(RemoteStreams, STREAMS_ABSENT)

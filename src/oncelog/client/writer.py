@@ -64,7 +64,6 @@ class RemoteWriter(Writer):
         sequence: int | None = None,
         timeout_s: float | None = TIMEOUT_S,
     ) -> Ack:
-        """Append one record; return where it is, or where it was when its id was seen before."""
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         return self._sending.append(record, timeout_s)
 
@@ -81,7 +80,6 @@ class RemoteWriter(Writer):
         sequence: int | None = None,
         timeout_s: float | None = TIMEOUT_S,
     ) -> Pending[Ack]:
-        """Append one record without waiting for it: the future has the ack, or the error, once it is known."""
         record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
         return self._sending.submit(record, timeout_s)
 
@@ -98,11 +96,9 @@ class RemoteWriter(Writer):
     # Many.
 
     def append_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> list[Ack]:
-        """Append records, each decided on its own; return their acks in order."""
         return self._many(records, timeout_s).waited()
 
     def submit_many(self, records: Sequence[Record], *, timeout_s: float | None = TIMEOUT_S) -> Pending[list[Ack]]:
-        """Append records, each decided on its own, without waiting for them."""
         return _submitted(lambda: self._many(records, timeout_s))
 
     def _many(self, records: Sequence[Record], timeout_s: float | None) -> _Call[list[Ack]]:
@@ -130,7 +126,6 @@ class RemoteWriter(Writer):
         timeout_s: float | None = TIMEOUT_S,
         judge: Callable[[Admitted], None] | None = None,
     ) -> list[Ack]:
-        """Append records all or none; return their acks in order."""
         return self._batch(records, timeout_s, judge).waited()
 
     def submit_batch(
@@ -140,7 +135,6 @@ class RemoteWriter(Writer):
         timeout_s: float | None = TIMEOUT_S,
         judge: Callable[[Admitted], None] | None = None,
     ) -> Pending[list[Ack]]:
-        """Append records all or none, without waiting for them."""
         return _submitted(lambda: self._batch(records, timeout_s, judge))
 
     def _batch(
@@ -167,7 +161,6 @@ class RemoteWriter(Writer):
         producer: str | None = None,
         timeout_s: float | None = TIMEOUT_S,
     ) -> ColumnAcks:
-        """Append the rows of a table, each decided on its own; return positions and duplicates in columns."""
         return self._arrow(table, producer, timeout_s).waited()
 
     def submit_arrow(
@@ -177,7 +170,6 @@ class RemoteWriter(Writer):
         producer: str | None = None,
         timeout_s: float | None = TIMEOUT_S,
     ) -> Pending[ColumnAcks]:
-        """Append the rows of a table without waiting for them."""
         return _submitted(lambda: self._arrow(table, producer, timeout_s))
 
     def _arrow(self, table: Tabular, producer: str | None, timeout_s: float | None) -> _Call[ColumnAcks]:
@@ -207,35 +199,29 @@ class RemoteWriter(Writer):
 
     @property
     def producer(self) -> str:
-        """The name of this writer's producer: the one given to ``Log.writer``, or one that is assigned now."""
         self._check_process()
         return self._sending.producer or self._own_producer()
 
     @property
     def last_sequence(self) -> int | None:
-        """The last sequence of this writer's producer that is durable; ``None`` when there is none."""
         name = self._sending.producer or self._assigned
         return None if name is None else self.last_sequence_of(name)
 
     def last_sequence_of(self, name: str) -> int | None:
-        """Return the last sequence of a producer that is durable; ``None`` when there is none."""
         mark = self.producers().get(name)
         return None if mark is None else mark.last_sequence
 
     def producers(self) -> dict[str, ProducerMark]:
-        """Return how far each producer of the log got."""
         self._check_process()
         return self._log.producers()
 
     # Living and leaving.
 
     def flush(self, *, timeout_s: float | None = TIMEOUT_S) -> None:
-        """Return when all that was submitted here is durable."""
         self._check_usable()
         self._sending.flush(timeout_s)
 
     def snapshot(self) -> None:
-        """Have the server store a dedup snapshot of what is durable now."""
         self._check_usable()
         self._log.job("snapshot")
 
@@ -259,13 +245,11 @@ class RemoteWriter(Writer):
 
     @property
     def window_state(self) -> Mapping[str, int | None]:
-        """How full the dedup window of the server's writer is."""
         self._check_process()
         return self._log.info().window
 
     @property
     def last_position(self) -> int:
-        """The position of the last record that is durable; -1 when there is none."""
         return self._log.end_position() - 1
 
     @closes_anywhere
@@ -293,7 +277,6 @@ class RemoteProducer(Producer):
 
     @property
     def last_sequence(self) -> int | None:
-        """The last sequence of this producer that is durable; ``None`` when there is none."""
         self._check_process()
         return self._writer.last_sequence_of(self.name)
 

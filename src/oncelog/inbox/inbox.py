@@ -325,28 +325,12 @@ class Inbox(Handle):
             await run_async(self._home.close())
 
     def _ended(self) -> bool:
-        """Note that it is closed; tell whether there are connections to close."""
-        if self._closed:
+        """Note that the inbox is closed; tell whether there are connections to close."""
+        if not self._closes_now():
             return False
-        self._closed = True
-        if self._of_this_process and self._keeper is not None:
+        if self._keeper is not None:
             self._keeper.close()
-        return self._of_this_process
-
-    @property
-    def final(self) -> tuple[type[BaseException], ...]:
-        """The errors of a handler after which it is not tried again."""
-        return self._rules.final
-
-    @property
-    def single(self) -> bool:
-        """Whether all effects share one connection, and so cannot be at work at once."""
-        return not self._home.several
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether the connection that it was given is in a transaction, which effects would join."""
-        return self._home.in_transaction()
+        return True
 
     @property
     def retention_s(self) -> float | None:

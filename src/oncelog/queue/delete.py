@@ -9,6 +9,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, Unavailable
 from oncelog.log import inner
 from oncelog.log.log import Log
+from oncelog.queue import inner as queue_inner
 from oncelog.queue.inspect import held
 from oncelog.queue.queue import Queue
 from oncelog.queue.send.topic import DEAD_LETTERS, log_name
@@ -100,7 +101,7 @@ def _make_unreachable(
     """See that nobody writes to it, and that nobody begins to; return all that is to be deleted."""
     try:
         for queue in queues:
-            queue.take_writers(_WAIT_S)
+            queue_inner.take_writers(queue, _WAIT_S)
     except Unavailable as error:
         message = f"queue {name!r} is in use, and nothing of it was deleted: {error}"
         raise LogBusy(message, pid=getattr(error.__cause__, "pid", None)) from error

@@ -88,8 +88,7 @@ class Queue(Handle):
         """The settings as they are stored now."""
         return self._stored().settings
 
-    def is_stored(self) -> bool:
-        """Tell whether it is still there, and not another of its name; it is taken to be while nobody can tell."""
+    def _is_stored(self) -> bool:
         try:
             self._stored()
         except NotFound:
@@ -187,8 +186,7 @@ class Queue(Handle):
         self._check_usable()
         return self._sending.status(message.check_identity(tenant, key, id))
 
-    def take_writers(self, timeout_s: float) -> None:
-        """Become the writer of every partition; ``Unavailable`` if another process writes one and does not let go."""
+    def _take_writers(self, timeout_s: float) -> None:
         self._check_usable()
         self._sending.take_writers(timeout_s)
 
@@ -221,16 +219,7 @@ class Queue(Handle):
         self._consumers.add(consumer)
         return consumer
 
-    def settle(
-        self,
-        group: str,
-        leases: Iterable[LeaseName],
-        settlement: Settlement,
-    ) -> list[LeaseName]:
-        """Settle what was delivered to a group, by the names of its leases; return what was lost to others.
-
-        For one who hands deliveries on to other processes. Raises ``NotFound`` when there is no such group.
-        """
+    def _settle_leases(self, group: str, leases: Iterable[LeaseName], settlement: Settlement) -> list[LeaseName]:
         self._check_usable()
         with self._lock:
             known = group in self._brokers
@@ -406,10 +395,7 @@ class Queue(Handle):
     @closes_anywhere
     def close(self) -> None:
         """Close the consumers and let the writers go."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
             ending.callback(self._sending.close)

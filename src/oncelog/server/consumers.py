@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from oncelog.errors import OncelogError
+from oncelog.queue import inner
 from oncelog.queue.deliver.consumer import Consumer, Delivery
 from oncelog.queue.deliver.settling import LeaseName, Settlement
 from oncelog.queue.queue import Queue
@@ -84,14 +85,14 @@ class Consumers:
         """Give back what did not reach its client: it is delivered again at once, and counts as no attempt."""
         leases = [LeaseName(one.token, one.partition, one.position) for one in deliveries]
         if leases:
-            self._server.writers.post(lambda: self.queue(name).settle(group, leases, Settlement("returned")))
+            self._server.writers.post(lambda: inner.settle(self.queue(name), group, leases, Settlement("returned")))
             self._server.wake_queue(name)
 
     async def settle(
         self, name: str, group: str, leases: Sequence[LeaseName], settlement: Settlement
     ) -> list[LeaseName]:
         """Settle deliveries in one commit; return those that were lost to others."""
-        lost = await self._server.write(lambda: self.queue(name).settle(group, leases, settlement), name)
+        lost = await self._server.write(lambda: inner.settle(self.queue(name), group, leases, settlement), name)
         self._server.wake_queue(name)
         return lost
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+from oncelog import inner as database_inner
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
@@ -89,7 +90,7 @@ class Server:
         self.settings = settings
         self.fleet: Fleet | None = None
         """The other servers of the database; a database on a disk has one server."""
-        self.tokens = TokenObject(database.home(token_object.HOME))
+        self.tokens = TokenObject(database_inner.home(database, token_object.HOME))
         """The tokens in the database. They are used unless the settings name a file."""
         self.gate: Gate | None = None
         """Judges every call of gRPC; HTTP sets it, and judges its own calls by the same functions."""
@@ -120,7 +121,7 @@ class Server:
         self._turns: dict[str, Turns] = {}
         self._wakers: dict[str, set[asyncio.Event]] = {}
         self._tidying: asyncio.Task[None] | None = None
-        database.lend_writers(self.seats.lender, lambda name: self.seats.leave(name, LEAVE_S))
+        database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.leave(name, LEAVE_S))
 
     # Serving.
 

@@ -109,12 +109,10 @@ class Streams(Handle):
         self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)
 
     @property
-    def index_bytes(self) -> int:
-        """The bytes that the index of streams takes in memory."""
+    def _index_bytes(self) -> int:
         return self._index.nbytes
 
-    def is_of(self, log: Log) -> bool:
-        """Tell whether this is the face of that very handle of a log."""
+    def _is_of(self, log: Log) -> bool:
         return self._log is log
 
     # Appending.
@@ -138,7 +136,7 @@ class Streams(Handle):
         however long ago; else by the ids that the window remembers.
         """
         self._check_usable()
-        judged = _Judged(self, stream, self._records(stream, events), check_expected(expected))
+        judged = _Judged(self._judge, stream, self._records(stream, events), check_expected(expected))
         if not judged.records:
             return []
         with self._writing(wait_s) as writer:
@@ -170,7 +168,7 @@ class Streams(Handle):
         pending = begun()
         try:
             self._check_usable()
-            judged = _Judged(self, stream, self._records(stream, events), check_expected(expected))
+            judged = _Judged(self._judge, stream, self._records(stream, events), check_expected(expected))
             if not judged.records:
                 pending.set_result([])
             elif on_loop() or self._submitted.busy:
@@ -242,7 +240,7 @@ class Streams(Handle):
             raise
         raise error
 
-    def judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
+    def _judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
         """Return the version of the first of so many new events, and note them; raise if the stream is not as expected.
 
         Nobody else is deciding meanwhile.
@@ -540,8 +538,10 @@ class Streams(Handle):
 class _Judged:
     """Events on their way into a stream, and the version that they got."""
 
-    def __init__(self, streams: Streams, stream: str, records: list[Record], expected: Expected) -> None:
-        self._streams = streams
+    def __init__(
+        self, judge: Callable[[str, Expected, int, int], int], stream: str, records: list[Record], expected: Expected
+    ) -> None:
+        self._judge = judge
         self.stream = stream
         self.records = records
         self.expected = expected
@@ -551,7 +551,7 @@ class _Judged:
         """Judge what was decided; raise if the stream is not as expected."""
         if not admitted.duplicates.any():
             first_position = int(admitted.positions[0])
-            self._first = self._streams.judge(self.stream, self.expected, first_position, len(self.records))
+            self._first = self._judge(self.stream, self.expected, first_position, len(self.records))
 
     def versions(self, count: int) -> range:
         """Return the versions of the events, which are new."""

@@ -9,6 +9,7 @@ from typing import Any
 from oncelog import arguments
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument
+from oncelog.inbox import inner
 from oncelog.inbox.inbox import Inbox
 from oncelog.queue.queue import Queue
 from oncelog.workers import retention
@@ -51,10 +52,10 @@ def worker(
     if time_limit_s is not None and not 0 < time_limit_s <= arguments.SECONDS_MAX:
         message = f"time_limit_s is {time_limit_s}, must be more than 0, or None for no limit"
         raise InvalidArgument(message)
-    if inbox is not None and inbox.single and concurrency > 1:
+    if inbox is not None and inner.is_single(inbox) and concurrency > 1:
         message = "handlers that run at once need a connection each: give the inbox a function that connects, or a URL"
         raise InvalidArgument(message)
-    if inbox is not None and inbox.in_transaction:
+    if inbox is not None and inner.in_transaction(inbox):
         message = (
             "the inbox's connection is in a transaction: effects would join it, and messages be acknowledged before it "
             "is committed; commit it first"

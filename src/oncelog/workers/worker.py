@@ -22,6 +22,7 @@ from oncelog.errors import (
     OncelogError,
     Unavailable,
 )
+from oncelog.inbox import inner
 from oncelog.inbox.decisions import Undecided
 from oncelog.inbox.inbox import Inbox
 from oncelog.queue.deliver.consumer import Consumer, Delivery
@@ -274,7 +275,7 @@ class Worker:
         return True
 
     def _is_final(self, error: Exception) -> bool:
-        final = self._inbox.final if self._inbox is not None else ()
+        final = inner.final(self._inbox) if self._inbox is not None else ()
         raised = error.__cause__ if isinstance(error, Ended) else error
         return isinstance(raised, (BadValue, EffectFailed, IdConflict, *final))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import oncelog
+from oncelog import inner
 from oncelog.cli.commands.servers.server import servers
 from oncelog.server.fleet import members
 from oncelog.server.fleet.members import Beat, Card, Members
@@ -29,7 +30,7 @@ def test_a_bucket_shows_who_is_dead_and_who_has_left(bucket_url: str) -> None:
     """Without a server to ask: who does not beat is dead, who said goodbye has left."""
     with oncelog.connect(bucket_url) as db:
         assert servers(db, beat_s=0.05) == []
-        home = db.home(members.HOME)
+        home = inner.home(db, members.HOME)
         for name in ("dead", "gone"):
             card = Card(name=name, incarnation=0, grpc="127.0.0.1:1", http="127.0.0.1:2", version="9")
             made = members.join(home, card)

@@ -321,10 +321,7 @@ class Consumer(Fed[Delivery]):
     @closes_anywhere
     def close(self) -> None:
         """Give back what was not handed out. What was handed out stays leased: its worker may still acknowledge it."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         self._on_leave(self)
         self._broker.wake()

@@ -121,7 +121,7 @@ class Sending:
             raise InvalidArgument(error)
         deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
         if outgoing and self._topic.partitions == 1:
-            return _all_sent(self._send(0, [one.record for one in outgoing], on_pending, deadline_us))
+            return all_sent(self._send(0, [one.record for one in outgoing], on_pending, deadline_us))
         results: list[Sent | OncelogError] = [Unavailable("not sent")] * len(outgoing)
         rows_of: dict[int, list[int]] = {}
         for row, one in enumerate(outgoing):
@@ -134,7 +134,7 @@ class Sending:
                 sent = [error] * len(rows)
             for row, answer in zip(rows, sent, strict=True):
                 results[row] = answer
-        return _all_sent(results)
+        return all_sent(results)
 
     def _send(
         self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
@@ -342,7 +342,8 @@ def _outcome(identity: str, answer: Ack | OncelogError) -> tuple[str, str, str |
     return identity, "FAILED", str(answer), None
 
 
-def _all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
+def all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
+    """Return the answers to messages; ``AppendErrors`` with all of them, or the only one, if some were refused."""
     errors = [result for result in results if isinstance(result, OncelogError)]
     if not errors:
         return results  # type: ignore[return-value]

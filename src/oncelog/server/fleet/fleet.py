@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncelog import inner as database_inner
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
 from oncelog.log import inner
@@ -68,7 +69,7 @@ class Fleet:
         """Take what is there before this server has joined; ``on_replaced`` is called if its name is taken."""
         self._server = server
         self._clock: Clock = server.clock
-        self._home = server.database.home(members.HOME)
+        self._home = database_inner.home(server.database, members.HOME)
         self.peers = peers
         self._on_replaced = on_replaced
         self.key = key

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncelog import inner
 from oncelog.errors import InvalidArgument
 from oncelog.server import settings as settings_module
 from oncelog.server.fleet import hop, members
@@ -38,7 +39,7 @@ def fleet_key(server: Server) -> bytes | None:
     """Return the key that the servers of a database share; ``None`` for a database with one server. For threads."""
     if is_local(server.database.url):
         return None
-    return members.shared_key(server.database.home(members.HOME), server.clock)
+    return members.shared_key(inner.home(server.database, members.HOME), server.clock)
 
 
 def sessions_key(key: bytes | None) -> bytes | None:

@@ -61,9 +61,10 @@ def servers(database: Database, beat_s: float = 2.0) -> list[dict[str, Any]]:
         from oncelog.client import database as client  # noqa: PLC0415
 
         return client.servers(database)
+    from oncelog import inner  # noqa: PLC0415
     from oncelog.server.fleet import listing, members  # noqa: PLC0415  (needs oncelog[server])
 
-    seen = members.Members(database.home(members.HOME), SYSTEM, beat_s)
+    seen = members.Members(inner.home(database, members.HOME), SYSTEM, beat_s)
     seen.look()
     pause = threading.Event()
     until_us = SYSTEM.elapsed_us() + int(seen.dead_s * 1e6)

@@ -50,13 +50,14 @@ def _place(path: Path | None, url: str | None) -> Iterator[Place]:
         message = "say where the tokens are: --url, the database that the servers serve, or --tokens, a file"
         raise InvalidArgument(message)
     import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
+    from oncelog import inner  # noqa: PLC0415
     from oncelog.server.security import token_object  # noqa: PLC0415
 
     if url.startswith(names.SERVER_SCHEMES):
         message = f"{url} is a server: make tokens where its database is, with the URL of that"
         raise InvalidArgument(message)
     with oncelog.connect(url) as database:
-        yield token_object.TokenObject(database.home(token_object.HOME))
+        yield token_object.TokenObject(inner.home(database, token_object.HOME))
 
 
 def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:

@@ -1,0 +1,24 @@
+"""What servers and the command line ask of a database, and no user: the inner half of ``Database``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oncelog.connect import Database
+from oncelog.log.log import Lender
+from oncelog.storage.base import LogHome
+
+
+def home(database: Database, key: str) -> LogHome:
+    """Return a home beside those of the logs, in which servers keep what they share. No key of a log begins with
+    ``~``.
+    """
+    return database._home_beside(key)
+
+
+def lend_writers(database: Database, lender: Lender, let_go: Callable[[str], None]) -> None:
+    """Have streams and queues of a database borrow the writers of their logs, and open none of their own.
+
+    ``let_go`` is called with the name of a log before the log is deleted: its writer must be closed then.
+    """
+    database._lend_writers(lender, let_go)
