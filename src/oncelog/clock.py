@@ -17,6 +17,14 @@ CREDIT_US = 3_000_000
 """So much time is taken for lived after a beat, at most: what is longer was a pause (SIGSTOP, a frozen machine)."""
 
 
+class Beating(Protocol):
+    """What lives while its process does."""
+
+    def beat(self) -> None:
+        """Do what is to be done every second. It must not raise."""
+        ...
+
+
 class Clock(Protocol):
     """What the rest of Oncelog knows of time and chance. Safe to share between threads."""
 
@@ -45,9 +53,9 @@ class Clock(Protocol):
         """The last beat of this process, as elapsed time, and how much of the time up to it were pauses."""
         ...
 
-    def keep_pulse(self, owner: object) -> None:
-        """Note every second that the process lives, as long as the owner does. Without a thread for it time seems to
-        stand still: nobody forgets too early.
+    def keep_pulse(self, owner: Beating) -> None:
+        """Note every second that the process lives, as long as the owner does, and have the owner ``beat``, where time
+        is real. Without a thread for it time seems to stand still: nobody forgets too early.
         """
         ...
 
@@ -63,7 +71,7 @@ class SystemClock:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._owners: weakref.WeakSet[object] = weakref.WeakSet()
+        self._owners: weakref.WeakSet[Beating] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
     def now_us(self) -> int:
@@ -86,7 +94,7 @@ class SystemClock:
         """Return a pseudo-random number in [0, 1)."""
         return random.random()
 
-    def keep_pulse(self, owner: object) -> None:
+    def keep_pulse(self, owner: Beating) -> None:
         """Beat every second, in a thread that ends when no owner is left."""
         with self._lock:
             self._owners.add(owner)
@@ -105,6 +113,9 @@ class SystemClock:
                 if not self._owners:
                     self._thread = None
                     return
+                owners = list(self._owners)
+            while owners:
+                owners.pop().beat()
 
     def _beat(self) -> None:
         beat_us, paused_us = self.pulse

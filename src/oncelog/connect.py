@@ -73,10 +73,10 @@ class Database(Handle):
         self._policies = Policies(storage)
         self._streams: dict[str, Streams] = {}
         self._lender: Lender | None = None
-        self._let_go: Callable[[str], None] = lambda _: None
+        self._without: Callable[[str], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
 
-    def _lend_writers(self, lender: Lender, let_go: Callable[[str], None]) -> None:
-        self._lender, self._let_go = lender, let_go
+    def _lend_writers(self, lender: Lender, without: Callable[[str], contextlib.AbstractContextManager[None]]) -> None:
+        self._lender, self._without = lender, without
 
     def _home_beside(self, key: str) -> LogHome:
         self._check_usable()
@@ -283,8 +283,11 @@ class Database(Handle):
         if name.startswith(names.CONFLICTS):
             message = f"{name!r} is a part of the log it conflicts with: delete that"
             raise InvalidArgument(message)
+        with self._without(name):
+            self._delete(name, key)
+
+    def _delete(self, name: str, key: str) -> None:
         home = self._storage.home(key)
-        self._let_go(name)
         try:
             log = open_log(name, home, self._clock, None, create=False)
             held = not home.exclusive and log.info().open_segment is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from oncelog.connect import Database
@@ -16,9 +17,11 @@ def home(database: Database, key: str) -> LogHome:
     return database._home_beside(key)
 
 
-def lend_writers(database: Database, lender: Lender, let_go: Callable[[str], None]) -> None:
+def lend_writers(
+    database: Database, lender: Lender, without: Callable[[str], contextlib.AbstractContextManager[None]]
+) -> None:
     """Have streams and queues of a database borrow the writers of their logs, and open none of their own.
 
-    ``let_go`` is called with the name of a log before the log is deleted: its writer must be closed then.
+    ``without`` is entered with the name of a log while it is deleted: nobody may have its writer then.
     """
-    database._lend_writers(lender, let_go)
+    database._lend_writers(lender, without)

@@ -29,7 +29,7 @@ from oncelog.log.takeover import handover
 from oncelog.log.writer import Writer
 from oncelog.settings import Idempotence
 from oncelog.storage.base import Chunk
-from oncelog.storage.local.disk import RealDisk
+from oncelog.storage.local.disk import Identity, RealDisk
 from oncelog.storage.local.home import LocalStorage
 from tests.crash.work import LOG, Step, checksum, next_step, number_of, path_of, record
 
@@ -208,6 +208,11 @@ class _CutDisk(RealDisk):
         """Sync, or fail."""
         self._check()
         super().sync(descriptor)
+
+    def identity(self, path: Path) -> Identity | None:
+        """Look a name up, or fail."""
+        self._check()
+        return super().identity(path)
 
 
 def sleeper(url: str, flag: str, busy: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ import oncelog
 from oncelog.errors import IdConflict, LogBusy, NotFound, Unavailable
 from oncelog.server import budget
 from oncelog.server.server import Server
-from oncelog.storage.local.home import LocalStorage
+from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.types import Ack, Record
 from tests.server.inside import HangingStorage, serving
 
@@ -243,3 +244,29 @@ def test_a_drain_ends_though_storage_hangs() -> None:
         await asyncio.wait({hanging})
 
     serving(work, storage, drain_s=0.2)
+
+
+def test_a_log_that_is_deleted_is_not_opened_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who wrote between the close of the seat's writer and the delete made the delete fail with LogBusy."""
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        await server.seats["a"].append([Record(b"first")])
+        claim, came = LocalHome.claim, []
+
+        def claimed_late(home: LocalHome, wait_s: float, *, force: bool) -> Any:
+            came.append(wait_s)
+            if len(came) == 1:  # the delete's own: the seat's writer is closed by now
+                with pytest.raises(Unavailable, match="being deleted"):
+                    server.seats["a"].warm()
+            return claim(home, wait_s, force=force)
+
+        monkeypatch.setattr(LocalHome, "claim", claimed_late)
+        await server.delete_log("a")
+        assert came == [0]
+        with pytest.raises(NotFound):
+            server.seats["a"].warm()
+        server.database.log("a", create=True)
+        assert [type(ack) for ack in await server.seats["a"].append([Record(b"again")])] == [Ack]
+
+    serving(work, LocalStorage(tmp_path))

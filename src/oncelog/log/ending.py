@@ -13,7 +13,7 @@ from oncelog import arguments
 from oncelog.clock import SYSTEM, Clock
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
-from oncelog.handle import Handle
+from oncelog.handle import Handle, weakly
 from oncelog.log.append import futures
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.decisions import Seen
@@ -62,6 +62,8 @@ class Ending(Handle):
         self._clock = clock
         self._lock = threading.Lock()
         watch.serve(self._let_go, lambda: committer.error is not None, self._storage_seen)
+        if uptime.looks and home.exclusive:
+            uptime.probe = weakly(self._probe)
         if clock is SYSTEM:
             self._close_at_exit()
 
@@ -94,6 +96,11 @@ class Ending(Handle):
     def _storage_seen(self) -> None:
         """Note that storage has answered: without that the ids of an idle writer do not age."""
         self._committer.locked(lambda: self._uptime.seen(self._clock.elapsed_us()))
+
+    def _probe(self) -> None:
+        """Look whether storage is there: a writer that is idle would not notice otherwise that it is away."""
+        if not self._closed and self._claim.answers():
+            self._storage_seen()
 
     def _let_go(self) -> None:
         """Leave the log to a writer that asked for it; from here on this one is fenced."""

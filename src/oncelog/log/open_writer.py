@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from oncelog import limits
-from oncelog.clock import Clock
+from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.table import Table
 from oncelog.format.manifest import Manifest
@@ -25,7 +25,7 @@ from oncelog.log.takeover import fencing, recovery
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.takeover.recovery import Held, Recovered
 from oncelog.log.writer import Writer
-from oncelog.settings import ProducerPolicy
+from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage.base import Claim, LogHome
 
 
@@ -84,7 +84,7 @@ def open_writer(
             watch=watch,
             seen=Seen(found.window, found.adopted),
             hasher=secrets.hasher_of(home, known.manifest),
-            uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive),
+            uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive or _ages(settings, clock)),
             settings=settings,
             clock=clock,
             watermark=found.watermark,
@@ -97,6 +97,11 @@ def open_writer(
     except BaseException:
         watch.stop()
         raise
+
+
+def _ages(settings: LogSettings, clock: Clock) -> bool:
+    """Tell whether ids are forgotten by their age, and the clock's pulse asks for signs of a storage with a lock."""
+    return clock is SYSTEM and settings.idempotence != "off" and not settings.window.unbounded
 
 
 def _recovered(

@@ -311,14 +311,18 @@ class Seats:
         self._server = server
         self._lock = threading.Lock()
         self._seats: dict[str, Seat] = {}
+        self._leaving: set[str] = set()
 
     def __getitem__(self, name: str) -> Seat:
         """Return the seat of a log, which is made when it is not there. The writer is opened by the first who needs it.
 
-        ``Unavailable`` while the server drains, or has as many seats as it may and all are used.
+        ``Unavailable`` while the server drains, or has as many seats as it may and all are used, or deletes the log.
         """
         self._server.check_serving()
         with self._lock:
+            if name in self._leaving:
+                message = f"log {name!r} is being deleted: try again"
+                raise Unavailable(message)
             seat = self._seats.pop(name, None) or Seat(self._server, name)
             self._seats[name] = seat  # the least recently asked for comes first
             return seat
@@ -370,12 +374,19 @@ class Seats:
                 del self._seats[seat.name]
                 seat.ring.clear()
 
-    def leave(self, name: str, timeout_s: float) -> None:
-        """Let a log go, before it is deleted, say."""
+    @contextlib.contextmanager
+    def without(self, name: str, timeout_s: float) -> Iterator[None]:
+        """Let a log go, and do not open its writer meanwhile: who deletes the log must find it free."""
         with self._lock:
+            self._leaving.add(name)
             seat = self._seats.pop(name, None)
-        if seat is not None:
-            seat.leave(timeout_s)
+        try:
+            if seat is not None:
+                seat.leave(timeout_s)
+            yield
+        finally:
+            with self._lock:
+                self._leaving.discard(name)
 
 
 def _size_bytes(record: Record) -> int:

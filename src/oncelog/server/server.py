@@ -121,7 +121,7 @@ class Server:
         self._turns: dict[str, Turns] = {}
         self._wakers: dict[str, set[asyncio.Event]] = {}
         self._tidying: asyncio.Task[None] | None = None
-        database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.leave(name, LEAVE_S))
+        database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.without(name, LEAVE_S))
 
     # Serving.
 

@@ -87,6 +87,10 @@ class Claim(Protocol):
         """Give the right back. May be repeated."""
         ...
 
+    def answers(self) -> bool:
+        """Tell whether the home is there, at the price of one system call at most. Asked where it is exclusive."""
+        ...
+
 
 class LogHome(Protocol):
     """The home of one log. Safe to share between threads and processes, but for what ``SegmentWriter`` says.

@@ -262,6 +262,10 @@ class MemoryClaim:
         """Give the right back. May be repeated."""
         self._home.release(self)
 
+    def answers(self) -> bool:
+        """Return ``True``: memory is there."""
+        return True
+
 
 class MemorySegmentWriter:
     """Appends blocks to one open segment in memory."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 
+from oncelog.clock import Beating
+
 _YIELD_S = 0.001
 
 
@@ -71,7 +73,7 @@ class SimulatedClock:
         with self._lock:
             return self._elapsed_us, self._paused_us
 
-    def keep_pulse(self, owner: object) -> None:
+    def keep_pulse(self, owner: Beating) -> None:
         """Do nothing: the pulse is always known."""
 
     def waiting(self) -> int:

@@ -201,6 +201,10 @@ class FaultyClaim:
         if not self._storage.faults.is_killed:
             self._inner.release()
 
+    def answers(self) -> bool:
+        """Ask, without being counted."""
+        return self._inner.answers()
+
 
 class FaultySegmentWriter:
     """A segment writer of which every append may fail."""

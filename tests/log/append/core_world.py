@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from oncelog.clock import Clock
+from oncelog.clock import Beating, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.window import Window
 from oncelog.errors import Closed, OncelogError, Unavailable, WriterFenced
@@ -110,7 +110,7 @@ class Steady:
         """Return the beginning."""
         return 0
 
-    def keep_pulse(self, owner: object) -> None:
+    def keep_pulse(self, owner: Beating) -> None:
         """Do nothing: the pulse stands."""
 
 

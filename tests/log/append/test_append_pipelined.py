@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -141,6 +142,14 @@ def test_threads_that_wait_do_not_wake_each_other() -> None:
             assert sorted(future.result(LONG_S).position or 0 for future in futures) == list(range(1, 9))
 
 
+def is_in(thread: threading.Thread, function: str) -> bool:
+    """Tell whether a thread is in a call of a function."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
 def test_who_closes_finds_every_future_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread answers them: a close that did not wait for it returned before they had their acks."""
     begun, go_on = threading.Event(), threading.Event()
@@ -158,7 +167,7 @@ def test_who_closes_finds_every_future_answered(monkeypatch: pytest.MonkeyPatch)
         assert begun.wait(LONG_S)
         closing = threading.Thread(target=writer.close)
         closing.start()
-        until(lambda: writer._core.leaving is not None and writer._committer._sleeping)
+        until(lambda: not closing.is_alive() or is_in(closing, "_wait_until_told"))
         assert closing.is_alive()
         go_on.set()
         closing.join(LONG_S)

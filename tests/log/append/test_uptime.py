@@ -137,6 +137,9 @@ def test_the_pulse_ends_with_its_last_owner(monkeypatch: pytest.MonkeyPatch) -> 
     assert thread is not None
     beat_us = clock.pulse[0]
     until(lambda: clock.pulse[0] > beat_us)
+    asked = threading.Event()
+    uptime.probe = asked.set
+    assert asked.wait(LONG_S), "it asks storage for signs, too"
     assert uptime.at(clock.elapsed_us()) >= 0
     del uptime
     thread.join(LONG_S)

@@ -5,6 +5,7 @@ write.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from obstore.store import MemoryStore
@@ -17,6 +18,7 @@ from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
+from oncelog.storage.local.disk import RealDisk
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.bucket import FaultyBucket
@@ -154,3 +156,22 @@ def test_a_disk_that_is_away_ages_no_id() -> None:
         assert writer.append(b"later", id="order-43", timeout_s=None).duplicate
         assert writer.append(b"paid", id="order-42").duplicate
     check_once(log, b"paid", b"later")
+
+
+@pytest.mark.parametrize(("window", "asks"), [(Window(duration_s=WINDOW_S), True), (Window(), False)])
+def test_an_idle_writer_on_a_disk_asks_for_signs_where_ids_age(tmp_path: Path, window: Window, *, asks: bool) -> None:
+    """The pulse of the process asks the disk every second, where an outage would age ids."""
+    asked: list[str] = []
+
+    class Watched(RealDisk):
+        def identity(self, path: Path) -> tuple[int, int] | None:
+            asked.append(path.name)
+            return super().identity(path)
+
+    with Database(LocalStorage(tmp_path, Watched())) as db:
+        writer = db.log("orders", LogSettings(window=window), create=True).writer()
+        asked.clear()
+        writer._uptime.beat()
+        assert ("lock" in asked) == asks
+        assert writer._uptime.looks == asks
+        writer.close()

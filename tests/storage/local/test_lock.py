@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +183,26 @@ def test_a_home_removed_while_its_lock_is_being_taken(tmp_path: Path) -> None:
     with pytest.raises(LogBusy):
         LocalStorage(tmp_path, Slow()).home("orders").claim(0, force=False)
     claims[0].release()
+
+
+def test_a_claim_tells_whether_its_disk_answers(tmp_path: Path) -> None:
+    """An idle writer asks this for a sign of life of its storage: none comes of a disk that fails, or of no folder."""
+
+    class Failing(RealDisk):
+        fails = False
+
+        def identity(self, path: Path) -> tuple[int, int] | None:
+            if self.fails:
+                raise OSError(errno.EIO, "away")
+            return super().identity(path)
+
+    disk = Failing()
+    claim = LocalStorage(tmp_path, disk).home("orders").claim(0, force=False)
+    assert claim.answers()
+    disk.fails = True
+    assert not claim.answers()
+    disk.fails = False
+    assert claim.answers()
+    shutil.rmtree(tmp_path / "logs")
+    assert not claim.answers()
+    claim.release()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oncelog.clock import CREDIT_US, Clock
 
 PATIENCE_US = 1_000_000
@@ -14,13 +16,16 @@ class Uptime:
     So neither an outage, nor a pause of the process, nor a clock that jumps ages the window: retries arrive exactly
     when an outage ends. Each sign of life is good for ``CREDIT_US`` at most. Signs of the process are the beats of the
     clock's pulse. With ``looks``, storage must give signs too: every answer to a request is one (``answered``,
-    ``seen``), and somebody asks it every second, so that an idle writer also notices an outage.
+    ``seen``), and somebody asks it every second (``probe``, or the one who watches for requests), so that an idle
+    writer also notices an outage.
 
     Time is an argument: ``elapsed_us`` is always the present moment. Of the clock only the pulse is read here, as two
     numbers. Guarded by the committer's lock. Moments inside are *lived* time: elapsed time without the pauses.
     """
 
     def __init__(self, clock: Clock, start_us: int, *, looks: bool = False) -> None:
+        self.probe: Callable[[], None] = lambda: None
+        """Asks storage for a sign; called every second."""
         clock.keep_pulse(self)
         self._clock = clock
         lived_us = self._lived_us(clock.elapsed_us())
@@ -30,6 +35,15 @@ class Uptime:
         self._sign_us = lived_us if looks else None  # when storage answered last
         self._requests = 0
         self._stamped_us = start_us
+
+    @property
+    def looks(self) -> bool:
+        """Whether storage must give signs for time to count."""
+        return self._sign_us is not None
+
+    def beat(self) -> None:
+        """Ask storage for a sign. The committer's lock is not held."""
+        self.probe()
 
     def at(self, elapsed_us: int) -> int:
         """Return the up-time of the log at this moment, which is now."""

@@ -331,6 +331,10 @@ class ObjectClaim:
     def release(self) -> None:
         """Give nothing back."""
 
+    def answers(self) -> bool:
+        """Return ``True``: who watches for requests knows better."""
+        return True
+
 
 class ObjectSegmentWriter:
     """Creates the blocks of one segment."""

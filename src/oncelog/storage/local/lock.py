@@ -48,6 +48,13 @@ class LocalClaim:
                 close_quietly(self._disk, self._descriptor)
             self._descriptor = None
 
+    def answers(self) -> bool:
+        """Tell whether the lock's file is where it was: not if its folder is gone, or the disk fails."""
+        try:
+            return self._disk.identity(self._path) is not None
+        except OSError:
+            return False
+
     def drop_copy(self) -> None:
         """Close a forked child's copy of the lock. The parent's stays locked: a lock ends with its last copy."""
         self._forked = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from oncelog.clock import Beating
 from oncelog.testing.simulation.scheduler import Process, Scheduler
 
 EPOCH_US = 1_700_000_000_000_000
@@ -43,5 +44,5 @@ class VirtualClock:
         """Now, and for how long the process was paused."""
         return self._scheduler.now_us, self._process.paused_us
 
-    def keep_pulse(self, owner: object) -> None:
+    def keep_pulse(self, owner: Beating) -> None:
         """Do nothing: the pulse is always known."""
