@@ -21,6 +21,9 @@ from oncelog.spark.pipeline.spec import Source
 from oncelog.spark.reading.reader import FoundParam
 from tests.spark.pipeline import corpus
 from tests.spark.pipeline.corpus import Case
+from tests.spark.pipeline.shop import Shop
+
+SECRET = "hunter2-marked"
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,3 +223,29 @@ def test_values_of_clean_lines_are_those_of_sparks_parser(tmp_path: Path, spark:
     wanted = spark.read.schema(schema).json(str(tmp_path / "in"))
     bits = ["*", "CAST(d AS STRING) AS text"]
     assert parsed.selectExpr(*bits).collect() == wanted.selectExpr(*bits).collect()
+
+
+def test_no_password_is_in_the_event_log(tmp_path: Path, spark: SparkSession) -> None:
+    """Options of the storage went on to from_json, and a plan spells them out: so did Spark's event log, for ever."""
+    shop = Shop(tmp_path)
+    options = f'maxFilesPerTrigger = 1, password = "{SECRET}", "fs.s3a.secret.key" = "{SECRET}"'
+    shop.change(("maxFilesPerTrigger = 1", options))
+    shop.send(("1", 10))
+    context, jvm = spark.sparkContext, spark._jvm
+    assert jvm is not None
+    conf = context._conf._jconf.clone().set("spark.eventLog.compress", "false")
+    folder = tmp_path / "events"
+    folder.mkdir()
+    listener = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        "secrets", jvm.scala.Option.empty(), jvm.java.net.URI(folder.as_uri()), conf
+    )
+    listener.start()
+    context._jsc.sc().addSparkListener(listener)
+    shop.run(spark)
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    context._jsc.sc().removeSparkListener(listener)
+    listener.stop()
+    shop.spec.unlink()  # the one place where the password is
+    found = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert any(b"from_json" in content for path, content in found.items() if folder in path.parents)
+    assert [str(path) for path, content in found.items() if SECRET.encode() in content] == []
