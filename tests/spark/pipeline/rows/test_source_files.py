@@ -233,6 +233,7 @@ def test_no_password_is_in_the_event_log(tmp_path: Path, spark: SparkSession) ->
     shop.send(("1", 10))
     context, jvm = spark.sparkContext, spark._jvm
     assert jvm is not None
+    assert context._conf._jconf is not None
     conf = context._conf._jconf.clone().set("spark.eventLog.compress", "false")
     folder = tmp_path / "events"
     folder.mkdir()
