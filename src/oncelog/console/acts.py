@@ -6,17 +6,16 @@ import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncelog.console import render
+from oncelog.console.configuring import configure_log, configure_queue, duration_s, log_changes, queue_changes
 from oncelog.console.forms import Form, form_of
 from oncelog.console.pages import Pages
 from oncelog.console.source import Source
 from oncelog.console.viewer import Kind, Viewer
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.settings import LogSettings, Window, check, differences
+from oncelog.settings import LogSettings, Window
 
 _Do = Callable[[Source, str, Form], str]
 
@@ -82,52 +81,6 @@ def _verify(source: Source, name: str, _form: Form) -> str:
     return f"{name} is being verified: every record is read and checked."
 
 
-def _configure(source: Source, name: str, form: Form) -> str:
-    changed = _changed(source, name, form)
-    source.configure(name, changed)
-    return f"{name} has other settings now. Its next writer keeps to them."
-
-
-def _configured(source: Source, name: str, form: Form) -> str:
-    stored = source.log(name).settings
-    return "; ".join(differences(stored, _changed(source, name, form)))
-
-
-def _changed(source: Source, name: str, form: Form) -> LogSettings:
-    """Return the settings as a form changes them; ``InvalidArgument`` for a form that is older than the settings."""
-    stored = source.log(name).settings
-    if form.get("tag") != render.tag(stored):
-        message = f"the settings of {name} have changed since this page was loaded: look at them again"
-        raise InvalidArgument(message)
-    span_s, keys_max = _number(form, "duration_s"), _whole(form, "max_keys")
-    refreshes = stored.window.refresh_on_hit and (span_s is not None or keys_max is not None)
-    given: dict[str, Any] = {
-        "window": Window(duration_s=span_s, max_keys=keys_max, refresh_on_hit=refreshes),
-        "retention_s": _number(form, "retention_s"),
-        "retention_bytes": _whole(form, "retention_bytes"),
-        "segment_bytes": _whole(form, "segment_bytes") or stored.segment_bytes,
-        **{part: form[part] for part in ("idempotence", "on_conflict", "seal") if form.get(part)},
-    }
-    changed = check(msgspec.structs.replace(stored, **given))
-    if changed == stored:
-        message = f"nothing would change in the settings of {name}"
-        raise InvalidArgument(message)
-    return changed
-
-
-def _number(form: Form, part: str) -> float | None:
-    text = form.get(part, "").replace(",", "").strip()
-    return duration_s(text) if text else None
-
-
-def _whole(form: Form, part: str) -> int | None:
-    text = form.get(part, "").replace(",", "").strip()
-    if text and not (text.isascii() and text.isdecimal()):
-        message = f"{part} is {text!r}, must be a whole number"
-        raise InvalidArgument(message)
-    return int(text) if text else None
-
-
 def _resolve(source: Source, name: str, form: Form) -> str:
     key, to = form.get("key", ""), form.get("to", "")
     decision: Any = to
@@ -135,15 +88,6 @@ def _resolve(source: Source, name: str, form: Form) -> str:
     source.inbox(name).resolve(key, to=decision, **scope)
     words = {"committed": "counts as done", "failed": "has failed for good", "again": "may be tried again"}
     return f"{key} {words[to]}."
-
-
-def duration_s(text: str) -> float:
-    """Return a number of seconds that a person typed, or raise ``InvalidArgument``."""
-    try:
-        return float(text)
-    except ValueError as error:
-        message = f"{text!r} is not a number of seconds"
-        raise InvalidArgument(message) from error
 
 
 def _create(source: Source, name: str, form: Form) -> str:
@@ -171,7 +115,8 @@ ACTS: dict[str, Act] = {
     "truncate": Act("log", "Remove all records before this position? They cannot be brought back.", _truncate),
     "seal": Act("log", "Turn closed segments into Parquet files now?", _seal),
     "verify": Act("log", "Read everything and check it?", _verify, after="/verify"),
-    "configure": Act("log", "Change the settings?", _configure, _configured),
+    "configure": Act("log", "Change the settings?", configure_log, log_changes),
+    "configure_queue": Act("queue", "Change the settings?", configure_queue, queue_changes),
     "resolve": Act("server", "Decide about this key? Whoever still holds it loses it.", _resolve, after="/inboxes"),
     "create": Act("log", "Create this log?", _create),
     "delete": Act("log", "Delete this log with all its records? It cannot be brought back.", _delete),
@@ -200,7 +145,7 @@ class Acts:
         await self._pages.source.note(request, viewer, verb, act.kind, name)
         said = await self._pages.run(lambda: act.do(self._pages.source, name, form))
         there = act.after or ("/logs" if verb == "delete" else f"/{act.kind}")
-        return await self._pages.show("done.html", viewer, title=verb, said=said, there=there, name=name)
+        return await self._pages.show("done.html", viewer, title=_words(verb), said=said, there=there, name=name)
 
     async def _ask(self, viewer: Viewer, verb: str, act: Act, name: str, form: Form) -> Response:
         """Show what would be done, and a button that does it."""
@@ -208,11 +153,15 @@ class Acts:
         would = await self._pages.run(lambda: preview(self._pages.source, name, form)) if preview is not None else ""
         kept = [(key, value) for key, value in form.items() if key not in ("csrf", "sure")]
         return await self._pages.show(
-            "ask.html", viewer, title=verb, question=act.question, name=name, kept=kept, would=would
+            "ask.html", viewer, title=_words(verb), question=act.question, name=name, kept=kept, would=would
         )
 
     async def server(self, _request: Request, viewer: Viewer) -> Response:
         """Show connections, tokens and the audit of a server."""
         self._pages.allowed(viewer, "server", "server", "admin")
         parts: dict[str, Any] = await self._pages.run(self._pages.source.server)
-        return await self._pages.show("server.html", viewer, title="Connections, tokens, audit", parts=parts)
+        return await self._pages.show("server.html", viewer, title="Access and audit", parts=parts)
+
+
+def _words(verb: str) -> str:
+    return verb.replace("_", " ")

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from oncelog.console.acts import Acts
 from oncelog.console.live import Live
 from oncelog.console.pages import ROOT, Pages
+from oncelog.console.queue_pages import QueuePages
 from oncelog.console.source import Source
 from oncelog.console.viewer import Gate
 from oncelog.console.work_pages import WorkPages
@@ -37,7 +38,8 @@ _KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Starlette:
     """Return the application. ``run`` runs what blocks in a thread. It answers below ``/console``."""
     pages = Pages(source, gate, run)
-    live, acts, work = Live(pages), Acts(pages), WorkPages(pages)
+    acts, work, queues = Acts(pages), WorkPages(pages), QueuePages(pages)
+    live = Live(pages, queues)
     page = pages.page
     routes = [
         Route("/", page(pages.overview)),
@@ -51,12 +53,14 @@ def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitab
         Route("/report/page", page(work.report_page)),
         Route("/streams", page(pages.streams)),
         Route("/stream", page(pages.stream)),
-        Route("/queues", page(pages.queues)),
-        Route("/queue", page(pages.queue)),
+        Route("/queues", page(queues.queues)),
+        Route("/queue", page(queues.queue)),
         Route("/inboxes", page(work.inboxes), methods=["GET", "POST"]),
         Route("/verify", page(work.verify)),
         Route("/server", page(acts.server)),
+        Route("/live/overview", page(live.overview)),
         Route("/live/log", page(live.log)),
+        Route("/live/queue", page(live.queue)),
         Route("/live/verify", page(live.verify)),
         Route("/act", page(acts.act), methods=["POST"]),
         Route("/login", pages.login, methods=["GET", "POST"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from oncelog.console.pages import Pages
+from oncelog.console.queue_pages import QueuePages
 from oncelog.console.source import Answer, Sample, Source
 from oncelog.console.viewer import Viewer
 from oncelog.errors import OncelogError
@@ -20,6 +21,9 @@ from oncelog.types import Entry
 
 TICK_S = 1.0
 """How often a page is brought up to date."""
+
+REST = 20
+"""What took long to make is left alone this many times as long: a page takes about 5 % of a core, at most."""
 
 ROWS = 20
 """Rows of a live tail."""
@@ -64,7 +68,7 @@ class _Following:
         rows += [
             Row(answer.at, answer=answer)
             for answer in answers
-            if answer.outcome != "stored" and (since is None or answer.at > since)
+            if not answer.outcome.startswith("stored") and (since is None or answer.at > since)
         ]
         return sorted(rows, key=lambda row: (row.at, row.entry.position if row.entry is not None else -1))
 
@@ -72,8 +76,9 @@ class _Following:
 class Live:
     """The streams of live pages."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: Pages, queues: QueuePages) -> None:
         self._pages = pages
+        self._queues = queues
         self._fragments = pages.templates.get_template("fragments.html")
 
     async def log(self, request: Request, viewer: Viewer) -> Response:
@@ -89,11 +94,44 @@ class Live:
             try:
                 fresh = await self._pages.run(following.step)
                 tail = self._tail(name, following.rows, fresh)
-                patch = {"tiles": self._tiles(name, following.samples), "tail": tail, "state": "live"}
+                shown = {"tiles": self._tiles(name, following.samples), "details": self._details(following.samples)}
+                patch = {**shown, "tail": tail, "state": "live"}
             except OncelogError as error:
                 patch = {"state": f"stale: {error}"}
             yield _event(patch)
             await asyncio.sleep(TICK_S)
+
+    async def overview(self, request: Request, viewer: Viewer) -> Response:
+        """Follow the database."""
+        looks: deque[tuple[int, int]] = deque(maxlen=KEPT)
+
+        async def make() -> str:
+            values = await self._pages.overview_values(viewer)
+            looks.append((self._pages.source.clock.elapsed_us(), values["records"]))
+            return self._pages.rendered("overview_now.html", viewer, rates=_speeds(looks), **values)
+
+        return _stream(self._now(request, make))
+
+    async def queue(self, request: Request, viewer: Viewer) -> Response:
+        """Follow one queue."""
+        self._pages.allowed(viewer, "queue", request.query_params.get("name", ""))
+
+        async def make() -> str:
+            return self._pages.rendered("queue_now.html", viewer, **await self._queues.values(request, viewer))
+
+        return _stream(self._now(request, make))
+
+    async def _now(self, request: Request, make: Callable[[], Awaitable[str]]) -> AsyncIterator[bytes]:
+        """Make a part of a page again and again; what takes long to make is made less often."""
+        clock = self._pages.source.clock
+        while not await request.is_disconnected() and self._pages.gate.viewer(request) is not None:
+            began_us = clock.elapsed_us()
+            try:
+                patch = {"now": await make(), "state": "live"}
+            except OncelogError as error:
+                patch = {"state": f"stale: {error}"}
+            yield _event(patch)
+            await asyncio.sleep(max(TICK_S, (clock.elapsed_us() - began_us) / 1e6 * REST))
 
     async def verify(self, request: Request, viewer: Viewer) -> Response:
         """Follow the verification of a log."""
@@ -111,6 +149,10 @@ class Live:
         module: Any = self._fragments.module
         return str(module.tiles(name, _rates(samples), samples[-1].counts))
 
+    def _details(self, samples: deque[Sample]) -> str:
+        module: Any = self._fragments.module
+        return str(module.details(samples[-1].info))
+
     def _tail(self, name: str, rows: deque[Row], fresh: int) -> str:
         module: Any = self._fragments.module
         return str(module.tail(name, list(rows), max(1, fresh // ROWS)))
@@ -125,6 +167,12 @@ def _rates(samples: deque[Sample]) -> dict[str, list[float]]:
         if before.counts is not None and after.counts is not None:
             rates["duplicates"].append(max(0, after.counts.duplicates - before.counts.duplicates) / seconds)
     return rates
+
+
+def _speeds(looks: Sequence[tuple[int, int]]) -> list[float]:
+    """Return records a second, between each two looks (a time in microseconds, and a count)."""
+    pairs = zip(looks, list(looks)[1:], strict=False)
+    return [max(0, after[1] - before[1]) / max((after[0] - before[0]) / 1e6, 1e-6) for before, after in pairs]
 
 
 def _event(patch: dict[str, str]) -> bytes:

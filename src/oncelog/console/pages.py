@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -23,10 +22,12 @@ Run = Callable[[Callable[[], _T]], Awaitable[_T]]
 """Runs a function that blocks, in a thread."""
 
 ROOT = "/console"
+SHOWN = 12
+"""Logs and queues that the overview shows."""
+
 HANDS = 4
 """Threads that make the rows of one table."""
 _STATUS = {InvalidArgument: 400, NotFound: 404}
-_GROUP = "default"
 
 
 class Paging(NamedTuple):
@@ -68,10 +69,12 @@ class Pages:
     async def show(self, template: str, viewer: Viewer, *, status: int = 200, title: str, **values: Any) -> Response:
         """Render a page."""
         menu = await self.run(lambda: self._menu(viewer))
-        text = self.templates.get_template(template).render(
-            title=title, viewer=viewer, menu=menu, acts=self.source.acts, root=ROOT, source=self.source, **values
-        )
-        return HTMLResponse(text, status)
+        return HTMLResponse(self.rendered(template, viewer, title=title, menu=menu, **values), status)
+
+    def rendered(self, template: str, viewer: Viewer, **values: Any) -> str:
+        """Return a template with its values: a page, or the part of a page that is live."""
+        known = {"viewer": viewer, "acts": self.source.acts, "root": ROOT, "source": self.source}
+        return self.templates.get_template(template).render(**known, **values)
 
     def _menu(self, viewer: Viewer) -> dict[str, list[str]]:
         """Return the first logs and queues, for the side of the page; an outage must not take the page away."""
@@ -134,22 +137,17 @@ class Pages:
 
     async def overview(self, _request: Request, viewer: Viewer) -> Response:
         """Show the database at one glance."""
-        logs = self.visible(viewer, "log", await self.run(self.source.log_names))
-        queues = self.visible(viewer, "queue", await self.run(self.source.queue_names))
-        plain = [name for name in queues if not name.startswith("dlq.")]
-        rows = await self.rows(_of_people(logs)[:12], self._log_row)
-        waiting = await self.rows(plain[:12], self._queue_row)
-        return await self.show(
-            "overview.html",
-            viewer,
-            title="Overview",
-            logs=len(_of_people(logs)),
-            queues=len(plain),
-            rows=rows,
-            waiting=waiting,
-            records=sum(row["info"].last_position + 1 - row["info"].first_position for row in rows if row["info"]),
-            dead=sum(row["dead"] for row in waiting),
-        )
+        values = await self.overview_values(viewer)
+        return await self.show("overview.html", viewer, title="Overview", rates=[], **values)
+
+    async def overview_values(self, viewer: Viewer) -> dict[str, Any]:
+        """Return what the overview shows: the first logs and queues, and what needs somebody's attention."""
+        logs = _of_people(self.visible(viewer, "log", await self.run(self.source.log_names)))
+        queues = await self.run(self.source.queue_names)
+        plain = [name for name in self.visible(viewer, "queue", queues) if not name.startswith("dlq.")]
+        rows = await self.rows(logs[:SHOWN], self._log_row)
+        waiting = await self.rows(plain[:SHOWN], self.queue_row)
+        return {"logs": len(logs), "queues": len(plain), "rows": rows, "waiting": waiting, **_sums(rows, waiting)}
 
     async def logs(self, request: Request, viewer: Viewer) -> Response:
         """Show the logs, a page at a time."""
@@ -187,7 +185,8 @@ class Pages:
             files=files[-PAGE_ROWS:],
             files_total=len(files),
             is_streams=is_streams,
-            admin=self._admin(viewer, "log", name),
+            size=PAGE_ROWS,
+            admin=self.admin(viewer, "log", name),
         )
 
     def _entries(self, name: str, start: str, at: str) -> list[Any]:
@@ -197,8 +196,17 @@ class Pages:
             return self.source.entries(name, _whole("start", start))
         return []
 
-    def _admin(self, viewer: Viewer, kind: Kind, name: str) -> bool:
+    def admin(self, viewer: Viewer, kind: Kind, name: str) -> bool:
+        """Return whether a viewer may change something here."""
         return self.source.acts and viewer.may("admin", kind, name)
+
+    def queue_row(self, name: str) -> dict[str, Any]:
+        """Return how a queue stands, or why that is not known."""
+        try:
+            dead = len(self.source.letters(name))
+            return {"name": name, "stats": self.source.queue_stats(name), "dead": dead, "error": None}
+        except OncelogError as error:
+            return {"name": name, "stats": None, "dead": 0, "error": str(error)}
 
     async def record(self, request: Request, viewer: Viewer) -> Response:
         """Show one record, whole."""
@@ -265,48 +273,17 @@ class Pages:
             size=PAGE_ROWS,
         )
 
-    # Queues.
 
-    async def queues(self, request: Request, viewer: Viewer) -> Response:
-        """Show the queues and how far their groups are, a page at a time."""
-        search, page = request.query_params.get("q", ""), number(request, "page", 0)
-        names = self.visible(viewer, "queue", await self.run(lambda: self.source.queue_names(search)))
-        plain = [name for name in names if not name.startswith("dlq.")]
-        shown = plain[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
-        rows = await self.rows(shown, self._queue_row)
-        paging = Paging("/queues", page, PAGE_ROWS, len(plain), "queues", search)
-        return await self.show("queues.html", viewer, title="Queues", rows=rows, **paging._asdict())
-
-    def _queue_row(self, name: str) -> dict[str, Any]:
-        try:
-            dead = len(self.source.letters(name))
-            return {"name": name, "stats": self.source.queue_stats(name), "dead": dead, "error": None}
-        except OncelogError as error:
-            return {"name": name, "stats": None, "dead": 0, "error": str(error)}
-
-    async def queue(self, request: Request, viewer: Viewer) -> Response:
-        """Show one queue: its groups, the next messages, and what died."""
-        name = self.allowed(viewer, "queue", request.query_params.get("name", ""))
-        reads = viewer.may("read", "queue", name)
-        stats = await self.run(lambda: self.source.queue_stats(name))
-        group = request.query_params.get("group", next(iter(stats.groups), _GROUP))
-        peeked = await self.run(lambda: self.source.peek(name, group)) if reads and group in stats.groups else []
-        letters = await self.run(lambda: self.source.letters(name))
-        errors = Counter(letter.last_error for letter in letters).most_common(20)
-        return await self.show(
-            "queue.html",
-            viewer,
-            title=name,
-            stats=stats,
-            group=group,
-            peeked=peeked,
-            letters=letters[:PAGE_ROWS],
-            dead=len(letters),
-            dead_max=COUNTED_MAX,
-            errors=errors,
-            reads=reads,
-            admin=self._admin(viewer, "queue", name),
-        )
+def _sums(rows: Sequence[dict[str, Any]], waiting: Sequence[dict[str, Any]]) -> dict[str, int | None]:
+    """Return the sums of the rows that an overview shows. What only a writer counts is ``None`` where none is known."""
+    infos = [row["info"] for row in rows if row["info"] is not None]
+    counts = [info.counters for info in infos if info.counters is not None]
+    return {
+        "records": sum(info.last_position + 1 - info.first_position for info in infos),
+        "duplicates": sum(count.duplicates for count in counts) if counts else None,
+        "conflicts": sum(count.conflicts for count in counts) if counts else None,
+        "dead": sum(row["dead"] for row in waiting),
+    }
 
 
 def _made(make: Callable[[str], _T], names: Sequence[str]) -> list[_T]:

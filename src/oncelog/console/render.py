@@ -12,10 +12,9 @@ from urllib.parse import urlencode
 
 import jinja2
 import msgspec
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from oncelog.log.info import LogInfo
-from oncelog.settings import LogSettings
 from oncelog.types import moment
 
 VALUE_SHOWN_MAX = 120
@@ -45,10 +44,12 @@ def environment() -> jinja2.Environment:
         size=size,
         clock=clock_time,
         day=day_time,
+        stamp=stamp,
         short=short,
         pretty=pretty,
         duration=duration,
         plain=plain,
+        marked=marked,
     )
     made.globals.update(link=link, spark=spark, memory=memory, tag=tag, edition=_edition())
     return made
@@ -95,6 +96,15 @@ def day_time(when: datetime | int | None) -> str:
         return NONE
     at = moment(when) if isinstance(when, int) else when
     return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d} UTC"
+
+
+def stamp(when: datetime | int | None) -> str:
+    """Return a time in full, for a column whose head says that it is UTC.
+
+    >>> stamp(1_500_000)
+    '1970-01-01 00:00:01.500'
+    """
+    return day_time(when).removesuffix(" UTC")
 
 
 def clock_time(when: datetime | int | None) -> str:
@@ -148,6 +158,13 @@ def pretty(value: bytes) -> str:
     return text[:VALUE_PAGE_MAX]
 
 
+def marked(text: str, other: str) -> Markup:
+    """Return a text with the lines marked that another text does not have."""
+    there = set(other.splitlines())
+    shown = (escape(line) if line in there else Markup("<mark>{}</mark>").format(line) for line in text.splitlines())
+    return Markup("\n").join(shown)
+
+
 def plain(value: object) -> str:
     """Return a value of any kind as JSON, for people.
 
@@ -168,7 +185,7 @@ def memory(info: LogInfo) -> str:
     return f"bounded: {duration(window.duration_s)}, {count(window.max_keys)} ids"
 
 
-def tag(settings: LogSettings) -> str:
+def tag(settings: msgspec.Struct) -> str:
     """Return what stands for settings in a form: other settings have another tag."""
     return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:16]
 

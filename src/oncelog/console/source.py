@@ -6,6 +6,7 @@ A server has a subclass that knows more: answers, connections, tokens, and the a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -38,6 +39,15 @@ from oncelog.types import Entry, Location
 PAGE_ROWS = 50
 """Rows on one page."""
 
+COMPARED_MAX = 5
+"""Other contents of one id that are compared on one page, the newest first."""
+
+LABELS = ("stream", "type", "tenant", "producer", "sequence")
+"""What makes the content of a record beside its value and its headers."""
+
+LABEL_MAX = 128
+"""Characters of a label, and bytes of a header, that are kept of an append that was refused."""
+
 COUNTED_MAX = 10_000
 """Counts stop here, and say so."""
 
@@ -59,16 +69,67 @@ class Answer(NamedTuple):
     peer: str
     outcome: str
     position: int | None
+    refused: Other | None = None
+
+
+class Other(NamedTuple):
+    """Other content that came under an id that was taken: the beginning of its value, and what the whole value, its
+    labels and its headers were.
+    """
+
+    at: datetime
+    peer: str
+    value: bytes
+    size_bytes: int
+    digest: str
+    headers: Mapping[str, bytes]
+    labels: Mapping[str, str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole value is here."""
+        return len(self.value) == self.size_bytes
+
+    def differs(self, stored: Other) -> list[str]:
+        """Return what is not the same as in the stored record: the value, a label, a header. Labels and headers are
+        compared as far as they are kept; a sequence only if the refused one brought its own.
+        """
+        found = [] if self.digest == stored.digest else ["value"]
+        labels = [name for name in LABELS if name in self.labels or name not in ("producer", "sequence")]
+        found += [name for name in labels if _cut(self.labels.get(name)) != _cut(stored.labels.get(name))]
+        headers = sorted({*self.headers, *stored.headers})
+        return found + [f"header {name}" for name in headers if _differ(self.headers, stored.headers, name)]
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None else text[:LABEL_MAX]
+
+
+def _differ(some: Mapping[str, bytes], others: Mapping[str, bytes], name: str) -> bool:
+    one, other = some.get(name), others.get(name)
+    return one is None or other is None or one[:LABEL_MAX] != other[:LABEL_MAX]
+
+
+def content(entry: Entry) -> Other:
+    """Return the content of a record, to be compared."""
+    labels = {name: str(getattr(entry, name)) for name in LABELS if getattr(entry, name) is not None}
+    value, headers = entry.value, dict(entry.headers or {})
+    return Other(entry.timestamp, "", value, len(value), hashlib.sha256(value).hexdigest(), headers, labels)
 
 
 class Found(NamedTuple):
-    """What is known of an id: where it is stored, as what, the recent answers, and records in conflict with it."""
+    """What is known of an id: where it is stored, as what, the recent answers, and other content that came under it.
+
+    ``not_kept`` counts the recent conflicts whose content is not known any more.
+    """
 
     id: str
     location: Location | None
     entry: Entry | None
+    stored: Other | None
     answers: Sequence[Answer]
-    conflicting: Sequence[Entry]
+    others: Sequence[Other]
+    not_kept: int
 
 
 class Verifying(NamedTuple):
@@ -91,6 +152,7 @@ class Sample(NamedTuple):
     at_us: int
     end_position: int
     counts: Counts | None
+    info: LogInfo
 
 
 class _Names(NamedTuple):
@@ -194,7 +256,7 @@ class Source:
     def sample(self, name: str) -> Sample:
         """Return how far a log is now."""
         info = self.info(name)
-        return Sample(self.clock.elapsed_us(), info.last_position + 1, info.counters)
+        return Sample(self.clock.elapsed_us(), info.last_position + 1, info.counters, info)
 
     def files(self, name: str) -> list[SealedFileInfo]:
         """Return the sealed files of a log."""
@@ -229,16 +291,21 @@ class Source:
         if location is not None:
             with contextlib.suppress(NotFound):
                 entry = self.entry(name, location.position)
-        return Found(id, location, entry, self.answers(name, PAGE_ROWS, id=id), self._conflicting(name, id))
+        answers = self.answers(name, PAGE_ROWS, id=id)
+        conflicts = [answer for answer in answers if answer.outcome == "conflict"]
+        refused = [answer.refused for answer in conflicts if answer.refused is not None]
+        others = [*refused, *self._put_aside(name, id)]
+        stored = content(entry) if entry is not None else None
+        return Found(id, location, entry, stored, answers, others[:COMPARED_MAX], len(conflicts) - len(refused))
 
-    def _conflicting(self, name: str, id: str) -> list[Entry]:
+    def _put_aside(self, name: str, id: str) -> list[Other]:
         """Return the rows with this id that Spark's sink put aside, among the newest ones."""
         try:
             log = self.log(CONFLICTS + name)
         except OncelogError:
             return []
         with log.read(start=max(log.first_position(), log.end_position() - COUNTED_MAX)) as reader:
-            return list(islice((entry for entry in reader if entry.id == id), PAGE_ROWS))
+            return [content(entry) for entry in islice((one for one in reader if one.id == id), COMPARED_MAX)]
 
     def answers(self, name: str, limit: int, *, id: str | None = None) -> list[Answer]:  # noqa: ARG002 (a server's subclass knows)
         """Return the latest answers to appends, the newest first; those to one id, if it is given."""

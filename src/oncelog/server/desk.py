@@ -33,8 +33,8 @@ from oncelog.errors import (
 from oncelog.log import inner
 from oncelog.log.producer import Producer
 from oncelog.log.writer import Writer
-from oncelog.server.ring import Answered
-from oncelog.types import Ack, ColumnAcks, Record
+from oncelog.server import noting
+from oncelog.types import Ack, Record
 
 if TYPE_CHECKING:
     from oncelog.server.seats import Seat
@@ -48,9 +48,6 @@ GROUP_BYTES_MAX = 16 << 20
 
 COMMIT_S = 30.0
 """So long the desk waits for storage; what is not stored by then has an unknown outcome, and stays pending."""
-
-NOTED_MAX = 256
-"""Answers of one group that the ring notes, at most."""
 
 _log = logging.getLogger("oncelog.server")
 
@@ -228,14 +225,12 @@ class Desk:
         return settled
 
     def _note(self, ask: Ask, result: object, error: OncelogError | None) -> None:
-        """Add the answer to the log's ring."""
-        now_us = self._clock.now_us()
-        answers: Sequence[object] = result if isinstance(result, list) else [error]
-        ids = _ids(ask, len(answers))
-        for id, answer in zip(ids, answers[:NOTED_MAX], strict=False):
-            self._seat.ring.add(Answered(now_us, id, ask.peer, *_outcome(answer)))
-        if isinstance(result, ColumnAcks):
-            self._seat.ring.add(Answered(now_us, None, ask.peer, f"stored {ask.records} rows", None))
+        """Add the answers to the log's ring. The ring is for people: a bug here does not change an answer."""
+        try:
+            for one in noting.answered(ask.loaded, result, error, ask.peer, self._clock.now_us()):
+                self._seat.ring.add(one)
+        except Exception:  # noqa: BLE001
+            _log.exception("an answer of log %r was not noted", self._seat.name)
 
 
 def stops(error: OncelogError) -> bool:
@@ -397,20 +392,3 @@ def _one(writer: Writer, record: Record) -> Ack | OncelogError:
         raise
     except OncelogError as error:  # refused, as append_many would say of this record
         return error
-
-
-def _ids(ask: Ask, count: int) -> list[str | None]:
-    if ask.way is Way.TABLE or ask.loaded is None:
-        return [None] * count
-    if isinstance(ask.loaded, pa.Table):
-        return ask.loaded["id"][:NOTED_MAX].to_pylist() if "id" in ask.loaded.schema.names else [None] * count
-    return [record.id for record in ask.loaded]
-
-
-def _outcome(answer: object) -> tuple[str, int | None]:
-    if isinstance(answer, Ack):
-        word = "conflict" if answer.conflict else "duplicate" if answer.duplicate else "stored"
-        return word, answer.position
-    if isinstance(answer, OncelogError):
-        return type(answer).__name__, getattr(answer, "position", None)
-    return "stored", None

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 ANSWERS_MAX = 10_000
 """Answers that are kept for one log, the latest ones."""
 
 _OVERHEAD_BYTES = 200
+
+
+class Refused(NamedTuple):
+    """The content of an append that was refused, because its id is taken by other content: the beginning of the value,
+    and the size and the SHA-256 of the whole value.
+    """
+
+    value: bytes
+    size_bytes: int
+    digest: str
+    headers: Mapping[str, bytes]
+    labels: Mapping[str, str]
 
 
 class Answered(NamedTuple):
@@ -19,6 +32,7 @@ class Answered(NamedTuple):
     peer: str
     outcome: str
     position: int | None
+    refused: Refused | None = None
 
 
 class RingBudget:
@@ -61,4 +75,11 @@ class Ring:
 
 
 def _size_bytes(answered: Answered) -> int:
-    return _OVERHEAD_BYTES + len(answered.id or "") + len(answered.peer)
+    return _OVERHEAD_BYTES + len(answered.id or "") + len(answered.peer) + _refused_bytes(answered.refused)
+
+
+def _refused_bytes(refused: Refused | None) -> int:
+    if refused is None:
+        return 0
+    parts = [*refused.headers.items(), *refused.labels.items()]
+    return _OVERHEAD_BYTES + len(refused.value) + sum(_OVERHEAD_BYTES + len(one) + len(other) for one, other in parts)

@@ -1,6 +1,7 @@
 // The script of the console: keeps a live page up to date, and says so when it cannot.
 const state = document.getElementById("state");
 const live = document.body.dataset.live;
+const shown = {};
 
 function say(text, good) {
   if (!state) return;
@@ -12,7 +13,9 @@ function put(patch) {
   for (const [id, html] of Object.entries(patch)) {
     const place = document.getElementById(id);
     if (id === "state" || !place) continue;
-    if (id === "tail" && place.dataset.paused) continue;
+    // Somebody who has gone into a part with the keyboard keeps the place; what has not changed is left alone.
+    if (place.dataset.paused || place.contains(document.activeElement) || shown[id] === html) continue;
+    shown[id] = html;
     place.innerHTML = html; // made by the server, which escapes every value
   }
   if (patch.state === "live") say("● live", true);

@@ -13,10 +13,11 @@ from starlette.types import ASGIApp
 
 from oncelog.console import render
 from oncelog.console.app import build
-from oncelog.console.source import Answer, Source, Verifying
+from oncelog.console.source import Answer, Other, Source, Verifying
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer
 from oncelog.errors import OncelogError
 from oncelog.inbox.inbox import Inbox
+from oncelog.server.ring import Answered
 from oncelog.server.security import authorize
 from oncelog.server.security.audit import Act
 from oncelog.server.security.authorize import Credentials, Principal
@@ -111,10 +112,7 @@ class ServerSource(Source):
         seat = self._app.server.seats.get(name)
         if seat is None:
             return []
-        return [
-            Answer(moment(one.time_us), one.id, one.peer, _WORDS.get(one.outcome, one.outcome), one.position)
-            for one in seat.ring.latest(limit, id=id)
-        ]
+        return [_answer(one) for one in seat.ring.latest(limit, id=id)]
 
     async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:
         """Write the act to the audit log."""
@@ -189,3 +187,9 @@ class ServerSource(Source):
                 kept = {key: act.get(key, "") for key in ("who", "act", "kind", "name", "peer", "failed")}
                 rows.append({"when": f"{entry.timestamp:%Y-%m-%d %H:%M:%S}", **kept})
         return rows
+
+
+def _answer(one: Answered) -> Answer:
+    at, word = moment(one.time_us), _WORDS.get(one.outcome, one.outcome)
+    refused = Other(at, one.peer, *one.refused) if one.refused is not None else None
+    return Answer(at, one.id, one.peer, word, one.position, refused)

@@ -1,0 +1,123 @@
+"""Settings that a person changes from a page: of a log, and of a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from oncelog.console import render
+from oncelog.console.forms import Form
+from oncelog.console.source import Source
+from oncelog.errors import InvalidArgument
+from oncelog.queue.rules import settings as queue_settings
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.settings import LogSettings, Window, check, differences
+
+
+def configure_log(source: Source, name: str, form: Form) -> str:
+    """Store the settings of a log as a form changes them."""
+    source.configure(name, _changed_log(source, name, form))
+    return f"{name} has other settings now. Its next writer keeps to them."
+
+
+def log_changes(source: Source, name: str, form: Form) -> str:
+    """Return what a form would change in the settings of a log."""
+    return "; ".join(differences(source.log(name).settings, _changed_log(source, name, form)))
+
+
+def configure_queue(source: Source, name: str, form: Form) -> str:
+    """Store the settings of a queue as a form changes them."""
+    source.queue(name).configure(_changed_queue(source, name, form))
+    return f"{name} has other settings now. Deliveries that begin from now on keep to them."
+
+
+def queue_changes(source: Source, name: str, form: Form) -> str:
+    """Return what a form would change in the settings of a queue."""
+    before, after = _flat(source.queue(name).settings), _flat(_changed_queue(source, name, form))
+    return "; ".join(
+        f"{part}: stored {before[part]}, given {after[part]}" for part in before if before[part] != after[part]
+    )
+
+
+def _flat(settings: QueueSettings) -> dict[str, object]:
+    own = {part: getattr(settings, part) for part in ("ack_timeout_s", "gate_s", "trim_s")}
+    return {**msgspec.structs.asdict(settings.retry), **own}
+
+
+def _changed_log(source: Source, name: str, form: Form) -> LogSettings:
+    stored = source.log(name).settings
+    _check_tag(name, form, stored)
+    span_s, keys_max = _number(form, "duration_s"), _whole(form, "max_keys")
+    refreshes = stored.window.refresh_on_hit and (span_s is not None or keys_max is not None)
+    given: dict[str, Any] = {
+        "window": Window(duration_s=span_s, max_keys=keys_max, refresh_on_hit=refreshes),
+        "retention_s": _number(form, "retention_s"),
+        "retention_bytes": _whole(form, "retention_bytes"),
+        "segment_bytes": _whole(form, "segment_bytes") or stored.segment_bytes,
+        **{part: form[part] for part in ("idempotence", "on_conflict", "seal") if form.get(part)},
+    }
+    changed = check(msgspec.structs.replace(stored, **given))
+    _check_change(name, differs=changed != stored)
+    return changed
+
+
+def _changed_queue(source: Source, name: str, form: Form) -> QueueSettings:
+    stored = source.queue(name).settings
+    _check_tag(name, form, stored)
+    retry = msgspec.structs.replace(
+        stored.retry,
+        max_attempts=_whole(form, "max_attempts"),
+        backoff_s=_needed(form, "backoff_s"),
+        max_backoff_s=_needed(form, "max_backoff_s"),
+        jitter=_needed(form, "jitter"),
+    )
+    given = {"ack_timeout_s": _needed(form, "ack_timeout_s"), "gate_s": _needed(form, "gate_s")}
+    changed = queue_settings.check(
+        msgspec.structs.replace(stored, retry=retry, trim_s=_number(form, "trim_s"), **given)
+    )
+    _check_change(name, differs=changed != stored)
+    return changed
+
+
+def _check_tag(name: str, form: Form, stored: msgspec.Struct) -> None:
+    """Raise ``InvalidArgument`` for a form that is older than the settings."""
+    if form.get("tag") != render.tag(stored):
+        message = f"the settings of {name} have changed since this page was loaded: look at them again"
+        raise InvalidArgument(message)
+
+
+def _check_change(name: str, *, differs: bool) -> None:
+    if not differs:
+        message = f"nothing would change in the settings of {name}"
+        raise InvalidArgument(message)
+
+
+def duration_s(text: str) -> float:
+    """Return a number of seconds that a person typed, or raise ``InvalidArgument``."""
+    try:
+        return float(text)
+    except ValueError as error:
+        message = f"{text!r} is not a number of seconds"
+        raise InvalidArgument(message) from error
+
+
+def _number(form: Form, part: str) -> float | None:
+    text = form.get(part, "").replace(",", "").strip()
+    return duration_s(text) if text else None
+
+
+def _needed(form: Form, part: str) -> float:
+    found = _number(form, part)
+    if found is None:
+        message = f"{part} is empty, must be a number"
+        raise InvalidArgument(message)
+    return found
+
+
+def _whole(form: Form, part: str) -> int | None:
+    text = form.get(part, "").replace(",", "").strip()
+    if text and not (text.isascii() and text.isdecimal()):
+        message = f"{part} is {text!r}, must be a whole number"
+        raise InvalidArgument(message)
+    return int(text) if text else None

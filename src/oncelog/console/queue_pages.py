@@ -1,0 +1,62 @@
+"""Pages of queues: all of them, and one with its groups, its next messages and its dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncelog.console.pages import Pages, Paging, number
+from oncelog.console.source import COUNTED_MAX, PAGE_ROWS
+from oncelog.console.viewer import Viewer
+
+_GROUP = "default"
+_ERRORS_MAX = 20
+
+
+class QueuePages:
+    """Queues, and a queue."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._source = pages.source
+
+    async def queues(self, request: Request, viewer: Viewer) -> Response:
+        """Show the queues and how far their groups are, a page at a time."""
+        search, page = request.query_params.get("q", ""), number(request, "page", 0)
+        found = await self._pages.run(lambda: self._source.queue_names(search))
+        names = [name for name in self._pages.visible(viewer, "queue", found) if not name.startswith("dlq.")]
+        rows = await self._pages.rows(names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS], self._pages.queue_row)
+        paging = Paging("/queues", page, PAGE_ROWS, len(names), "queues", search)
+        return await self._pages.show("queues.html", viewer, title="Queues", rows=rows, **paging._asdict())
+
+    async def queue(self, request: Request, viewer: Viewer) -> Response:
+        """Show one queue: its groups, the next messages, what died, and its settings."""
+        name = self._pages.allowed(viewer, "queue", request.query_params.get("name", ""))
+        values = await self.values(request, viewer)
+        settings = await self._pages.run(lambda: self._source.queue(name).settings)
+        return await self._pages.show("queue.html", viewer, title=name, own=settings, **values)
+
+    async def values(self, request: Request, viewer: Viewer) -> dict[str, Any]:
+        """Return the part of a queue's page that changes while somebody looks."""
+        name = self._pages.allowed(viewer, "queue", request.query_params.get("name", ""))
+        reads = viewer.may("read", "queue", name)
+        stats = await self._pages.run(lambda: self._source.queue_stats(name))
+        group = request.query_params.get("group") or next(iter(stats.groups), _GROUP)
+        knows = reads and group in stats.groups
+        peeked = await self._pages.run(lambda: self._source.peek(name, group)) if knows else []
+        letters = await self._pages.run(lambda: self._source.letters(name))
+        return {
+            "stats": stats,
+            "group": group,
+            "peeked": peeked,
+            "letters": letters[:PAGE_ROWS],
+            "dead": len(letters),
+            "dead_by_group": Counter(letter.group for letter in letters),
+            "dead_max": COUNTED_MAX,
+            "errors": Counter(letter.last_error for letter in letters).most_common(_ERRORS_MAX),
+            "reads": reads,
+            "admin": self._pages.admin(viewer, "queue", name),
+        }
