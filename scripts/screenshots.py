@@ -85,9 +85,9 @@ def show(page: Page, base: str, name: str, path: str) -> None:
         page.fill("input[name=id]", "order-42")
         page.click("main form button")
         page.wait_for_selector(".found")
-    if name == "log":
+    if name in ("overview", "log", "queue"):
         page.wait_for_selector("#state.ok")
-        page.wait_for_timeout(12_000)  # for a line of rates
+        page.wait_for_timeout(1_000 if name == "queue" else 12_000)  # for a line of rates
     if name == "verify" and "was not verified" in page.inner_text("main"):
         page.goto(f"{base}/console/log?name=orders")
         page.click("text=Verify…")

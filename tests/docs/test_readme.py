@@ -37,12 +37,25 @@ MODULES = {path.stem for path in SOURCES.rglob("*.py")} | {path.name for path in
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS)
-def test_snippet_runs_as_it_stands(snippet: str) -> None:
-    """Whoever copies a snippet gets a program that works, and whose assertions hold."""
+def test_snippet_runs_as_it_stands(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who copies a snippet into a fresh folder gets a program that works, and whose assertions hold."""
+    monkeypatch.chdir(tmp_path)
     if "SparkSession" in snippet:  # alone: the next test would be given its Spark, whatever it asks for
         subprocess.run([sys.executable, "-c", snippet], check=True)
     else:
         exec(compile(snippet, "snippet", "exec"), {"__name__": "__main__"})
+
+
+def test_the_first_program_can_be_run_again(tmp_path: Path) -> None:
+    """The tutorial of five minutes: the second run says that each order is known, at the same position."""
+    program = next(FENCE.finditer((ROOT / "docs" / "start.md").read_text()))["content"]
+    (tmp_path / "orders.py").write_text(program)
+    runs = [
+        subprocess.run([sys.executable, "orders.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert runs[0] == "0 stored\n1 stored\n2 stored\n"
+    assert f"```text\n{runs[1]}```" in (ROOT / "docs" / "start.md").read_text()
 
 
 def test_readme_has_snippets() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog.server.ring import Answered, Ring, RingBudget
+from oncelog.server.ring import Answered, Refused, Ring, RingBudget
 
 
 def test_the_oldest_answers_leave_first_and_the_count_goes_on() -> None:
@@ -25,3 +25,14 @@ def test_rings_share_their_bytes() -> None:
     for ring in rings:
         ring.clear()
     assert budget.used_bytes == 0
+
+
+def test_content_that_was_refused_counts_against_the_budget() -> None:
+    """Conflicts with large values push older answers out; they do not grow the server."""
+    budget = RingBudget(20_000)
+    ring = Ring(budget)
+    refused = Refused(b"x" * 2048, 2048, "digest", {"h": b"y" * 100}, {"type": "t"})
+    for number in range(100):
+        ring.add(Answered(number, "id", "peer", "conflict", 0, refused))
+    assert budget.used_bytes <= 20_000
+    assert len(ring.latest()) < 10

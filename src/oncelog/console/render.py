@@ -50,6 +50,7 @@ def environment() -> jinja2.Environment:
         duration=duration,
         plain=plain,
         marked=marked,
+        figure=figure,
     )
     made.globals.update(link=link, spark=spark, memory=memory, tag=tag, edition=_edition())
     return made
@@ -156,6 +157,15 @@ def pretty(value: bytes) -> str:
     with contextlib.suppress(msgspec.DecodeError, RecursionError):
         text = json.dumps(msgspec.json.decode(value), indent=2, ensure_ascii=False)
     return text[:VALUE_PAGE_MAX]
+
+
+def figure(value: float | None) -> str:
+    """Return a number for a field of a form; nothing for none.
+
+    >>> [figure(30.0), figure(0.1), figure(None)]
+    ['30', '0.1', '']
+    """
+    return "" if value is None else str(int(value)) if value == int(value) else str(value)
 
 
 def marked(text: str, other: str) -> Markup:

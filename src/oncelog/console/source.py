@@ -386,7 +386,7 @@ class Source:
         """Return how a queue stands."""
         return self.queue(name).stats()
 
-    def peek(self, name: str, group: str, limit: int = 20) -> list[Peeked]:
+    def peek(self, name: str, group: str, limit: int = 10) -> list[Peeked]:
         """Return the first messages that a group has not settled."""
         return self.queue(name).peek(group, limit=limit)
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
+from oncelog.format import compute as pc
 from oncelog.format.output import output
 from oncelog.format.payload.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros

@@ -57,7 +57,7 @@ def _of_records(loaded: object, answers: Sequence[object], peer: str, now_us: in
 
 
 def _of_rows(table: pa.Table, answers: Sequence[object], peer: str, now_us: int) -> Iterator[Answered]:
-    """Records that came in columns, each with an answer of its own."""
+    """Each row of a table has an answer of its own."""
     rows = min(table.num_rows, NOTED_MAX)
     ids = table.column("id")[:rows].to_pylist() if "id" in table.column_names else [None] * rows
     kept = 0

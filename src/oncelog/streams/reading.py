@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.errors import NotFound
+from oncelog.format import compute as pc
 from oncelog.format.payload import arrays
 from oncelog.log import inner
 from oncelog.log.log import Log

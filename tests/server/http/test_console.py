@@ -73,6 +73,9 @@ def test_every_attempt_of_an_id_is_shown_with_its_answer(guarded: Guarded, page:
     assert "order-42 was stored once" in page.inner_text(".found")
     outcomes = re.findall(r"\b(stored|duplicate|conflict)\b", page.inner_text("main table"))
     assert outcomes == ["conflict", "duplicate", "stored"]
+    assert "paid" in page.inner_text(".even .found mark")  # what was refused is not stored anywhere: the ring has it
+    assert "other" in page.inner_text(".even .absent mark")
+    assert "Different: value." in page.inner_text("main")
     page.goto(f"http://{guarded.server.http}/console/log?name=orders")
     page.wait_for_selector("#tail tr.dup")
     page.wait_for_selector("#tail tr.bad")
@@ -144,6 +147,49 @@ def test_every_act_on_a_log_does_what_it_says_and_is_audited(guarded: Guarded, p
     audit = page.inner_text("main")
     for verb in ("create", "configure", "seal", "verify", "truncate", "delete"):
         assert re.search(rf"operator\s+console\.{verb}\s+log\s+acted", audit), verb
+
+
+def test_the_settings_of_a_queue_are_shown_changed_and_audited(guarded: Guarded, page: Page) -> None:
+    """A change is previewed, stored, and audited; a form that is older than the settings changes nothing."""
+    with guarded.client(guarded.operator) as http:
+        assert http.post("/v1/queues", json={"name": "set"}).status_code == 201
+        login(page, guarded.server, guarded.operator)
+        page.goto(f"http://{guarded.server.http}/console/queue?name=set")
+        assert page.input_value("input[name=ack_timeout_s]") == "30"
+        page.fill("input[name=max_attempts]", "3")
+        page.fill("input[name=trim_s]", "")
+        page.click("text=Configure…")
+        assert "max_attempts: stored 10, given 3; trim_s: stored 600.0, given None" in page.inner_text("main")
+        assert http.get("/v1/queues/set/settings").json()["retry"]["max_attempts"] == 10  # it only asked
+        page.click("text=Yes, configure queue")
+        stored = http.get("/v1/queues/set/settings").json()
+        assert (stored["retry"]["max_attempts"], stored["trim_s"], stored["ack_timeout_s"]) == (3, None, 30.0)
+        page.goto(f"http://{guarded.server.http}/console/queue?name=set")
+        page.fill("input[name=max_attempts]", "9")
+        changed = http.patch("/v1/queues/set/settings", json={"gate_s": 60}, headers={"if-match": "*"})
+        assert changed.status_code == 200
+        page.click("text=Configure…")
+        assert "have changed since" in page.inner_text("main")
+        page.goto(f"http://{guarded.server.http}/console/queue?name=set")
+        page.fill("input[name=jitter]", "")
+        page.click("text=Configure…")
+        assert "jitter is empty" in page.inner_text("main")
+    page.goto(f"http://{guarded.server.http}/console/server")
+    assert re.search(r"operator\s+console\.configure_queue\s+queue\s+set", page.inner_text("main"))
+
+
+def test_the_overview_and_a_queue_follow_what_happens(guarded: Guarded, page: Page) -> None:
+    """A log that is made and a message that is sent while somebody looks appear without a click."""
+    with guarded.client(guarded.operator) as http:
+        http.post("/v1/queues", json={"name": "followed"})
+        login(page, guarded.server, guarded.operator)
+        page.wait_for_selector("#state.ok")
+        append(guarded, "followed-log", "a", b"1")
+        page.wait_for_selector("#now >> text=followed-log")
+        page.goto(f"http://{guarded.server.http}/console/queue?name=followed")
+        page.wait_for_selector("#state.ok")
+        http.post("/v1/queues/followed/messages", content=b"hello", headers={"Idempotency-Key": "m1"})
+        page.wait_for_selector("#now >> text=1 messages were sent")
 
 
 def test_settings_that_somebody_else_changed_meanwhile_are_not_overwritten(guarded: Guarded, page: Page) -> None:

@@ -18,7 +18,7 @@ import oncelog
 from oncelog.cli.terminal.options import Json, MaybeUrl, Url, paragraphs
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
-from oncelog.cli.terminal.quantities import show_bytes
+from oncelog.cli.terminal.quantities import show_bytes, show_count
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.redaction import redacted
 
@@ -135,7 +135,7 @@ def _database(url: str) -> Iterator[Check]:
     try:
         with oncelog.connect(url) as db:
             names = db.logs()
-            yield Check("database", "ok", f"{redacted(url)}: {len(names)} logs")
+            yield Check("database", "ok", f"{redacted(url)}: {show_count(len(names), 'log')}")
             for name in names:
                 yield _log(db, name)
     except OncelogError as error:
@@ -185,7 +185,7 @@ def status(url: Url, *, json: Json = False) -> None:
     if json:
         print_json({"url": url, "logs": logs, "queues": queues})
         return
-    say((url, "cyan"), f": {len(logs)} logs, {len(queues)} queues")
+    say((url, "cyan"), f": {show_count(len(logs), 'log')}, {show_count(len(queues), 'queue')}")
     if logs:
         _table("log", logs, ("records", "bytes", "writer"))
     if queues:

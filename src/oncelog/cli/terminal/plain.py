@@ -5,13 +5,14 @@ Typer's own help comes with Rich's Markdown and tracebacks, which take longer to
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -75,8 +76,35 @@ class Shell(typer.Typer):
         return super().command(name, cls=cls, **given)
 
 
+class _Quick:
+    """Takes a value of a parameter that is what it should be already, or that the parameter's own parser reads.
+
+    Typer has pydantic look at every value, also at a text that should be a text. To load pydantic takes longer than
+    most commands. What is not plain goes to Typer as before, and Typer says what is wrong with it.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter."""
+        info, annotation = param.type_descriptor.parameter_info, param.type_descriptor.annotation
+        if value is None and param.nargs == 1 and not param.multiple:
+            return None
+        if info.parser is not None and param.nargs == 1 and not param.multiple:
+            with contextlib.suppress(ValueError):
+                return info.parser(value)
+        elif (annotation in (str, bool) and type(value) is annotation) or (
+            get_origin(annotation) is Literal and value in get_args(annotation)
+        ):
+            return value
+        elif annotation == list[str] and isinstance(value, tuple | list) and all(type(one) is str for one in value):
+            return list(value)
+        param._runtime_param = None  # noqa: SLF001  Typer makes its own then
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
 def _plain(parameter: Any, context: Any) -> Any:
-    """Have a parameter show its name alone, or the word for its value."""
+    """Have a parameter show its name alone, or the word for its value; and take a plain value as it is."""
+    if parameter._runtime_param is None:  # noqa: SLF001
+        parameter._runtime_param = _Quick()  # noqa: SLF001
     if isinstance(parameter, TyperArgument):
         vars(parameter)["display_type_rich"] = _nothing
     elif isinstance(parameter, TyperOption) and parameter.metavar is None:

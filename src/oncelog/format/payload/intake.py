@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument
+from oncelog.format import compute as pc
 from oncelog.format.payload import tables
 from oncelog.format.payload.arrays import present
 from oncelog.format.payload.schema import BITS, FIELDS, HEADERS, SEQUENCE, START, VALUE, schema_of

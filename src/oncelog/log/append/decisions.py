@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeAlias, cast
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog import limits
@@ -17,6 +16,7 @@ from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, PartialOverlap
+from oncelog.format import compute as pc
 from oncelog.format.payload import arrays, columns, intake, plain
 from oncelog.format.payload.tables import Tabular
 from oncelog.format.snapshot import ProducerMark, Snapshot
