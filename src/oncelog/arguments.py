@@ -28,6 +28,7 @@ _SHOWN_MAX = 80
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Check = Callable[[str, Any], Any]
 """Takes the name and the value of an argument; returns the value in its plain type, or raises ``InvalidArgument``."""
 
@@ -236,24 +237,37 @@ def items(name: str, value: object, of: str) -> list[Any]:
     >>> items("positions", range(3), "positions")
     [0, 1, 2]
     """
+    return list(yielding(name, value, of))
+
+
+def yielding(name: str, value: object, of: str) -> Iterator[Any]:
+    """Return what yields the elements, one after the other, of what ``items`` takes."""
     if not isinstance(value, str | bytes | bytearray | memoryview | Mapping | Record | type):
         try:
             found: Iterator[Any] = iter(value)  # type: ignore[call-overload]
         except TypeError:
             pass
         else:
-            return list(found)
+            return found
     message = f"{name}: is {type(value).__name__}, must be a list of {of}"
     raise InvalidArgument(message)
+
+
+def instances(name: str, value: object, kind: type[T]) -> list[T]:
+    """Return the elements of a list, all of one class.
+
+    >>> instances("names", ["a", "b"], str)
+    ['a', 'b']
+    """
+    found = items(name, value, kind.__name__)
+    for number, one in enumerate(found):
+        if not isinstance(one, kind):
+            message = f"{name}: number {number} is {type(one).__name__}, must be a {kind.__name__}"
+            raise InvalidArgument(message)
+    return found
 
 
 def listed(records: object) -> list[Record]:
     """Return the records that were given as a list, or as anything that yields them."""
     listed = items("records", records, "Record")
-    if set(map(type, listed)) <= {Record}:
-        return listed
-    for row, record in enumerate(listed):
-        if not isinstance(record, Record):
-            message = f"records: number {row} is {type(record).__name__}, must be a Record"
-            raise InvalidArgument(message)
-    return listed
+    return listed if set(map(type, listed)) <= {Record} else instances("records", listed, Record)

@@ -310,7 +310,7 @@ class RemoteLog(Log):
 
     def stage(self, tables: Iterable[Tabular]) -> Staged:
         """Store tables on the server as a file that ``Writer.ingest`` can make a part of the log."""
-        return self.stage_columns([table_of(table) for table in tables], None)
+        return self.stage_columns([table_of(table) for table in arguments.yielding("tables", tables, "tables")], None)
 
     def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
         """Check tables for ``store``: a bad row is refused here, before anything is sent."""

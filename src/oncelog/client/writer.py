@@ -225,6 +225,7 @@ class RemoteWriter(Writer):
         self._check_usable()
         self._log.job("snapshot")
 
+    @arguments.checked
     def ingest(
         self,
         staged: Sequence[Staged],
@@ -236,7 +237,8 @@ class RemoteWriter(Writer):
     ) -> Ingested:
         """Make of staged files a part of the log what is not in it; say what that was. With a batch, safe to repeat."""
         self._check_usable()
-        return self._log.ingest(staged, batch, on_conflict=on_conflict, on_replay=on_replay, timeout_s=timeout_s)
+        files = arguments.instances("staged", staged, Staged)
+        return self._log.ingest(files, batch, on_conflict=on_conflict, on_replay=on_replay, timeout_s=timeout_s)
 
     def counts(self) -> Counts:
         """Return what the server's writer has counted since it took the log."""

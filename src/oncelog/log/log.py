@@ -337,7 +337,7 @@ class Log(Handle):
         Anybody may do this, anywhere, without being the writer. A file that is not adopted within a day may be
         removed.
         """
-        return self._store(self._prepare(tables))
+        return self._store(self._prepare(arguments.yielding("tables", tables, "tables")))
 
     def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> staging.Prepared:
         """Make the file that ``stage`` writes. ``columns`` are all that the tables may have, if the file is to have no

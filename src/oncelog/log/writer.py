@@ -427,6 +427,7 @@ class Writer(Submitting):
         self._check_usable()
         self._keeper.snapshot()
 
+    @arguments.checked
     def ingest(
         self,
         staged: Sequence[Staged],
@@ -445,8 +446,9 @@ class Writer(Submitting):
         ``Unavailable(outcome="unknown")`` ends this writer: ingest the same batch again with the next one.
         """
         self._check_usable()
+        files = arguments.instances("staged", staged, Staged)
         return self._ingester.ingest(
-            staged, batch, on_conflict=on_conflict, on_replay=on_replay, deadline_us=self._deadline(timeout_s)
+            files, batch, on_conflict=on_conflict, on_replay=on_replay, deadline_us=self._deadline(timeout_s)
         )
 
     def counts(self) -> Counts:

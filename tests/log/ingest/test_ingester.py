@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from oncelog.connect import Database
 from oncelog.errors import IdConflict, InvalidArgument, NotFound, Unsupported
 from oncelog.limits import MARK_S_MAX, MARKED_BATCHES_MAX
 from oncelog.log.ingest import batch_marks
@@ -18,6 +21,7 @@ from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings
+from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record
 from tests.log.shop import LOG, SETTINGS, Shop, append, plain, records, stage, values
@@ -314,3 +318,17 @@ def test_killed_at_every_step_of_an_ingestion(when: When) -> None:
         if not killed:
             break
     assert number > 5
+
+
+@pytest.mark.parametrize("odd", [5, "x", b"x", 1.5, object(), {"a": 1}, [5], ["x"], Ellipsis, np.array(5)])
+def test_what_is_no_staged_file_is_refused_by_name(odd: Any) -> None:
+    """An AttributeError of a list of keys, say, told nobody which argument was meant."""
+    with Database(MemoryStorage()) as db, db.log("orders", create=True).writer() as writer:
+        with pytest.raises(InvalidArgument, match="staged"):
+            writer.ingest(odd)
+        with pytest.raises(InvalidArgument, match="batch"):
+            writer.ingest([], odd)
+        with pytest.raises(InvalidArgument, match="on_replay"):
+            writer.ingest([], on_replay=odd)
+        with pytest.raises(InvalidArgument):
+            db.log("orders").stage(odd)
