@@ -35,6 +35,8 @@ _KEPT_EVERY = 100
 """Of so many batches one is kept, to be sent again."""
 
 _ROUNDS = 3
+_ID_BYTES = 150
+"""What an id takes with its record, and with its runs while they are merged."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class MemoryGrowth(msgspec.Struct, frozen=True):
 def run(folder: Path, ids: int, *, compiled: bool, store: Callable[[MemoryGrowth], None]) -> None:
     """Append up to so many ids, or as many as the disk takes; store what was measured at every mark."""
     kernels.choose("1" if compiled else "0")
-    room = shutil.disk_usage(folder).free // 2 // 200
+    room = shutil.disk_usage(folder).free * 3 // 4 // _ID_BYTES
     pair = _Pair(folder)
     grown = MemoryGrowth(machine(folder), compiled, [])
     for mark in marks(min(ids, room)):

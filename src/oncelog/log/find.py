@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log.append.decisions import RECALLED_US, intake_of, recalled_times
+from oncelog.log.append.decisions import RECALLED_US, Seen, intake_of, recalled_times
 from oncelog.log.ingest.staging import identities_of
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.scan import Scan
@@ -76,13 +76,11 @@ class Finder:
         known, memory = self._manifests.look(known, lambda manifest: self._memory(known.version, manifest, hasher))
         there, fingerprints = np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.uint64)
         recalled = memory.runs.find_many(keys, known.manifest.first_position)
-        if recalled.failed.any():
-            raise recalled.errors[0]
-        adopted = memory.adopted.find(keys)
-        for found in (recalled, adopted):
-            chosen = found.positions >= 0
-            there |= chosen
-            fingerprints[chosen] = found.fingerprints[chosen]
+        found = Seen(memory.window, memory.adopted).elsewhere(keys, recalled)
+        assert found is not None
+        found.check()
+        there |= found.found
+        fingerprints[found.found] = found.fingerprints[found.found]
         assert memory.window is not None
         handles = memory.window.find(keys)
         there |= handles >= 0
@@ -140,12 +138,9 @@ class Finder:
         if handle >= 0:
             position, fingerprint, time_us, _ = found.window.at(handle)
             return self._placed(known, found, position, fingerprint, time_us)
-        adopted = found.adopted.find(np.array([name], np.uint64))
-        if adopted.positions[0] >= 0:
-            fields = int(adopted.positions[0]), int(adopted.fingerprints[0]), int(adopted.times[0])
-            return self._placed(known, found, *fields)
         hit = found.runs.find_one(*name, known.manifest.first_position)
-        return None if hit is None else self._placed(known, found, hit.position, hit.fingerprint, RECALLED_US)
+        met = Seen(found.window, found.adopted).elsewhere_one(*name, hit)
+        return None if met is None else self._placed(known, found, *met, RECALLED_US)
 
     def _placed(self, known: Known, found: Recovered, position: int, fingerprint: int, time_us: int) -> Location:
         positions = np.array([position])

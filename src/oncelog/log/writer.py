@@ -155,6 +155,7 @@ class Writer(Submitting):
             seen=seen,
             uptime=uptime,
             clock=clock,
+            hasher=hasher,
             recall=recall,
             memory=memory,
         )

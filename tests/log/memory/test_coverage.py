@@ -13,7 +13,7 @@ from oncelog.log.memory import coverage
 from oncelog.log.memory.building import store_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.writer import Writer
-from tests.log.memory.test_memory import SETTINGS, check, many, remember, retried
+from tests.log.memory.orders import SETTINGS, check, many, remember, retried
 from tests.log.shop import in_memory
 
 pytestmark = pytest.mark.usefixtures("tiny")

@@ -37,7 +37,7 @@ HOLES = {
         "queue/send/test_sender.py::test_what_is_committed_and_trimmed_is_not_sent_again"
     ),
     "truncation forgets sooner than a window would": (
-        "log/memory/test_memory.py::test_truncation_is_held_back_by_the_floor"
+        "log/memory/test_memory_truncation.py::test_truncation_is_held_back_by_the_floor"
     ),
     "an ack that differs in table, run, merged run, after opening": (
         "log/memory/test_memory.py::test_acks_are_the_same_from_table_run_merged_run_and_after_reopening"
@@ -49,7 +49,9 @@ HOLES = {
     "first halves that are equal": "log/memory/test_run_set.py::test_first_halves_that_repeat_are_told_apart",
     "numbered ids, 200 secrets": "dedup/runs/test_filters.py::test_numbered_ids_are_as_good_as_random_ones",
     "a bit of a filter that falls to 0": "log/memory/test_run_set.py::test_no_byte_of_a_part_changes_an_answer",
-    "a look-up in storage with the lock held": "log/memory/test_memory.py::test_runs_are_never_read_with_the_lock_held",
+    "a look-up in storage with the lock held": (
+        "log/memory/test_memory_together.py::test_runs_are_never_read_with_the_lock_held"
+    ),
     "a run that is published between look-up and decision": (
         "log/memory/test_memory_schedule.py::test_a_retry_meets_its_original_in_every_order"
     ),
@@ -60,11 +62,11 @@ HOLES = {
         "log/memory/test_coverage.py::test_a_run_that_comes_late_is_refused_and_deleted"
     ),
     "a file of many rows is looked up while others append": (
-        "log/memory/test_memory.py::test_what_happens_while_a_file_is_looked_up_in_the_table"
+        "log/memory/test_memory_adoption.py::test_what_happens_while_a_file_is_looked_up_in_the_table"
     ),
     "batches that a sorted run cannot tell": "log/memory/test_memory.py::test_batches_are_told_from_runs",
     "ten thousand micro-batches": "log/memory/test_memory_scale.py::test_ten_thousand_micro_batches",
-    "small adoptions make many runs": "log/memory/test_memory.py::test_many_small_adoptions_leave_few_runs",
+    "small adoptions make many runs": "log/memory/test_memory_adoption.py::test_many_small_adoptions_leave_few_runs",
     "places that cost more the more segments there are": (
         "log/stored/test_segment_index.py::test_places_are_those_that_one_position_has_and_pages_are_read_once"
     ),
@@ -76,18 +78,22 @@ HOLES = {
     "a copy shares a cache with its original": "log/memory/test_front_cache.py::test_a_copy_goes_its_own_way",
     "a copy forgets": "log/memory/test_memory.py::test_a_copy_remembers_what_its_log_remembers",
     "a run that is lost or damaged is read as absence": (
-        "log/memory/test_memory.py::test_a_run_that_is_lost_or_damaged_is_made_up_for"
+        "log/memory/test_memory_damage.py::test_a_run_that_is_lost_or_damaged_is_made_up_for"
     ),
     "a page that is damaged under a writer": (
-        "log/memory/test_memory.py::test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone"
+        "log/memory/test_memory_damage.py::test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone"
     ),
     "storage that does not answer is read as absence": (
-        "log/memory/test_memory.py::test_storage_that_does_not_answer_a_look_up_writes_nothing"
+        "log/memory/test_memory_damage.py::test_storage_that_does_not_answer_a_look_up_writes_nothing"
     ),
-    "the table grows for ever": ("log/memory/test_memory.py::test_too_many_ids_that_wait_for_runs_hold_appends_back"),
+    "the table grows for ever": (
+        "log/memory/test_memory_damage.py::test_too_many_ids_that_wait_for_runs_hold_appends_back"
+    ),
     "a merge loses entries": "log/memory/test_merging.py::test_what_was_lost_on_the_way_is_noticed",
     "a merge needs the memory of its runs": "log/memory/test_merging.py::test_memory_is_bounded_by_a_part",
-    "a close waits for a merge": "log/memory/test_memory.py::test_a_writer_that_is_closed_does_not_wait_for_a_merge",
+    "a close waits for a merge": (
+        "log/memory/test_memory_together.py::test_a_writer_that_is_closed_does_not_wait_for_a_merge"
+    ),
     "a purge makes an id unknown": "log/memory/test_memory.py::test_a_purge_makes_no_id_unknown",
     "a purged row is found where nothing is": "log/test_find.py::test_a_purged_record_is_found_where_its_survivor_is",
     "the switch under a living bounded writer": (
@@ -101,6 +107,16 @@ HOLES = {
     ),
     "bounded, unbounded, and back": (
         "log/memory/test_memory.py::test_what_was_written_under_a_bounded_window_is_known_after_the_switch_and_back"
+    ),
+    "adopted ids of a bounded window are all in memory": (
+        "log/memory/test_memory_bounded.py::test_many_ids_bring_a_run_and_few_become_one"
+    ),
+    "appended ids in a run of a bounded window count": (
+        "log/memory/test_memory_bounded.py::test_appended_ids_in_a_run_count_as_the_window_says"
+    ),
+    "identities are deleted before a run has them": "crash/test_adopted_ladder.py::test_killed_at_a_call_on_a_disk",
+    "the keeper takes back the run of an adoption": (
+        "log/memory/test_memory_together.py::test_a_run_that_an_adoption_shows_is_not_taken_back"
     ),
     "records without ids between runs": "log/memory/test_memory_holes.py::test_idempotence_off_and_on_again",
     "bounds that refresh, and are not there": "log/memory/test_memory_holes.py::test_refreshing_needs_bounds",

@@ -150,7 +150,7 @@ def prepared(log: Log, patch: pytest.MonkeyPatch) -> tuple[Writer, Keeper]:
     for first in range(0, IDS, 8):
         writer.append_many(records(range(first, first + 8)))
         if first < IDS - 16:
-            memory._build(memory._table)
+            memory._build()
     assert len(log._manifest().memory) == 3
     return writer, Keeper(memory.work)
 

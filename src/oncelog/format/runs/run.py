@@ -6,6 +6,9 @@ by the leading bits of the key: a part is one object. The timestamps of the rang
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -110,3 +113,13 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         """Return the keys of all objects of the run: what is to be kept, copied or deleted with it."""
         ids = [self.part_key(number) for number in range(len(self.parts))]
         return ids + [self.times_key(number) for number in range(len(self.times))]
+
+
+def covers(runs: Sequence[Run], first_position: int, next_position: int) -> bool:
+    """Tell whether one of the runs, oldest first, covers all of these positions.
+
+    >>> covers([], 0, 5)
+    False
+    """
+    at = bisect.bisect_left(runs, next_position, key=lambda run: run.next_position)
+    return at < len(runs) and runs[at].first_position <= first_position

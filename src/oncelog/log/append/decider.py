@@ -59,7 +59,9 @@ class Decider:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._window, self._adopted = core.seen
+        self._seen = core.seen
+        self._window = core.seen.window
+        self._adopted = core.seen.adopted
         self._refreshes = core.settings.window.refresh_on_hit
         self._counters = core.counters
         self._sequences = core.sequences
@@ -71,13 +73,10 @@ class Decider:
         if handle >= 0:
             position, fingerprint, timestamp_us, pending = self._window.at(handle)
             return None if pending else (Ticket(position, None, timestamp_us), fingerprint)
-        found = self._adopted.find(np.array([[name.high, name.low]], np.uint64))
-        if found.positions[0] >= 0:
-            return Ticket(int(found.positions[0]), None, int(found.times[0])), int(found.fingerprints[0])
-        if looked.unsure is not None:
+        met = self._seen.elsewhere_one(name.high, name.low, looked.hit)
+        if met is None and looked.unsure is not None:
             raise looked.unsure
-        hit = looked.hit
-        return None if hit is None else (Ticket(hit.position, None, decisions.RECALLED_US), hit.fingerprint)
+        return None if met is None else (Ticket(met[0], None, decisions.RECALLED_US), met[1])
 
     # One record.
 
@@ -158,7 +157,7 @@ class Decider:
     def _check_in_table(self, name: Name, unsure: CorruptionError) -> None:
         """Raise that the runs cannot tell of a record, unless the table can."""
         assert self._window is not None
-        if self._window.find_one(name.high, name.low) < 0:
+        if self._window.find_one(name.high, name.low) < 0 and self._seen.elsewhere_one(*name[:2], None) is None:
             raise unsure
 
     def _recognise(self, key: Key, uptime_us: int, hit: Hit | None) -> Ticket | None:
@@ -170,13 +169,11 @@ class Decider:
         handle = window.find_one(high, low)
         if handle >= 0:
             return self._meet(window, handle, fingerprint, uptime_us)
-        if hit is not None:
-            return self._meet_elsewhere(hit.position, hit.fingerprint, decisions.RECALLED_US, fingerprint)
-        if self._adopted.files:
+        if hit is not None or self._adopted.files:
             self._adopted.evict(uptime_us)
-            met = self._meet_adopted(high, low, fingerprint)
+            met = self._seen.elsewhere_one(high, low, hit)
             if met is not None:
-                return met
+                return self._meet_elsewhere(*met, fingerprint)
         window.add_one(high, low, self._core.next_position, fingerprint)
         return None
 
@@ -192,21 +189,13 @@ class Decider:
         group = self._core.group_of(position) if pending else None
         return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
 
-    def _meet_adopted(self, high: int, low: int, fingerprint: int) -> Ticket | None:
-        found = self._adopted.find(np.array([[high, low]], np.uint64))
-        if found.positions[0] < 0:
-            return None
-        return self._meet_elsewhere(
-            int(found.positions[0]), int(found.fingerprints[0]), int(found.times[0]), fingerprint
-        )
-
-    def _meet_elsewhere(self, position: int, stored: int, time_us: int, fingerprint: int) -> Ticket:
+    def _meet_elsewhere(self, position: int, stored: int, fingerprint: int) -> Ticket:
         conflict = stored != fingerprint
         if conflict:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-        return Ticket(position, None, time_us, duplicate=True, conflict=conflict)
+        return Ticket(position, None, decisions.RECALLED_US, duplicate=True, conflict=conflict)
 
     # Rows.
 

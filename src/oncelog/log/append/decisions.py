@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from oncelog import limits
 from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.table import Table
 from oncelog.dedup.window import Window
 from oncelog.errors import IdConflict, InvalidArgument, OncelogError, PartialOverlap
 from oncelog.format import compute as pc
@@ -23,6 +24,7 @@ from oncelog.format.snapshot import ProducerMark, Snapshot
 from oncelog.log.append.groups import Group
 from oncelog.log.append.rows_by_producer import Owners
 from oncelog.log.memory.quest import Found
+from oncelog.log.memory.run_set import Hit
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.segment_index import Places
 from oncelog.settings import LogSettings
@@ -57,6 +59,35 @@ class Seen(NamedTuple):
         if self.window is not None:
             self.window.evict(uptime_us)
             self.adopted.evict(uptime_us)
+
+    def elsewhere(self, keys: NDArray[np.uint64], recalled: Found | None) -> Found | None:
+        """Return what is known of identities beside the window; ``recalled`` is what the runs know.
+
+        Where a window is bounded, that is what was adopted within its duration, whether a run has it or not.
+        """
+        if isinstance(self.window, Table) or (recalled is None and not self.adopted):
+            return recalled
+        held = self.adopted.find(keys)
+        positions, fingerprints = held.positions.copy(), held.fingerprints.copy()
+        if recalled is None:
+            alone = positions >= 0
+            return Found(positions, fingerprints, alone, alone, np.zeros(len(keys), np.bool_))
+        newer = (recalled.positions > positions) & self.adopted.have(recalled.positions)
+        positions[newer], fingerprints[newer] = recalled.positions[newer], recalled.fingerprints[newer]
+        alone = positions >= 0  # each record of an adopted file is a batch of its own
+        return Found(positions, fingerprints, alone, alone, recalled.failed & ~alone, recalled.errors)
+
+    def elsewhere_one(self, high: int, low: int, hit: Hit | None) -> tuple[int, int] | None:
+        """Return position and fingerprint of one identity that is known beside the window."""
+        if isinstance(self.window, Table):
+            return None if hit is None else (hit.position, hit.fingerprint)
+        if self.adopted:
+            held = self.adopted.find(np.array([[high, low]], np.uint64))
+            if held.positions[0] >= 0:
+                return int(held.positions[0]), int(held.fingerprints[0])
+        if hit is None or not self.adopted.have(np.array([hit.position]))[0]:
+            return None
+        return hit.position, hit.fingerprint
 
 
 class Met:
@@ -381,7 +412,7 @@ def _decide(  # noqa: PLR0917
     uptime_us: int,
     recalled: Found | None,
 ) -> Admitted:
-    window, adopted = seen
+    window = seen.window
     if keys is None or window is None:
         admitted.number(next_position)
         return admitted
@@ -390,8 +421,7 @@ def _decide(  # noqa: PLR0917
     known = handles >= 0
     if known.any():
         _meet_stored(admitted, keys, window, handles, known)
-    if adopted:
-        known |= _meet_adopted(admitted, keys, adopted, known)
+    recalled = seen.elsewhere(keys.identities, recalled)
     if recalled is not None:
         known |= _meet_recalled(admitted, keys, recalled, known)
     repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
@@ -418,19 +448,6 @@ def _meet_stored(
     admitted.positions[rows] = window.positions(found)
     admitted.times[rows] = window.times(found)
     admitted.conflicts[rows] = window.fingerprints(found) != keys.fingerprints[known]
-
-
-def _meet_adopted(admitted: Admitted, keys: Keys, adopted: Adopted, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Note the rows whose identity came with an adopted file; return which."""
-    found = adopted.find(keys.identities)
-    chosen = (found.positions >= 0) & ~known
-    rows = _rows(keys, chosen)
-    admitted.new[rows] = False
-    admitted.duplicates[rows] = True
-    admitted.positions[rows] = found.positions[chosen]
-    admitted.times[rows] = found.times[chosen]
-    admitted.conflicts[rows] = found.fingerprints[chosen] != keys.fingerprints[chosen]
-    return chosen
 
 
 def _meet_recalled(admitted: Admitted, keys: Keys, found: Found, known: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -480,22 +497,19 @@ def decide_batch(
         return _decide_met(payload, keys, seen, next_position, uptime_us, judged.met, recalled)
     admitted = Admitted(payload)
     admitted.positions[:] = np.arange(next_position, next_position + payload.num_rows)
-    window, adopted = seen
+    window = seen.window
     if keys is None or window is None:
         return admitted
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
     known = handles >= 0
+    recalled = seen.elsewhere(keys.identities, recalled)
     if recalled is not None and not known.all():
         return _decide_recalled_batch(admitted, keys, recalled, known)
-    elsewhere = adopted.find(keys.identities).positions >= 0 if adopted else np.zeros(len(known), np.bool_)
-    if not known.any() and not elsewhere.any():
-        return admitted
-    if payload.num_rows == 1 and elsewhere.all():
-        _meet_adopted(admitted, keys, adopted, known)
+    if not known.any():
         return admitted
     if not known.all() or not window.is_batch(handles):
-        raise _overlap(admitted.ids(), known | elsewhere)
+        raise _overlap(admitted.ids(), known)
     _meet_stored(admitted, keys, window, handles, known)
     return admitted
 

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from oncelog import limits
 from oncelog.clock import Clock
+from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
 from oncelog.errors import InvalidArgument, NotFound, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import Segment
+from oncelog.format.manifest import File, Segment
 from oncelog.format.runs.run import Run as StoredRun
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.committer import Committer
@@ -29,6 +30,7 @@ from oncelog.log.memory.building import delete_run
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked, Recall
 from oncelog.log.stored.adopted_ids import search
+from oncelog.log.stored.files import Files
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 from oncelog.storage.base import LogHome
 
@@ -90,10 +92,12 @@ class Adopter:
         seen: Seen,
         uptime: Uptime,
         clock: Clock,
+        hasher: Hasher,
         recall: Recall,
         memory: MemoryKeeper,
     ) -> None:
         self._clock = clock
+        self._hasher = hasher
         self._recall = recall
         self._memory = memory
         self._home = home
@@ -121,11 +125,20 @@ class Adopter:
     def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
         def read(file: Staged) -> Identities | None:
             try:
-                return None if file.identities is None else staging.read_identities(self._home, file.identities)
+                return None if file.identities is None else self._read(file, file.identities)
             except NotFound as error:
                 raise _gone(file.key) from error
 
         return staging.at_once(read, staged, FILES_AT_ONCE, FILES_AT_ONCE)
+
+    def _read(self, file: Staged, beside: str) -> Identities:
+        """Return the identities of a staged file: from beside it or, if it was adopted before, from its records."""
+        try:
+            return staging.read_identities(self._home, beside)
+        except NotFound:
+            opened = Files(self._home).open(File(file.key, 0, file.size_bytes, file.checksum))
+            pieces = ((piece.payload, piece.first_row) for piece in opened.pieces(0, file.records))
+            return staging.identities_of(self._hasher, pieces)
 
     def _drain(self, deadline_us: int | None) -> None:
         """Return when nothing is pending. The committer's lock is held."""
@@ -202,7 +215,7 @@ class Adopter:
     def _run_of(self, wanted: Adoption, identities: Sequence[Identities | None]) -> StoredRun | None:
         """Store the ids of files that have many of them as a run, with positions from 0."""
         count = sum(len(found.high) for found in identities if found is not None)
-        if not isinstance(self._seen.window, Table) or count < limits.MEMORY_RUN_IDS_MIN:
+        if self._seen.window is None or count < limits.MEMORY_RUN_IDS_MIN:
             return None
         parts, first = [], 0
         for file, found in zip(wanted.staged, identities, strict=True):
@@ -244,14 +257,18 @@ class Adopter:
         self, segments: Sequence[Segment], identities: Sequence[Identities | None], *, with_run: bool
     ) -> None:
         """Note the identities of adopted files. If the run they brought cannot be opened now, the table has them."""
-        window = self._seen.window
-        if with_run and self._memory.show_adopted(self._run.known):
+        window, adopted = self._seen
+        if window is None:
             return
-        for segment, found in zip(segments, identities, strict=True):
-            if found is not None and isinstance(window, Table):
+        brought = [(segment, found) for segment, found in zip(segments, identities, strict=True) if found is not None]
+        shown = with_run and self._memory.show_adopted(self._run.known, segments)
+        for segment, found in brought:
+            if not isinstance(window, Table):
+                adopted.add(segment, None if shown else found)
+            elif not shown:
                 window.fold(_in_order(segment, found))
-            elif found is not None and window is not None:
-                self._seen.adopted.add(segment, found)
+        if shown:
+            return
         self._memory.note_load()
         self._memory.ask_if_due()
 
@@ -280,13 +297,13 @@ class Adopter:
         identities, looked, twice = question
         known = [np.zeros(0 if found is None else len(found.high), np.bool_) for found in identities]
         conflicts = [flags.copy() for flags in known]
-        window, adopted = self._seen
+        window = self._seen.window
         if window is None:
             return known, conflicts
         for number, found in enumerate(identities):
             recalled = looked[number]
             elsewhere = None if recalled is None else recalled.found
-            if found is not None and (window.count or adopted or elsewhere is not None):
+            if found is not None and (window.count or self._seen.adopted or elsewhere is not None):
                 stored, fingerprints = self._stored(found.keys, elsewhere, position, locked)
                 known[number] |= stored
                 conflicts[number] |= stored & (fingerprints != found.fingerprints)
@@ -310,11 +327,7 @@ class Adopter:
         for start in range(0, len(keys), LOCKED_KEYS):
             part = slice(start, start + LOCKED_KEYS)
             locked(self._in_window, keys[part], position, known[part], fingerprints[part])
-        if self._seen.adopted:
-            elsewhere = self._seen.adopted.find(keys)
-            chosen = (elsewhere.positions >= 0) & ~known
-            fingerprints[chosen] = elsewhere.fingerprints[chosen]
-            known |= chosen
+        recalled = self._seen.elsewhere(keys, recalled)
         if recalled is not None:
             if (recalled.failed & ~known).any():
                 raise recalled.errors[0]

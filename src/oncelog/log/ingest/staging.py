@@ -289,7 +289,14 @@ def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us
         uptime_us=max(manifest.uptime_us, uptime_us),
         labels=functools.reduce(operator.or_, (segment.labels for segment in segments), manifest.labels),
         memory=(*manifest.memory, *_placed(adoption.run, segments)),
+        doomed=(*manifest.doomed, *_beside(adoption)),
     )
+
+
+def _beside(adoption: Adoption) -> list[str]:
+    """Return the keys of identities that nobody needs, because a run has them."""
+    keys = [file.identities for file in adoption.staged] if adoption.run is not None else []
+    return [key for key in keys if key is not None]
 
 
 def _placed(run: Run | None, segments: Sequence[Segment]) -> list[Run]:

@@ -105,7 +105,8 @@ class Copy:
         total, done = sum(segment.entries for segment in segments), 0
         copied: list[Segment] = []
         for segment in segments:
-            copied.append(self._segment(manifest.log_id, segment))
+            covered = sealing.is_covered(manifest, segment)
+            copied.append(self._segment(manifest.log_id, segment, covered=covered))
             done += segment.entries
             self._progress(done, total)
         conflicts = [self._segment(manifest.log_id, segment) for segment in manifests.conflicts(manifest)]
@@ -163,12 +164,16 @@ class Copy:
             ids=0,  # not counted: too few only makes a recovery without snapshots read more
         )
 
-    def _segment(self, log_id: str, segment: Segment) -> Segment:
-        """Store a segment as a sealed file, unless it is there; return what the copy's manifest says of it."""
+    def _segment(self, log_id: str, segment: Segment, *, covered: bool = False) -> Segment:
+        """Store a segment as a sealed file, unless it is there; return what the copy's manifest says of it.
+
+        Where its ids are ``covered`` by a run, nothing is kept beside it, and a key is but the mark of an adoption.
+        """
         if segment.file is not None:
             file = msgspec.structs.replace(segment.file, key=self._file(segment.file.key, segment.file.checksum))
-            identities = self._file(segment.identities) if segment.identities is not None else None
-            return msgspec.structs.replace(segment, file=file, identities=identities)
+            return msgspec.structs.replace(
+                segment, file=file, identities=self._beside(segment.identities, covered=covered)
+            )
         token = xxhash.xxh3_64_hexdigest(f"{log_id}/{segment.number}/{segment.entries}".encode())
         content = f"{token}.parquet"
         labels = {segment.number: segment.labels}
@@ -182,6 +187,11 @@ class Copy:
         key = self._made[content]
         file = File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
         return msgspec.structs.replace(segment, file=file, end=0, size_bytes=0, labels=labels[segment.number])
+
+    def _beside(self, key: str | None, *, covered: bool) -> str | None:
+        if key is None or not covered:
+            return None if key is None else self._file(key)
+        return self._made.get(_content(key)) or self._new_key(_content(key))
 
     def _file(self, key: str, checksum: int | None = None) -> str:
         """Store a file of the source, unless it is there; return its key."""

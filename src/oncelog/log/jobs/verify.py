@@ -332,7 +332,8 @@ class _Verifier:
             ):
                 self._note("error", key, f"the identities beside segment {segment.number} are not those of its records")
         except (CorruptionError, NotFound, Unsupported) as error:
-            self._note("warning", key, f"identities that cannot be read (a longer recovery, no more): {error}")
+            if not isinstance(error, NotFound) or not self._memory.covers(segment.next_position - 1):
+                self._note("warning", key, f"identities that cannot be read (a longer recovery, no more): {error}")
         found = self._repeats.adopt(segment, told)
         self._findings += [Finding("error", f"segment {segment.number}", what) for what in found]
 

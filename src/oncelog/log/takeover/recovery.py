@@ -6,6 +6,7 @@ one the last writer had, but for what it had not stored.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import PRODUCERS, Manifest, Segment
 from oncelog.format.runs.run import Run
+from oncelog.format.runs.run import covers as covers_ids
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.ingest.staging import read_identities
 from oncelog.log.memory import coverage
@@ -92,10 +94,25 @@ def recover(
     window.evict(uptime_us)
     duration_us = settings.window.duration_us
     recent = adopted_within(manifests, manifest, duration_us, uptime_us)
+    runs, bad = readable(objects, needed_runs(manifest.memory, recent), held.runs)
+    first = manifest.first_position
+    covered = {
+        one.identities for one in recent if covers_ids(runs.runs, max(one.first_position, first), one.next_position)
+    }
     adopted = Adopted.holding(
-        duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held.adopted
+        duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held.adopted, covered
     )
-    return Recovered(window, adopted, start, uptime_us, producers, RunSet.open(objects, ()))
+    return Recovered(window, adopted, start, uptime_us, producers, runs, tuple(run for run, _ in bad))
+
+
+def needed_runs(memory: Sequence[Run], files: Sequence[Segment]) -> list[Run]:
+    """Return the runs in which ids of these files may be, oldest first. A bounded window needs no others."""
+    needed = []
+    for run in memory:
+        at = bisect.bisect_right(files, run.first_position, key=lambda segment: segment.next_position)
+        if at < len(files) and files[at].first_position < run.next_position:
+            needed.append(run)
+    return needed
 
 
 def _recover_all(  # noqa: PLR0917
@@ -173,9 +190,28 @@ def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -
     """Return an adopted segment's identities: from beside it or, when those are lost or damaged, from its records."""
     assert segment.identities is not None
     try:
-        return read_identities(home, segment.identities)
+        return read_identities(home, segment.identities)  # deleted once a run covers them
     except (CorruptionError, NotFound):
         return record_identities.identities_of(hasher, files.rows(segment, 0))
+
+
+def ids_of(home: LogHome, files: Files, hasher: Hasher, segment: Segment, first: int) -> Iterator[Remembered]:
+    """Yield what is remembered of a closed segment from a position on: of an adopted one as is kept beside it."""
+    if segment.identities is None:
+        yield from remembered_of(hasher, rows_of(home, files, segment, first))
+        return
+    found = _identities(home, files, segment, hasher)
+    order = np.argsort(found.rows)
+    count = len(order)
+    whole = Remembered(
+        found.keys[order],
+        segment.first_position + found.rows[order].astype(np.int64),
+        found.fingerprints[order],
+        np.ones(count, np.bool_),
+        np.full(count, segment.last_uptime_us),
+        np.full(count, segment.first_timestamp_us),
+    )
+    yield whole.between(first, segment.next_position)
 
 
 def covers(taken: Snapshot, settings: LogSettings) -> bool:

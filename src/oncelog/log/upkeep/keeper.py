@@ -80,7 +80,7 @@ class Keeper:
         core = self._core
         if core.due & TIDY:
             self._memory.note_load()
-            if not self._ages:
+            if not self._ages or self._memory.has_runs:
                 self._ask_memory()
             self._housekeeper.ask("tidy", self._tidy)
             core.due &= ~TIDY
@@ -176,8 +176,7 @@ class Keeper:
 
     def begin_at(self, first_position: int) -> None:
         """Note that the log was truncated: where ids are remembered without bounds, theirs are forgotten."""
-        if not self._ages:
-            self._memory.begin_at(first_position)
+        self._memory.begin_at(first_position)
 
     def _remembering(self) -> Remembering:
         sequences = self._sequences

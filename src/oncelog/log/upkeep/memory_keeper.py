@@ -1,4 +1,6 @@
-"""Keeping the memory of a log without bounds: ids of closed segments become runs, small runs become larger ones.
+"""Keeping the memory of a log: ids of closed segments become runs, small runs become larger ones.
+
+Without bounds, all ids do. Where a window is bounded, those of adopted files do, and those of what lies between them.
 
 All of it is off the append path, and may be killed at any moment. A run is stored, then the manifest names it, then the
 writer's look-ups see it, and only then the table forgets what it holds. Killed before the manifest: objects that
@@ -21,8 +23,8 @@ from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
 from oncelog.errors import Closed, OncelogError, WriterFenced
-from oncelog.format.manifest import Manifest
-from oncelog.format.runs.run import Run
+from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.decisions import Seen
@@ -34,9 +36,10 @@ from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.files import Files, rows_of
 from oncelog.log.stored.manifests import Change, Known, Manifests
-from oncelog.log.takeover.recovery import Remembered, remembered_of
+from oncelog.log.takeover.recovery import Remembered, ids_of, needed_runs, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.storage.base import LogHome
 
@@ -70,6 +73,7 @@ class MemoryKeeper:
         self._run = run
         self._committer = committer
         self._table = seen.window if isinstance(seen.window, Table) else None
+        self._adopted = seen.adopted if seen.window is not None and self._table is None else None
         self._recall = recall
         self._objects = objects
         self._hasher = hasher
@@ -87,6 +91,7 @@ class MemoryKeeper:
         """Have done what the writer before left undone."""
         if self._table is not None and (self._worthwhile(self._table) or _to_merge(self._readable(self._run.known))):
             self.ask()
+        self.ask_if_due()
 
     def _worthwhile(self, table: Table) -> bool:
         _, found = self._stretches(self._run.known)
@@ -94,11 +99,11 @@ class MemoryKeeper:
 
     def work(self) -> None:
         """Build a run of what is closed, if that is enough for one; merge what is worth it; delete what was merged."""
-        if self._table is None:
+        if self._table is None and self._adopted is None:
             return
         self.renew(self._recall.view.runs)
         self._repair()
-        while not self._committer.is_leaving and self._build(self._table):
+        while not self._committer.is_leaving and self._build():
             continue
         while not self._committer.is_leaving and self._merge():
             continue
@@ -110,6 +115,9 @@ class MemoryKeeper:
             crowded = self._table.count >= limits.MEMORY_TABLE_IDS_MAX
             self._committer.core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
             self._committer.tell()
+        elif self._adopted is not None:
+            self._committer.core.behind = self._adopted.ids >= limits.MEMORY_TABLE_IDS_MAX
+            self._committer.tell()
 
     def begin_at(self, first_position: int) -> None:
         """Forget the ids of records that were truncated away."""
@@ -120,6 +128,11 @@ class MemoryKeeper:
         if self._table is not None:
             self._table.drop_before(first_position)
             self.note_load()
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether look-ups go to runs."""
+        return self._recall.view.any
 
     def covers_from(self, position: int) -> bool:
         """Tell whether a run covers anything from a position on. The committer's lock is held."""
@@ -146,7 +159,7 @@ class MemoryKeeper:
         others that cover the same segments.
         """
         known = self._newest()
-        runs = RunSet.open(self._objects, self._readable(known), before)
+        runs = RunSet.open(self._objects, self._shown(known), before)
 
         def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
@@ -157,6 +170,12 @@ class MemoryKeeper:
 
     def _readable(self, known: Known) -> list[Run]:
         return [run for run in known.manifest.memory if run not in self._unreadable]
+
+    def _shown(self, known: Known, files: Sequence[Segment] = ()) -> list[Run]:
+        """Return the runs that look-ups need; ``files`` are being adopted, and not yet noted."""
+        if self._adopted is None:
+            return self._readable(known)
+        return needed_runs(self._readable(known), [*self._adopted.files, *files])
 
     def _stretches(self, known: Known) -> tuple[Known, list[Stretch]]:
         """Return what no run covers of the closed segments, oldest first."""
@@ -173,8 +192,41 @@ class MemoryKeeper:
 
     # Building.
 
-    def _build(self, table: Table) -> bool:
-        """Make a run of the oldest closed segments that none covers, if they are worth one; tell whether it was."""
+    def _build(self) -> bool:
+        """Make a run of closed segments that none covers, if they are worth one; tell whether it was."""
+        if self._table is not None:
+            return self._build_of(self._table)
+        assert self._adopted is not None
+        known, stretch = self._manifests.look(self._newest(), partial(self._between, self._adopted))
+        if stretch is None:
+            return False
+        _, run = self._manifests.look(known, lambda manifest: self._made(known, stretch, manifest))
+        return self._publish_built(known, run, stretch)
+
+    def _between(self, adopted: Adopted, manifest: Manifest) -> Stretch | None:
+        """Return what to make a run of where a window is bounded: see ``adopted_stretch``."""
+        held, ids = self._committer.locked(lambda: (list(adopted.held), adopted.ids))
+        readable = [run for run in manifest.memory if run not in self._unreadable]
+        shown = self._recall.view.runs.runs
+        return coverage.adopted_stretch(
+            self._manifests, manifest, readable, shown, held if is_worth_a_run(ids, 0) else []
+        )
+
+    def _made(self, known: Known, stretch: Stretch, manifest: Manifest) -> Run:
+        """Store the ids of closed segments, as the log has them, as a run that nothing refers to yet."""
+        first, files = stretch.first_position, Files(self._home)
+        closed = self._manifests.closed_from(manifest, first)
+        segments = itertools.takewhile(lambda segment: segment.first_position < stretch.next_position, closed)
+        parts = (ids_of(self._home, files, self._hasher, segment, first) for segment in segments)
+        ids = Remembered.joined([some for part in parts for some in part]).state()
+        return self.store(ids, first, stretch.next_position, known)
+
+    def _publish_built(self, known: Known, run: Run, stretch: Stretch) -> bool:
+        unreadable = [old for old in known.manifest.memory if old in self._unreadable and stretch.holds(old)]
+        return self._publish(run, coverage.built(self._manifests, run, stretch, unreadable), built=True)
+
+    def _build_of(self, table: Table) -> bool:
+        """Make a run of the oldest closed segments that none covers, from the table."""
         known, found = self._stretches(self._newest())
         stretch = next(iter(found), None)
         if stretch is None:
@@ -183,9 +235,8 @@ class MemoryKeeper:
         followed = len(found) > 1  # a run lies behind it: the gap never grows
         if not followed and not is_worth_a_run(len(ids.positions), stretch.records):
             return False
-        unreadable = [old for old in known.manifest.memory if old in self._unreadable and stretch.holds(old)]
         run = self.store(ids, stretch.first_position, stretch.next_position, known)
-        return self._publish(run, coverage.built(self._manifests, run, stretch, unreadable), built=True)
+        return self._publish_built(known, run, stretch)
 
     def store(self, ids: WindowState, first_position: int, next_position: int, known: Known) -> Run:
         """Store ids, in the order of their positions, as a run that nothing refers to yet."""
@@ -211,25 +262,37 @@ class MemoryKeeper:
             return False
         if known.manifest.epoch != self._run.epoch:
             return False
-        self.show(known, built=built)
+        self.show(built=built)
         return True
 
-    def show(self, known: Known, *, built: bool) -> None:
-        """Let look-ups see the runs of a manifest of this writer, and the table forget what they have."""
-        runs = RunSet.open(self._objects, self._readable(known), self._recall.view.runs)
+    def show(self, *, built: bool) -> None:
+        """Let look-ups see the runs of the newest manifest, and memory let go of what they have.
 
-        def show() -> None:
-            self._recall.show(runs, built=built)
-            if built and self._table is not None:
-                self._table.drop_before(_covered_until(runs.runs, self._recall.view.first_position))
-            self.note_load()
+        An adoption may show its run meanwhile, of a newer manifest than this one has read: then this begins again.
+        """
+        while True:
+            before = self._recall.view.runs  # first: the manifest is at least as new as what look-ups see
+            runs = RunSet.open(self._objects, self._shown(self._newest()), before)
+            if self._committer.locked(self._replace, before, runs, built):
+                return
 
-        self._committer.locked(show)
+    def _replace(self, before: RunSet, runs: RunSet, built: bool) -> bool:  # noqa: FBT001
+        """Show runs in place of those before, unless others are shown by now. The lock is held."""
+        if self._recall.view.runs is not before:
+            return False
+        self._recall.show(runs, built=built)
+        first = self._recall.view.first_position
+        if built and self._table is not None:
+            self._table.drop_before(_covered_until(runs.runs, first))
+        elif built and self._adopted is not None:
+            self._adopted.drop(lambda one: covers(runs.runs, max(one.first_position, first), one.next_position))
+        self.note_load()
+        return True
 
-    def show_adopted(self, known: Known) -> bool:
+    def show_adopted(self, known: Known, files: Sequence[Segment]) -> bool:
         """Let look-ups see a run that came with an adoption; tell whether it could be opened. The lock is held."""
         try:
-            runs = RunSet.open(self._objects, self._readable(known), self._recall.view.runs)
+            runs = RunSet.open(self._objects, self._shown(known, files), self._recall.view.runs)
         except OncelogError:
             return False
         self._recall.show(runs, built=True)
@@ -239,7 +302,8 @@ class MemoryKeeper:
 
     def ask_if_due(self) -> None:
         """Have work done if there is enough of it. The committer's lock is held."""
-        if self._table is not None and self._table.count >= limits.MEMORY_RUN_IDS_MIN:
+        held = self._table.count if self._table is not None else self._adopted.ids if self._adopted is not None else 0
+        if held >= limits.MEMORY_RUN_IDS_MIN:
             self.ask()
 
     # Repairing.

@@ -18,6 +18,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError
 from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment, labels_of
+from oncelog.format.runs.run import covers
 from oncelog.limits import MIB
 from oncelog.log.stored.files import Files, rows_of
 from oncelog.log.stored.manifests import Known, Manifests
@@ -329,8 +330,18 @@ def used(manifests: Manifests, manifest: Manifest) -> set[str]:
     closed = manifests.closed_from(manifest, manifest.first_position)
     for segment in itertools.chain(closed, manifests.conflicts(manifest)):
         keys |= {segment.file.key} if segment.file is not None else set()
+    for segment in manifests.conflicts(manifest):
         keys |= {segment.identities} if segment.identities is not None else set()
+    for segment in manifests.closed_from(manifest, manifest.first_position):
+        # Where a run has the identities, their key is but a mark that the segment was adopted.
+        if segment.identities is not None and not is_covered(manifest, segment):
+            keys.add(segment.identities)
     return keys.union(*(run.keys() for run in manifest.memory))
+
+
+def is_covered(manifest: Manifest, segment: Segment) -> bool:
+    """Tell whether a run has the ids of a closed segment, as far as that is not truncated away."""
+    return covers(manifest.memory, max(segment.first_position, manifest.first_position), segment.next_position)
 
 
 def delete_quietly(home: LogHome, key: str) -> None:

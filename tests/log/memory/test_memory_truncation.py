@@ -1,0 +1,64 @@
+"""Truncation takes ids with their records, and never sooner than the floor allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.memory.orders import (
+    SETTINGS,
+    many,
+    remember,
+    retried,
+    runs,
+)
+from tests.log.shop import Shop, in_memory, on_disk
+
+pytestmark = pytest.mark.usefixtures("tiny")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    """Return a shop in memory, and one on a disk."""
+    return in_memory() if request.param == "memory" else on_disk()
+
+
+def test_truncation_takes_ids_with_their_records(shop: Shop) -> None:
+    """An id is known up to the truncation of its record, and new behind it; runs go with what they cover."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(64))
+        remember(writer)
+        shop.clock.advance(601)
+        many(writer, range(64, 80))
+        assert log.truncate(before=64).first_position == 64
+        assert [ack.duplicate for ack in many(writer, [63, 64, 70])] == [False, True, True]
+        remember(writer)
+    assert runs(log)[0][1] > 64
+    with log.writer() as writer:
+        assert [ack.duplicate for ack in many(writer, [5, 63, 64, 70])] == [False, True, True, True]
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_truncation_is_held_back_by_the_floor(shop: Shop) -> None:
+    """Send, consume, trim, retry within ten minutes: nothing is forgotten sooner than a default window would."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = many(writer, range(30))
+        remember(writer)
+        held = log.truncate(before=30)
+        assert (held.first_position, held.held_by) == (0, "window")
+        assert many(writer, range(30)) == retried(acks)
+        shop.clock.advance(599)
+        assert log.truncate(before=30).first_position == 0
+        shop.clock.advance(2)
+        assert log.truncate(before=24).first_position == 24
+
+
+def test_the_floor_lets_go_beyond_a_hundred_thousand_ids(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within ten minutes, what lies before so many newer ids may go: as a default window would have it."""
+    monkeypatch.setattr("oncelog.log.upkeep.retention.MAX_KEYS", 20)
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(64))
+        remember(writer)
+    assert log.truncate(before=64).first_position == 44
