@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from collections.abc import Callable
 import grpc
 
 import oncelog
+from oncelog.server import process
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
 from tests.servers import Serving
@@ -61,3 +64,27 @@ def test_a_server_says_that_it_is_healthy_and_ctrl_c_ends_it_as_sigterm_does(ser
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait() == 0, server.errors()
+
+
+def test_an_http_answer_does_not_wait_for_an_acknowledgement_of_tcp() -> None:
+    """Head and body of an answer are two writes. Without TCP_NODELAY the second one waits for the client's delayed ACK,
+    and every request on a kept connection takes 40 ms more.
+    """
+
+    async def accepted() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            transport = writer.get_extra_info("socket")
+            found.set_result(transport.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with process._http_socket("127.0.0.1:0") as listening:
+            server = await asyncio.start_server(connected, sock=listening)
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            nodelay = await found
+            writer.close()
+            server.close()
+            return nodelay
+
+    assert asyncio.run(accepted())
