@@ -153,17 +153,18 @@ class Server:
         return 0.5 + self.clock.chance()
 
     async def _tidy(self) -> None:
-        """Close what is not used any more, once a second."""
+        """Close what is not used any more, once a second. A log that is slow to close does not hold up the rest."""
         looked_us = self.clock.elapsed_us()
+        closing: asyncio.Future[None] | None = None
         while True:
             await asyncio.sleep(1.0)
-            try:
-                async with asyncio.timeout(TIDY_S):  # a log whose storage hangs must not hold up the rest
-                    await self.closers.run(self.seats.tidy)
-            except TimeoutError:
-                pass
-            except Exception:  # noqa: BLE001  what could not be closed now is tried again
-                _log.exception("closing what is not used failed")
+            if closing is None:
+                closing = asyncio.ensure_future(self.closers.run(self.seats.tidy))
+            await asyncio.wait({closing}, timeout=TIDY_S)
+            if closing.done():
+                if not closing.cancelled() and closing.exception() is not None:  # it is tried again
+                    _log.error("closing what is not used failed", exc_info=closing.exception())
+                closing = None
             if not self.settings.tokens and self.clock.elapsed_us() - looked_us >= TOKENS_LOOK_S * 1e6:
                 looked_us = self.clock.elapsed_us()
                 self.closers.post(self.tokens.look)
