@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.dedup.content import content_id, content_ids
+from oncelog.dedup.fingerprint import LINEAGE
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument
 from oncelog.types import Record
@@ -74,7 +75,8 @@ records = st.builds(
     id=labels,
     stream=labels,
     type=labels,
-    headers=st.none() | st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=4),
+    headers=st.none()
+    | st.dictionaries(st.text(max_size=3) | st.sampled_from(LINEAGE), st.binary(max_size=3), max_size=4),
     producer=labels,
     sequence=st.none() | st.integers(-(2**63), 2**63 - 1),
     tenant=labels,
@@ -193,6 +195,23 @@ def test_order_of_headers_does_not_count() -> None:
     assert fingerprints[0] == fingerprints[1] != fingerprints[2]
     ids = content_ids("log", batch([one, other, swapped])).to_pylist()
     assert ids[0] == ids[1] != ids[2]
+
+
+def test_lineage_is_no_content() -> None:
+    """The same row out of another file is a retry, also when the first time its file was not asked for."""
+    bare, wide = Record(b"v"), Record(b"v", headers={"a": b"1"})
+    placed = Record(b"v", headers={"oncelog.file": b"x.json", "oncelog.line": b"7", "oncelog.batch": b"0"})
+    elsewhere = Record(b"v", headers={"oncelog.file": b"y.json"})
+    both = Record(b"v", headers={"oncelog.line": b"9", "a": b"1"})
+    other = Record(b"v", headers={"oncelog.files": b"x.json"})
+    rows = [bare, placed, elsewhere, wide, both, Record(b"v", headers={}), other]
+    found = HASHER.fingerprints(batch(rows)).tolist()
+    assert found == [HASHER.fingerprint(row) for row in rows]
+    assert found[0] == found[1] == found[2] != found[3] == found[4]
+    assert len(set(found)) == 4
+    ids = content_ids("log", batch(rows)).to_pylist()
+    assert ids == [content_id("log", row) for row in rows]
+    assert ids[0] == ids[1] == ids[2] != ids[3] == ids[4]
 
 
 def test_nulls_that_hide_bytes_are_nulls() -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.dedup import columns
@@ -19,6 +20,11 @@ from oncelog.types import Record
 FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=33)
 HASHED_COLUMNS = ("value", "stream", "type", "headers", "producer", "sequence", "tenant")
 """The columns of a payload that make its content: all but ``id`` and ``start``."""
+
+LINEAGE = ("oncelog.file", "oncelog.line", "oncelog.batch")
+"""Headers that say where a record came from. They are no part of its content: the same row of another file is a
+duplicate, and not a conflict.
+"""
 
 _PRIME = FINGERPRINT_FAMILY.prime
 _CHUNK_ROWS = 5000
@@ -96,13 +102,13 @@ class Fingerprints:
 
     def _read_headers(self, array: pa.MapArray) -> Column:
         """Return each row's headers as the hashes of its entries, sorted."""
-        offsets, entries = columns.map_entries(array)
+        offsets, entries, valid = _content_entries(array)
         names, values = columns.from_strings(entries.field(0)), columns.from_strings(entries.field(1))
         hashes = self._headers.many(names, values)
         rows = np.repeat(np.arange(len(array)), np.diff(offsets))
         order = np.lexsort((hashes[:, 1], hashes[:, 0], rows))
         data = np.ascontiguousarray(hashes[order]).view(np.uint8).reshape(-1)
-        return columns.from_items(data, offsets, _PAIR.size, columns.validity(array))
+        return columns.from_items(data, offsets, _PAIR.size, valid)
 
     def one(self, record: Record) -> int:
         """Return the fingerprint of one record."""
@@ -128,6 +134,32 @@ class Fingerprints:
         return b"".join(_PAIR.pack(*pair) for pair in hashes)
 
 
+def _content_entries(array: pa.MapArray) -> tuple[NDArray[np.int64], pa.StructArray, NDArray[np.bool_] | None]:
+    """Return all headers but those of lineage, where each row's begin, and which rows have any left."""
+    offsets, entries = columns.map_entries(array)
+    valid = columns.validity(array)
+    lineage = pc.is_in(entries.field(0), pa.array(LINEAGE, entries.field(0).type)).to_numpy(zero_copy_only=False)
+    if not lineage.any():
+        return offsets, entries, valid
+    before = np.diff(offsets)
+    rows = np.repeat(np.arange(len(array)), before)
+    counts = np.bincount(rows[~lineage], minlength=len(array))
+    there = (counts > 0) | (before == 0)
+    valid = there if valid is None else valid & there
+    return np.concatenate(([0], np.cumsum(counts))), entries.filter(pa.array(~lineage)), valid
+
+
+def content_headers(headers: Mapping[str, bytes]) -> Mapping[str, bytes] | None:
+    """Return the headers that are content; ``None`` where all of them are lineage.
+
+    >>> content_headers({"a": b"1", "oncelog.file": b"day.json"}), content_headers({"oncelog.line": b"7"})
+    ({'a': b'1'}, None)
+    """
+    if headers.keys().isdisjoint(LINEAGE):
+        return headers
+    return {name: value for name, value in headers.items() if name not in LINEAGE} or None
+
+
 def content_parts(record: Record) -> list[tuple[str, bytes | Mapping[str, bytes]]]:
     """Return what the record has besides its value and id, as bytes; the headers as they are."""
     parts: list[tuple[str, bytes | Mapping[str, bytes]]] = []
@@ -135,8 +167,9 @@ def content_parts(record: Record) -> list[tuple[str, bytes | Mapping[str, bytes]
         parts.append(("stream", record.stream.encode()))
     if record.type is not None:
         parts.append(("type", record.type.encode()))
-    if record.headers is not None:
-        parts.append(("headers", record.headers))
+    headers = content_headers(record.headers) if record.headers is not None else None
+    if headers is not None:
+        parts.append(("headers", headers))
     if record.producer is not None:
         parts.append(("producer", record.producer.encode()))
     if record.sequence is not None:

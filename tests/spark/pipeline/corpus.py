@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 JSON_SCHEMA = (
     "id STRING, n LONG, x DOUBLE, b BOOLEAN, t TIMESTAMP, d DECIMAL(10,2), s STRUCT<a: LONG>, l ARRAY<LONG>, "
-    "m MAP<STRING, LONG>"
+    "m MAP<STRING, LONG>, `a'b` TIMESTAMP"
 )
 CSV_SCHEMA = "id STRING, n LONG, t TIMESTAMP, d DECIMAL(10,2), note STRING"
 PARQUET_SCHEMA = "id STRING, n LONG, x DOUBLE, note STRING, t TIMESTAMP, l ARRAY<STRUCT<a: LONG>>"
@@ -43,6 +43,13 @@ def parquet(**columns: Any) -> bytes:
     """Return a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def parquet_of(columns: list[tuple[str, list[Any]]]) -> bytes:
+    """Return a Parquet file whose columns may have the same name."""
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays([pa.array(each) for _, each in columns], names=[n for n, _ in columns]), sink)
     return sink.getvalue()
 
 
@@ -121,6 +128,31 @@ JSON = [
     Case("zstd.jsonl.zst", "zstd", zstd(b'{"id":"zs1"}\n'), {"zs1": {}}),
     Case("cut.jsonl.gz", "gzip that is cut", gzip.compress(_MANY.replace(b"many", b"cutmany"))[:-20], {},
          ((-1, "cannot be read"),)),
+    Case("surrogate.json", "half of a surrogate pair", b'{"id":"\\ud800"}\n{"id":"su2","z":"\\udfff"}\n{"id":"su3"}\n', {"su3": {}},
+         ((1, "half of a surrogate pair"), (2, "half of a surrogate pair"))),
+    Case("written.json", "a number for a text", b'{"id":1.10}\n{"id":1e400}\n', {"1.10": {}, "1e400": {}}),
+    Case("beyond.json", "numbers beyond what a double holds", b'{"id":"be1","x":1e999}\n{"id":"be2","x":-1e-999}\n',
+         {"be1": _rescued(x="1e999"), "be2": {"x": -0.0}}),
+    Case("digits.json", "a number of 5,000 digits", b'{"id":"di1","n":%s}\n' % (b"9" * 5000), {}, ((1, "more than 1,000 digits"),)),
+    Case("nul.json", "NUL bytes", b'{"id":"nl1"}\n\0\0\n{"id":"nl2"}\n', {"nl1": {}, "nl2": {}}, ((2, "is not JSON"),)),
+    Case("returns.json", "lines that end with CR alone", b'{"id":"rt1"}\r{"id":"rt2"}\r', {}, ((1, "more on the line"),)),
+    Case("separator.json", "a line separator of Unicode in a text", '{"id":"a\u2028b"}\n'.encode(), {"a\u2028b": {}}),
+    Case("utf16-cut.json", "UTF-16 that is cut", b"\xff\xfe" + '{"id":"uc"}\n'.encode("utf-16-le") + b"{", {}, ((0, "is not utf-16-le"),)),
+    Case("years.json", "years 1, 9999 and 10000", b'{"id":"y1","t":"0001-01-01T00:00:00Z"}\n{"id":"y2","t":"9999-12-31T23:59:59.999999Z"}\n{"id":"y3","t":"+10000-01-01T00:00:00Z"}\n',
+         {"y1": {"t": "0001-01-01T00:00:00.000000Z"}, "y2": {"t": "9999-12-31T23:59:59.999999Z"}, "y3": {"t": "+10000-01-01T00:00:00.000000Z"}}),
+    Case("quote.json", "a time that is none, in a column with a quote in its name", b'{"id":"qu1","a\'b":"x"}\n', {"qu1": _rescued(**{"a'b": '"x"'})}),
+    Case("row.json.gz", "gzip of a line that is much too large", gzip.compress(b'{"id":"ro1","z":"%s"}\n{"id":"ro2"}\n' % (b"x" * (17 << 20)), 1), {"ro2": {}},
+         ((1, "the first 8,388,608 are kept"),)),
+    Case("members.json.gz", "gzip of two members", gzip.compress(b'{"id":"me1"}\n') + gzip.compress(b'{"id":"me2"}\n'), {"me1": {}, "me2": {}}),
+    Case("behind.json.gz", "gzip with junk behind it", gzip.compress(b'{"id":"bh1"}\n') + b"junk", {}, ((0, "cannot be read"),)),
+    Case("nested.json.gz", "gzip of gzip", gzip.compress(gzip.compress(b'{"id":"ng1"}\n', mtime=0), mtime=0), {}, ((1, "not UTF-8"),)),
+    Case("nothing.json.gz", "gzip of nothing", gzip.compress(b"")),
+    Case("frames.json.zst", "zstd of two frames", zstd(b'{"id":"fr1"}\n') + zstd(b'{"id":"fr2"}\n'), {"fr1": {}, "fr2": {}}),
+    Case("p%41 + #.json", "a percent sign, a plus and a hash in the name", b'{"id":"pc"}\n', {"pc": {}}),
+    Case("a\nb\tc:d.json", "a line feed, a tab and a colon in the name", b'{"id":"lf"}\n', {"lf": {}}),
+    Case("e\u0301\"'.json", "a combining accent and quotes in the name", b'{"id":"co"}\n', {"co": {}}),
+    Case("table.orc", "ORC by its name", b"ORC", {}, ((0, "is orc by its name"),)),
+    Case("table.avro", "Avro by its name", b"Obj\x01", {}, ((0, "is avro by its name"),)),
     Case("table.csv", "CSV among JSON", b"id,n\na,1\n", {}, ((0, "is csv by its name"),)),
     Case("binary.json", "bytes of a picture", b"\x89PNG\r\n\x1a\n\x00\x00\x00", {}, ((1, "not UTF-8"), (2, "is not JSON"), (3, "is not JSON"))),
 ]  # fmt: skip
@@ -151,6 +183,11 @@ CSV = [
     Case("header-only.csv", "a header alone", b"id,n\n"),
     Case("large.csv", "a cell of 200,000 characters", b"id,note\nla1," + b"x" * 200_000 + b"\n", {"la1": {"note": "x" * 200_000}}),
     Case("micros.csv", "microseconds", b"id,t\nmi1,2026-01-01T00:00:00.123456Z\n", {"mi1": {"t": "2026-01-01T00:00:00.123456Z"}}),
+    Case("nul.csv", "NUL bytes", b"id,note\nnl1,a\0b\n", {"nl1": {"note": "a\0b"}}),
+    Case("returns.csv", "lines that end with CR alone", b"id,n\rrt1,1\r", {}, ((1, "is not CSV"),)),
+    Case("semicolon.csv", "another separator", b"id;n\nse1;1\n", {}, ((2, "none of the columns"),)),
+    Case("wide.csv", "5,000 columns", b"id" + b"".join(b",c%d" % n for n in range(4999)) + b"\nwi1,red" + b"," * 4998 + b"\n", {"wi1": _rescued(c0='"red"')}),
+    Case("header-open.csv", "a header without its line feed", b"id,n"),
     Case("zstd.csv.zst", "zstd", zstd(b"id,n\nzs1,1\n"), {"zs1": {"n": 1}}),
     Case("lines.jsonl", "JSON among CSV", b'{"id":"x"}\n', {}, ((0, "is json by its name"),)),
 ]  # fmt: skip
@@ -174,6 +211,11 @@ PARQUET = [
          {"ns1": {"t": "2026-01-01T00:00:00.123456Z"}, "ns2": _rescued(t='"2026-01-01 00:00:00.123456789"')}),
     Case("nested.parquet", "a list of structs", parquet(id=["ne1"], l=[[{"a": 1}, None, {"a": None}]]), {"ne1": {"l": [{"a": 1}, None, {}]}}),
     Case("nested-more.parquet", "a struct with a field more", parquet(id=["nm1"], l=[[{"a": 1, "z": 2}]]), {"nm1": _rescued(l='[{"a":1,"z":2}]')}),
+    Case("twice.parquet", "a column twice", parquet_of([("id", ["tw"]), ("n", [1]), ("n", [2])]), {}, ((0, "'n' is there twice"),)),
+    Case("case.parquet", "names in capitals", parquet(ID=["ca1"], N=[1]), {"ca1": {"n": 1}}),
+    Case("cases.parquet", "names that differ in their case alone", parquet(id=["cs1"], n=[1], N=[2]), {"cs1": {"n": 1, **_rescued(N="2")}}),
+    Case("years.parquet", "years 1 and 9999", parquet(id=["y1", "y2"], t=pa.array([-62135596800, 253402300799], pa.timestamp("s", "UTC"))),
+         {"y1": {"t": "0001-01-01T00:00:00.000000Z"}, "y2": {"t": "9999-12-31T23:59:59.000000Z"}}),
     Case("none.parquet", "no rows", parquet(id=pa.array([], pa.string()))),
     Case("cut.parquet", "a file that is cut", parquet(id=["c1"])[:-30], {}, ((0, "cannot be read"),)),
     Case("empty.parquet", "no bytes at all", b""),
@@ -205,4 +247,5 @@ def _line(case: Case) -> str:
     rescued = sum("_rescued" in record for record in case.stored.values())
     reasons = "; ".join(dict.fromkeys(reason for _, reason in case.rejected))
     stored = "those before the cut" if case.name == "cut.jsonl.gz" else str(len(case.stored))
-    return f"| `{case.name}` | {case.what} | {stored} | {rescued or ''} | {reasons} |"
+    name = case.name.encode("unicode_escape").decode() if not case.name.isprintable() else case.name
+    return f"| `{name}` | {case.what} | {stored} | {rescued or ''} | {reasons} |"

@@ -47,6 +47,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         SchemaChanges,
         Meta(description="What becomes of a field that is not in the schema: rescue, widen or fail"),
     ] = "rescue"
+    lineage: Annotated[bool, Meta(description="Whether each record has its file, line and batch, as headers")] = False
     options: Annotated[dict[str, Option], Meta(description="What the format takes, in Spark's words")] = {}
 
     @property

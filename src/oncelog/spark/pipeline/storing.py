@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame
 
-    from oncelog.spark.reading.reader import Found
+    from oncelog.spark.reading.reader import Sums
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +45,13 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTHING = Account()
+_KEPT_BYTES = 8 << 20
 
 
 class Storing:
     """Stores the batches of one query."""
 
-    def __init__(self, given: Spec, log: Log, found: Accumulator[dict[str, Found]], version: int) -> None:
+    def __init__(self, given: Spec, log: Log, found: Accumulator[Sums], version: int) -> None:
         self._spec = given
         self._log = log
         self._found = found
@@ -61,15 +62,14 @@ class Storing:
         """Store a batch once, with what is no record put aside; note the account of it."""
         self._found.value = {}
         known = self._mark(query)
-        seen = self._write(rows, batch, query)
-        found = dict(self._found.value)
+        seen, found = self._write(rows, batch, query)
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
 
     def store_all(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> Account:
         """Store all rows of a source that Spark does not follow."""
         self._found.value = {}
-        seen = self._observed(rows, write)
+        seen = self._observed(rows, write, None)
         found = dict(self._found.value)
         self._put_aside(found, None, "")
         if seen["bad"]:
@@ -80,27 +80,28 @@ class Storing:
             rows=read + bad, rejected=bad + seen["bad"], rescued=seen["rescued"], left_out=read - seen["rows"]
         )
 
-    def _write(self, rows: DataFrame, batch: int, query: str) -> dict[str, int]:
+    def _write(self, rows: DataFrame, batch: int, query: str) -> tuple[dict[str, int], Sums]:
         named = {"producer": query, "batchId": str(batch)}
 
         def write(good: DataFrame) -> None:
             good.write.format(frames.FORMAT).mode("append").options(**self.options(), **named).save()
 
-        seen = self._observed(rows, write)
+        seen = self._observed(rows, write, batch)
+        found = dict(self._found.value)
         if seen["bad"]:
-            self._reject(frames.records(self._spec, rows, self._version), named)
-        return seen
+            self._reject(frames.records(self._spec, rows, self._version, batch), named)
+        return seen, found
 
     def options(self) -> dict[str, str]:
         """Return the options of the sink."""
         return {**frames.log_options(self._spec), "onConflict": self._spec.log.on_conflict}
 
-    def _observed(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> dict[str, int]:
+    def _observed(self, rows: DataFrame, write: Callable[[DataFrame], None], batch: int | None) -> dict[str, int]:
         """Write the rows that can be records, and return how many there were of each kind."""
         from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
         from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
-        records = frames.records(self._spec, rows, self._version)
+        records = frames.records(self._spec, rows, self._version, batch)
         seen = Observation()
         counted = records.observe(
             seen,
@@ -124,6 +125,7 @@ class Storing:
         here = {name: f.col(name) if name in records.columns else f.lit(None) for name in source_files.HIDDEN}
         file, line = (here[name].cast("string") for name in source_files.HIDDEN[:2])
         value = f.coalesce(here[source_files.HIDDEN[2]].cast("binary"), f.col("value"), f.lit(b""))
+        value = f.substring(value, 1, _KEPT_BYTES)  # a row that is too large is no record of that log, either
         place = f.concat_ws("\n", file, line, "reason").cast("binary")
         headers = {"file": file, "line": line, "reason": f.col("reason")}
         pairs = [
@@ -137,7 +139,7 @@ class Storing:
             target |= {"producer": f"{named['producer']}/records", "batchId": named["batchId"]}
         rejected.write.format(frames.FORMAT).mode("append").options(**target).save()
 
-    def _put_aside(self, found: dict[str, Found], batch: int | None, query: str) -> None:
+    def _put_aside(self, found: Sums, batch: int | None, query: str) -> None:
         """Bring what the reader staged into the log of rejected rows."""
         staged = [file for one in found.values() for file in one.staged]
         if not staged:
@@ -151,7 +153,7 @@ class Storing:
     def _mark(self, query: str) -> Any:
         return batch_marks.find(self._log.marks(), query)
 
-    def _account(self, seen: dict[str, int], found: dict[str, Found], batch: int, query: str, known: Any) -> Account:
+    def _account(self, seen: dict[str, int], found: Sums, batch: int, query: str, known: Any) -> Account:
         mark = self._mark(query)
         totals = (0, 0, 0) if mark is None else (mark.records, mark.duplicates, mark.conflicts)
         before = (0, 0, 0) if known is None else (known.records, known.duplicates, known.conflicts)

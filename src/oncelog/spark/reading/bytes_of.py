@@ -7,11 +7,11 @@ import codecs
 import gzip
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -27,11 +27,17 @@ _MARKS = {
 }
 _PEEKED_BYTES = 6
 CHUNK_BYTES = 1 << 20
+LINE_BYTES_MAX = 1 << 29
+"""A file whose line is longer is not read beyond that line: a line is held in memory."""
 
 
-def local(url: str) -> Path:
-    """Return the path of a file of this machine, as Spark writes it."""
-    return Path(unquote(urlsplit(url).path))
+def local(path: str) -> Path:
+    """Return a file of this machine by its path in a row of Spark's: ``file:``, and the name with nothing escaped.
+
+    >>> local("file:/in/100%41?#.json")
+    PosixPath('/in/100%41?#.json')
+    """
+    return Path(re.sub(r"^file:(//(?=/))?", "", path))
 
 
 def opened(file: IO[bytes]) -> Any:
@@ -62,6 +68,7 @@ def lines(stream: Any, given: str | None = None) -> Iterator[list[bytes]]:
     """Yield lists of lines in UTF-8, each with its line feed, about a megabyte of them at a time.
 
     Text in another encoding is converted as a whole: ``UnicodeError`` when its bytes are none in that encoding.
+    ``OSError`` for a line that is too long.
     """
     first = stream.read(CHUNK_BYTES)
     encoding, skipped = encoding_of(first[:4], given)
@@ -69,14 +76,21 @@ def lines(stream: Any, given: str | None = None) -> Iterator[list[bytes]]:
         whole = (first[skipped:] + stream.read()).decode(encoding)
         yield _split(whole.encode())
         return
-    rest, chunk = b"", first[skipped:]
+    begun: list[bytes] = []  # of a line whose end has not come: joined once, for a line may be as long as a file
+    chunk = first[skipped:]
     while chunk:
-        *whole_lines, rest = (rest + chunk).split(b"\n")
+        *whole_lines, rest = chunk.split(b"\n")
         if whole_lines:
+            whole_lines[0] = b"".join([*begun, whole_lines[0]])
+            begun = []
             yield [line + b"\n" for line in whole_lines]
+        begun.append(rest)
+        if len(begun) * CHUNK_BYTES > LINE_BYTES_MAX:
+            message = f"a line has more than {LINE_BYTES_MAX:,} bytes"
+            raise OSError(message)
         chunk = stream.read(CHUNK_BYTES)
-    if rest:
-        yield [rest]
+    if any(begun):
+        yield [b"".join(begun)]
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from oncelog.spark.reading.rows import Piece, Rejected, Row
+from oncelog.spark.reading.rows import ROW_BYTES_MAX, Piece, Rejected, Row
 
 PIECE_BYTES = 8 << 20
 """How much of a text that is no row goes into one piece."""
@@ -62,7 +62,7 @@ class Parser:
     def __init__(self, columns: Sequence[str], dialect: Dialect) -> None:
         self._columns = columns
         self._dialect = dialect
-        csv.field_size_limit(1 << 31)
+        csv.field_size_limit(ROW_BYTES_MAX)
 
     def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[list[Piece]]:
         """Yield what is in a file, in lists."""
@@ -141,6 +141,8 @@ def _header_fault(places: list[str], columns: Sequence[str]) -> str | None:
 def _fault(error: csv.Error) -> str:
     if "unexpected end of data" in str(error):
         return "a quote is opened here, and never closed"
+    if "field limit" in str(error):
+        return f"a cell has more than {ROW_BYTES_MAX:,} bytes: is a quote not closed?"
     return "text follows a closing quote" if "expected after" in str(error) else f"is not CSV: {error}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import operator
 import re
 from collections.abc import Iterator, Mapping
@@ -17,13 +18,17 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 import numpy as np
 
-from oncelog.spark.reading.rows import Clean, Piece, Rejected, Row
+from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, Row
 
 Shape = Mapping[str, Any]
 """Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, the name of a simple type, ``None`` for any."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INTEGER = re.compile(r"-?\d{1,20}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DIGITS_MAX = 1000
+"""Spark's parser gives a row up for a longer number."""
+
 _NOT_FINITE = {"NaN", "Infinity", "-Infinity", "+INF", "INF", "-INF", "+Infinity"}
 _WHOLE = {"byte": 1 << 7, "short": 1 << 15, "integer": 1 << 31, "long": 1 << 63}
 _TYPES: dict[str, Any] = {
@@ -52,6 +57,13 @@ def _refuse(text: str) -> NoReturn:
     raise _Wrong(message)
 
 
+def _number(text: str) -> _Number:
+    if len(text) > _DIGITS_MAX:
+        message = f"a number has more than {_DIGITS_MAX:,} digits"
+        raise _Wrong(message)
+    return _Number(text)
+
+
 def _pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(found)
     if len(made) < len(found):
@@ -62,7 +74,7 @@ def _pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_pairs, parse_float=_Number, parse_int=_Number, parse_constant=_refuse, strict=True
+    object_pairs_hook=_pairs, parse_float=_number, parse_int=_number, parse_constant=_refuse, strict=True
 )
 
 
@@ -88,7 +100,7 @@ class Parser:
         if _spans_lines(first):
             yield from self._document(b"".join([*first, *(line for chunk in chunks for line in chunk)]), number)
             return
-        for chunk in itertools.chain([first], chunks):
+        for chunk in itertools.chain([first] if first else [], chunks):
             yield self._clean(chunk, number) or self._lines(chunk, number)
             number += len(chunk)
 
@@ -100,7 +112,7 @@ class Parser:
         ``":`` than fields; with as many of those in all lines as fields in all objects, each line has as many.
         """
         data = b"".join(chunk)
-        colons = _colons(data, chunk)
+        colons = _colons(data, chunk) if len(data) <= ROW_BYTES_MAX else None
         if colons is None:
             return None
         try:
@@ -133,7 +145,7 @@ class Parser:
         Every key of a line is followed by ``":`` where no space stands behind a quote. So there are at least as many of
         those as keys, and as many as fields only if no key is there twice.
         """
-        if _SPACED_KEY.search(line):
+        if len(line) > ROW_BYTES_MAX or _SPACED_KEY.search(line):
             return False
         try:
             values = msgspec.structs.astuple(self._decode(line))
@@ -202,6 +214,12 @@ class Parser:
     def _row(self, value: Any, text: str, number: int) -> Piece:
         if not isinstance(value, dict):
             return Rejected(number, text.encode(), "is not an object")
+        if len(text) > ROW_BYTES_MAX:
+            return Rejected(number, text.encode(), f"has more than {ROW_BYTES_MAX:,} bytes")
+        if _SURROGATE.search(text) and not _is_text(value):
+            return Rejected(number, text.encode(), "has half of a surrogate pair, which is no text")
+        if _has_bare(value, self._shape):
+            return Row(number, _text(_spelled(value, self._shape)), rescued=_rescued(value, self._shape))
         return Row(number, text, rescued=_rescued(value, self._shape))
 
 
@@ -283,6 +301,32 @@ def _count(value: Any) -> int:
     return sum(_count(each) for each in value) if isinstance(value, list) else 0
 
 
+def _is_text(value: Any) -> bool:
+    try:
+        _text(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _has_bare(value: Any, shape: Any) -> bool:
+    """Tell whether a number, a list or the like is in the place of a text. Spark would write 1.10 as the text 1.1."""
+    if isinstance(shape, Mapping) and isinstance(value, dict):
+        return any(_has_bare(each, shape.get(name)) for name, each in value.items())
+    if isinstance(shape, list) and isinstance(value, list):
+        return any(_has_bare(each, shape[0]) for each in value)
+    return shape == "string" and value is not None and type(value) is not str
+
+
+def _spelled(value: Any, shape: Any) -> Any:
+    """Return a value in which whatever is in the place of a text is one, as it was written."""
+    if isinstance(shape, Mapping) and isinstance(value, dict):
+        return {name: _spelled(each, shape.get(name)) for name, each in value.items()}
+    if isinstance(shape, list) and isinstance(value, list):
+        return [_spelled(each, shape[0]) for each in value]
+    return _text(value) if _has_bare(value, shape) else value
+
+
 def _rescued(value: dict[str, Any], shape: Shape) -> dict[str, str]:
     """Return the fields that do not fit, each as the JSON that it is."""
     return {name: _text(each) for name, each in value.items() if name not in shape or not _fits(each, shape[name])}
@@ -306,7 +350,14 @@ def _fits(value: Any, shape: Any) -> bool:
         )
     if shape == "boolean":
         return isinstance(value, bool)
-    return shape != "double" or isinstance(value, _Number) or value in _NOT_FINITE
+    return shape != "double" or _is_double(value)
+
+
+def _is_double(value: Any) -> bool:
+    """Tell whether a value is a number that a double holds, or one of the names of those that are not finite."""
+    if isinstance(value, _Number):
+        return math.isfinite(float(value))
+    return isinstance(value, str) and value in _NOT_FINITE
 
 
 def _text(value: Any) -> str:

@@ -19,8 +19,10 @@ BATCH_ROWS = 10_000
 def tables(file: Any, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch, list[list[tuple[str, str]] | None]]]:
     """Yield the number of the first row, rows in a schema, and for each row what has no place in the schema."""
     opened = pq.ParquetFile(file)
+    names = _named(opened.schema_arrow.names, schema.names)
     first_row = 0
-    for batch in opened.iter_batches(BATCH_ROWS):
+    for found in opened.iter_batches(BATCH_ROWS):
+        batch = found.rename_columns(names)
         extra: list[list[tuple[str, str]]] = [[] for _ in range(batch.num_rows)]
         columns = [_column(batch, field, extra) for field in schema]
         known = set(schema.names)
@@ -29,6 +31,20 @@ def tables(file: Any, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch, 
                 _keep(extra, name, batch.column(name))
         yield first_row, pa.RecordBatch.from_arrays(columns, schema=schema), [each or None for each in extra]
         first_row += batch.num_rows
+
+
+def _named(found: list[str], wanted: list[str]) -> list[str]:
+    """Return the names of columns, in the schema's spelling where the case alone differs; ``ArrowInvalid`` if one is
+    there twice.
+    """
+    folded = [name.casefold() for name in found]
+    known = {name.casefold(): name for name in wanted if name not in found and folded.count(name.casefold()) == 1}
+    names = [name if name in wanted else known.get(name.casefold(), name) for name in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"column {twice[0]!r} is there twice"
+        raise pa.ArrowInvalid(message)
+    return names
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from oncelog.errors import InvalidArgument
@@ -39,8 +40,10 @@ KINDS: dict[str, pa.DataType] = {
 
 _PLACE = [(FILE, pa.string()), (LINE, pa.int64()), (EXTRA, pa.string())]
 _STAGED_ROWS = 5000
-_SUFFIXES: dict[str, Kind] = {
+_BATCH_BYTES = _KEPT_BYTES = 8 << 20
+_SUFFIXES = {
     ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet",
+    ".orc": "orc", ".avro": "avro", ".xml": "xml", ".xls": "xls", ".xlsx": "xlsx", ".zip": "zip", ".tar": "tar",
 }  # fmt: skip
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -54,14 +57,22 @@ class Found(msgspec.Struct, frozen=True):
     staged: tuple[Staged, ...] = ()
 
 
-class FoundParam(AccumulatorParam[dict[str, Found]]):
-    """Sums up what was found by the files' names: a file that is read again is counted once."""
+Sums = dict[tuple[str, int, int], Found]
+"""What was found, by the file, the task's partition, and the file's number in that partition."""
 
-    def zero(self, value: dict[str, Found]) -> dict[str, Found]:  # noqa: ARG002 (Spark's)
+
+class FoundParam(AccumulatorParam[Sums]):
+    """Sums up what was found by task and file: a task that runs again counts once.
+
+    Spark lists a file twice in one batch of a stream when the name of another file is a pattern that matches it. Then
+    its rows are read twice, and counted twice: the log finds that they are duplicates.
+    """
+
+    def zero(self, value: Sums) -> Sums:  # noqa: ARG002 (Spark's)
         """Return nothing."""
         return {}
 
-    def addInPlace(self, value1: dict[str, Found], value2: dict[str, Found]) -> dict[str, Found]:  # noqa: N802
+    def addInPlace(self, value1: Sums, value2: Sums) -> Sums:  # noqa: N802
         """Return both."""
         value1.update(value2)
         return value1
@@ -100,17 +111,23 @@ def output(wanted: Wanted) -> pa.Schema:
 class Reader:
     """Reads the files that Spark names."""
 
-    def __init__(self, wanted: Wanted, found: Accumulator[dict[str, Found]]) -> None:
+    def __init__(self, wanted: Wanted, found: Accumulator[Sums]) -> None:
         self._wanted = wanted
         self._found = found
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the files in these batches."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        number = 0
         for batch in batches:
             contents = batch.column("content") if "content" in batch.schema.names else None
             for at, path in enumerate(batch.column("path").to_pylist()):
                 content = None if contents is None else contents[at].as_py()
-                yield from _File(self._wanted, path, content).read(self._found)
+                file = _File(self._wanted, path, content)
+                yield from file.read()
+                self._found.add({(path, partition, number): file.found()})
+                number += 1
 
 
 class _File:
@@ -125,8 +142,12 @@ class _File:
         self._line = 0
         self._rows = self._rejected = self._rescued = 0
 
-    def read(self, found: Accumulator[dict[str, Found]]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, and tell what was found."""
+    def found(self) -> Found:
+        """Return what was found, once all was read."""
+        return Found(self._rows, self._rejected, self._rescued, tuple(self._staged))
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; put aside what is none."""
         kind = kind_of(self._path)
         try:
             if kind is not None and kind != self._wanted.kind:
@@ -140,10 +161,15 @@ class _File:
         except UnicodeError as error:
             self._reject([Rejected(self._line, b"", f"the file is not {error.args[0]}")])
         self._stage()
-        found.add({self._path: Found(self._rows, self._rejected, self._rescued, tuple(self._staged))})
 
     def _open(self) -> Any:
-        return io.BytesIO(self._content) if self._content is not None else bytes_of.local(self._path).open("rb")
+        if self._content is not None:
+            return io.BytesIO(self._content)
+        path = bytes_of.local(self._path)
+        if path.exists() and not path.is_file():
+            message = "is no regular file"
+            raise OSError(message)  # to open a pipe would wait for somebody who writes into it
+        return path.open("rb")
 
     def _text(self) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
@@ -154,7 +180,11 @@ class _File:
             else:
                 pieces = csv_text.Parser(wanted.columns, wanted.dialect).pieces(lines)
             for some in pieces:
-                yield from self._clean(some) if isinstance(some, Clean) else self._batch(some)
+                if isinstance(some, Clean):
+                    yield from self._clean(some)
+                else:
+                    for few in _parts(some):
+                        yield from self._batch(few)
 
     def _parquet(self) -> Iterator[pa.RecordBatch]:
         with self._open() as file:
@@ -221,6 +251,7 @@ class _File:
             message = f"{self._path}, line {first.line}: {first.reason}; the text: {first.raw[:200]!r}"
             raise InvalidArgument(message)
         self._rejected += len(pieces)
+        pieces = [_cut(piece) for piece in pieces]
         if self._wanted.on_bad_row == "quarantine":
             self._aside += pieces
             if len(self._aside) >= _STAGED_ROWS:
@@ -239,6 +270,25 @@ class _File:
             raise InvalidArgument(message)
         self._staged += taken.staged
         self._aside = []
+
+
+def _parts(pieces: list[Piece]) -> Iterator[list[Piece]]:
+    """Yield pieces, as many at a time as make about a batch: a list on one line may be as long as a file."""
+    begin = size = 0
+    for at, piece in enumerate(pieces):
+        size += len(piece.text) + sum(len(cell or "") for cell in piece.cells) if isinstance(piece, Row) else 0
+        if size >= _BATCH_BYTES:
+            yield pieces[begin : at + 1]
+            begin, size = at + 1, 0
+    yield pieces[begin:]
+
+
+def _cut(piece: Rejected) -> Rejected:
+    """Return a piece that a log takes: of a longer text, the beginning."""
+    if len(piece.raw) <= _KEPT_BYTES:
+        return piece
+    reason = f"{piece.reason}; of its {len(piece.raw):,} bytes the first {_KEPT_BYTES:,} are kept"
+    return Rejected(piece.line, piece.raw[:_KEPT_BYTES], reason)
 
 
 def _object(fields: Iterable[tuple[str, str]] | None) -> str | None:
@@ -266,7 +316,7 @@ def rejected_batch(path: str, pieces: Sequence[Rejected]) -> pa.RecordBatch:
     )
 
 
-def kind_of(path: str) -> Kind | None:
+def kind_of(path: str) -> str | None:
     """Return the format that a file's name tells, whatever compressed it.
 
     >>> kind_of("file:/in/day.jsonl.gz"), kind_of("day.log")

@@ -6,6 +6,11 @@ from typing import Any
 
 import msgspec
 
+from oncelog.limits import VALUE_BYTES_MAX
+
+ROW_BYTES_MAX = VALUE_BYTES_MAX
+"""A text that is longer is no row: Spark holds rows in memory, and needs half a minute to parse one of this size."""
+
 
 class Row(msgspec.Struct, frozen=True):
     """A row of a text file. ``cells`` are the texts of the wanted columns (CSV), ``text`` is the object itself (JSON).

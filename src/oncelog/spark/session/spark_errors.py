@@ -19,6 +19,7 @@ _RAISED = re.compile(rf"\[USER_RAISED_EXCEPTION\] {OURS}(?P<message>.*?)(?: SQLS
 _CLASS = re.compile(r"^\[(?P<name>[A-Z_.]+)\]\s*")
 _JAVA = re.compile(r"^[\w.$]+(?:Exception|Error): ")
 _MISSING = re.compile(r"^java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<name>\S+)")
+_PYTHON = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Invalid)\b.*)$", re.MULTILINE)
 _CALL = {"AnalysisException", "ParseException", "IllegalArgumentException", "PySparkTypeError", "PySparkValueError"}
 
 
@@ -57,6 +58,8 @@ def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogErro
     InvalidArgument('id is taken')
     >>> explained("X", "[STREAM_FAILED] the disk is full")
     Unavailable('Spark failed: the disk is full')
+    >>> explained("X", "the Python worker:\nTraceback (most recent call last):\n  File x\nKeyError: 'n'")
+    Unavailable("Spark failed: the Python worker: KeyError: 'n'")
     """
     ours = None
     for ours in _OURS.finditer(text):  # noqa: B007 (the last is the one that was raised)
@@ -70,6 +73,8 @@ def explained(kind: str, text: str, log_file: Path | None = None) -> OncelogErro
     line = _CLASS.sub("", text.strip().split("\n", maxsplit=1)[0]).split(" SQLSTATE")[0]
     if kind in _CALL:
         return InvalidArgument(line)
+    raised_in_python = _PYTHON.findall(text) if line.endswith(":") else []
+    line = f"{line} {raised_in_python[-1]}" if raised_in_python else line
     more = f"; all of it is in {log_file}" if log_file is not None and log_file.is_file() else ""
     return Unavailable(f"Spark failed: {line}{more}")
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 import oncelog
@@ -18,6 +23,7 @@ from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import Source
+from oncelog.spark.reading import bytes_of
 from oncelog.spark.reading.reader import FoundParam
 from tests.spark.pipeline import corpus
 from tests.spark.pipeline.corpus import Case
@@ -74,8 +80,11 @@ def stored(given: Spec) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["json", "csv", "parquet"])
 def test_corpus(kind: str, tmp_path: Path, spark: SparkSession) -> None:
-    """All nasty files of a format in one folder: what is stored, rescued and rejected of each is as the page says."""
-    given = made(tmp_path, kind)
+    """All nasty files of a format in one folder: what is stored, rescued and rejected of each is as the page says.
+
+    Each record has its file, line and batch. The same rows in another file are duplicates.
+    """
+    given = made(tmp_path, kind, "lineage = true")
     for case in corpus.ALL[kind]:
         (tmp_path / "in" / case.name).write_bytes(case.content)
     outcome = run(given, tmp_path, spark)
@@ -87,8 +96,44 @@ def test_corpus(kind: str, tmp_path: Path, spark: SparkSession) -> None:
     assert wrong == []
     known = {id for case in corpus.ALL[kind] for id in case.stored}
     assert [id for id in found if id not in known and not id.startswith("cutmany-")] == []
+    assert _misplaced(given, {case.name: case for case in corpus.ALL[kind]}) == []
+    (tmp_path / "in" / f"copy.{kind}").write_bytes(corpus.ALL[kind][0].content)
     again = run(given, tmp_path, spark)
-    assert (again.rows, again.stored, again.rejected) == (0, outcome.stored, outcome.rejected)
+    assert (again.rows, again.duplicates) == (2, outcome.duplicates + 2)
+    assert (again.stored, again.conflicts, again.rejected) == (outcome.stored, outcome.conflicts, outcome.rejected)
+
+
+def _misplaced(given: Spec, cases: dict[str, Case]) -> list[str]:
+    """Return the records whose headers do not say the file and the line, or row, that they are from."""
+    texts: dict[str, list[str]] = {}
+    problems = []
+    with oncelog.connect(given.log.url) as db:
+        for entry in db.log(given.log.name).read():
+            assert entry.headers is not None
+            assert entry.headers["oncelog.batch"] == b"0"
+            name, line = Path(entry.headers["oncelog.file"].decode()).name, int(entry.headers["oncelog.line"])
+            if name not in texts:
+                texts[name] = _rows_of(cases[name])
+            if not any(str(entry.id) in text for text in texts[name][line : line + 2]):
+                problems.append(f"{entry.id} is not in {name}, line {line}")
+    return problems
+
+
+def _rows_of(case: Case) -> list[str]:
+    """Return the texts of a file by their numbers: lines count from 1, rows of Parquet from 0."""
+    if case.name.endswith(".parquet"):
+        return [str(row) for row in pq.read_table(io.BytesIO(case.content)).to_pylist()]
+    stream = bytes_of.opened(io.BytesIO(case.content))
+    content = b""
+    with contextlib.suppress(*bytes_of.DAMAGED):
+        while more := stream.read(1000):
+            content += more
+    encoding, mark = bytes_of.encoding_of(content[:4], None)
+    return ["", *_unescaped(content[mark:].decode(encoding, errors="replace")).split("\n")]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"(\\u[0-9a-f]{4})+", lambda found: str(json.loads(f'"{found[0]}"')), text)
 
 
 def _compared(case: Case, found: dict[str, dict[str, Any]], aside: list[rejects.Rejected]) -> list[str]:

@@ -105,6 +105,9 @@ def _source(given: Spec) -> Iterator[Mistake]:
     if source.schema_changes == "widen" and name not in source_files.FORMATS:
         what = f"the columns of {name} are taken as Spark has them"
         yield Mistake("source.schema_changes", what, "remove it: widen is for json, csv and parquet")
+    if source.lineage and name not in source_files.FORMATS:
+        what = f"where a row of {name} came from is not known here"
+        yield Mistake("source.lineage", what, "remove it: lineage is for json, csv and parquet")
     yield from _needed("source", name, source.options)
     yield from _what_to_read(source)
     yield from _own_log(given)

@@ -11,7 +11,7 @@ import msgspec
 
 from oncelog.spark.pipeline import lines, mistakes
 from oncelog.spark.pipeline.mistakes import Mistake, nearest
-from oncelog.spark.pipeline.rows import encoding, frames
+from oncelog.spark.pipeline.rows import encoding, frames, source_files
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.session import spark_errors
 
@@ -58,6 +58,9 @@ class _Checked:
             return
         self.schema = frames.shape_of(rows).simpleString()
         yield from self._columns(rows)
+        if self._spec.source.lineage and source_files.HIDDEN[0] not in rows.columns:
+            what = "rows that SQL puts together, or takes from elsewhere, have no one file and line"
+            yield Mistake("source.lineage", what, "select columns FROM source in transform.sql, or remove lineage")
         if self._spec.sink is None:
             return
         try:

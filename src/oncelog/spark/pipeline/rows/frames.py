@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from oncelog.dedup.fingerprint import LINEAGE
+from oncelog.errors import InvalidArgument
 from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.rows import encoding, source_files, widening
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from oncelog.spark.reading.reader import Found
+    from oncelog.spark.reading.reader import Sums
 
 FORMAT = "oncelog"
 SCHEMA_FILE = widening.SCHEMA_FILE
@@ -42,7 +44,7 @@ def log_options(given: Spec) -> dict[str, str]:
     return {"url": given.log.url, "log": given.log.name}
 
 
-def source(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> DataFrame:
+def source(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> DataFrame:
     """Return what the source has: a stream where Spark can follow it, else all there is."""
     wanted = given.source
     schema = source_schema(spark, given, found)
@@ -58,7 +60,7 @@ def source(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]
     return loaded
 
 
-def source_schema(spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]]) -> StructType | str | None:
+def source_schema(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> StructType | str | None:
     """Return the schema to read with; ``None`` where the format knows its own.
 
     One that was taken from files is kept: taken again from more files, a column's type might change, and with
@@ -156,7 +158,7 @@ def _with_hidden(sql: str, hidden: list[str]) -> str | None:
     return f"SELECT {columns} FROM oncelog_source{found['rest'] or ''}"  # noqa: S608 (the user's own)
 
 
-def records(given: Spec, found: DataFrame, version: int) -> DataFrame:
+def records(given: Spec, found: DataFrame, version: int, batch: int | None = None) -> DataFrame:
     """Return rows in the columns of a log, with ``reason``: why a row cannot be a record, null if it can."""
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
@@ -171,10 +173,28 @@ def records(given: Spec, found: DataFrame, version: int) -> DataFrame:
         column = getattr(wanted.columns, name)
         if column is not None:
             columns[name] = f.col(quoted(column)).cast("string")
+    if given.source.lineage:
+        columns["headers"] = _lineage(found, batch)
     made = [column.alias(name) for name, column in columns.items()]
     hidden = [name for name in found.columns if name in source_files.HIDDEN]
     rescued = f.col(source_files.RESCUED).isNotNull() if source_files.RESCUED in found.columns else f.lit(False)
     return found.select(*made, *hidden, rescued.alias("rescued")).withColumn("reason", _reason(list(columns)))
+
+
+def _lineage(found: DataFrame, batch: int | None) -> Column:
+    """Return where each row came from, as headers; ``InvalidArgument`` where SQL made rows that have no one place."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if source_files.HIDDEN[0] not in found.columns:
+        message = (
+            "source.lineage: rows that transform.sql puts together or takes from elsewhere have no one file and line: "
+            "select columns FROM source, with a WHERE if need be; or remove lineage"
+        )
+        raise InvalidArgument(message)
+    parts = [f.col(source_files.HIDDEN[0]), f.col(source_files.HIDDEN[1]).cast("string")]
+    parts += [] if batch is None else [f.lit(str(batch))]
+    named = [(f.lit(name), part.cast("binary")) for name, part in zip(LINEAGE, parts, strict=False)]
+    return f.create_map(*(each for pair in named for each in pair))
 
 
 def _reason(names: list[str]) -> Column:

@@ -19,9 +19,9 @@ from oncelog.spark.session import spark_errors
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
-    from oncelog.spark.reading.reader import Found, Wanted
+    from oncelog.spark.reading.reader import Sums, Wanted
 
 FORMATS = ("json", "csv", "parquet")
 RESCUED = "_rescued"
@@ -52,7 +52,7 @@ def option(given: Spec, name: str) -> str | None:
     return None if found is None else str(found).lower() if isinstance(found, bool) else str(found)
 
 
-def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[dict[str, Found]]) -> DataFrame:
+def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[Sums]) -> DataFrame:
     """Return the rows of the source: its columns, ``_rescued``, and the hidden ones."""
     wanted = _wanted(given, schema)
     rows = _read(spark, given, wanted, found)
@@ -67,9 +67,7 @@ def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulat
     return typed.where(f.assert_true(f.col(RESCUED).isNull(), told).isNull()).drop(RESCUED)
 
 
-def texts(
-    spark: SparkSession, given: Spec, found: Accumulator[dict[str, Found]], paths: Sequence[str] | None = None
-) -> DataFrame:
+def texts(spark: SparkSession, given: Spec, found: Accumulator[Sums], paths: Sequence[str] | None = None) -> DataFrame:
     """Return the objects of JSON files, or of some of them, as they are written."""
     from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
 
@@ -81,7 +79,7 @@ def _read(
     spark: SparkSession,
     given: Spec,
     wanted: Wanted,
-    found: Accumulator[dict[str, Found]],
+    found: Accumulator[Sums],
     *,
     streaming: bool | None = None,
     paths: Sequence[str] | None = None,
@@ -185,6 +183,25 @@ def _fields(cells: Mapping[str, Column]) -> Column:
     return f.when(f.size(found) > 0, f.to_json(found))
 
 
+def _member(text: Column, name: str) -> Column:
+    """Return a member of an object, as text. A path has no way to write a quote: such a name is looked up in a map."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if _PLAIN_NAME.fullmatch(name):
+        return f.get_json_object(text, f"$['{name}']")
+    return f.from_json(text, "map<string,string>").getItem(name)
+
+
+def _finite(cell: Column, field: StructField) -> Column:
+    """Return a cell; null where a number is too large for it, which Spark takes for infinite, and which is rescued."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if field.dataType.typeName() not in {"double", "float"}:
+        return cell
+    return f.when(_member(f.col("_oncelog_extra"), field.name).isNull(), cell)
+
+
+_PLAIN_NAME = re.compile(r"[^'*\[\]]+")
 _SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
 """Options of the storage that are nobody's business. No option of from_json has such a name."""
 
@@ -207,16 +224,16 @@ def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
     record = f.col("r")
     mistyped: dict[str, Column] = {}
     for field in fields:
-        cell = f.get_json_object(text, f"$['{field.name}']")
+        cell = _member(text, field.name)
         kind = shape(field.dataType)
         if not isinstance(kind, str):
-            known = f.get_json_object("_oncelog_extra", f"$['{field.name}']")
+            known = _member(f.col("_oncelog_extra"), field.name)
             mistyped[field.name] = f.when(known.isNull(), cell)
         elif kind not in _CHECKED:
             mistyped[field.name] = f.when(record.getField(field.name).isNull(), cell)
     more = _merged(f.col("_oncelog_extra"), _fields(mistyped))
     rescued = f.when(record.getField(_CORRUPT).isNull(), f.col("_oncelog_extra")).otherwise(f.coalesce(more, text))
-    cells = [record.getField(field.name) for field in fields]
+    cells = [_finite(record.getField(field.name), field) for field in fields]
     if typed:
         cells = [f.when(clean, f.col(name)).otherwise(cell) for name, cell in zip(typed, cells, strict=True)]
     columns = [cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)]

@@ -11,13 +11,13 @@ import glob
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.rows import source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
-from oncelog.spark.reading.bytes_of import local
 
 _TAKEN = "into-log/sources/0"
 
@@ -59,7 +59,7 @@ def _taken(folder: Path) -> dict[str, int]:
         for line in note.read_bytes().split(b"\n")[1:]:
             if line:
                 one = msgspec.json.decode(line, type=_Taken)
-                found[str(local(one.path))] = one.timestamp
+                found[unquote(urlsplit(one.path).path)] = one.timestamp  # a URL, in which names are escaped
     return found
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from oncelog.spark.reading.reader import Found
+    from oncelog.spark.reading.reader import Sums
 
 SCHEMA_FILE, VERSIONS_FILE = "schema.json", "schemas.jsonl"
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -75,9 +75,7 @@ def _wider(known: DataType, found: DataType, name: str) -> tuple[DataType, list[
     return known, []
 
 
-def schema(
-    spark: SparkSession, given: Spec, known: StructType | None, found: Accumulator[dict[str, Found]]
-) -> StructType:
+def schema(spark: SparkSession, given: Spec, known: StructType | None, found: Accumulator[Sums]) -> StructType:
     """Return the schema to read with: the one that is known, with what files that were not read yet add to it."""
     files = taken_files.files(given)
     waiting = None if files is None else files.waiting
@@ -90,9 +88,7 @@ def schema(
     return merged(known, new)[0]
 
 
-def _of_files(
-    spark: SparkSession, given: Spec, waiting: Sequence[str] | None, found: Accumulator[dict[str, Found]]
-) -> StructType:
+def _of_files(spark: SparkSession, given: Spec, waiting: Sequence[str] | None, found: Accumulator[Sums]) -> StructType:
     """Return the columns of files; of all that there are if it is not known which were read."""
     kind = given.source.format.lower()
     own = {name: str(value) for name, value in given.source.options.items() if name not in source_files.LISTING}
