@@ -28,6 +28,7 @@ from oncelog.spark.pipeline.rows import encoding, frames, taken_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
 from oncelog.spark.session import session, spark_errors
+from oncelog.spark.sinks import compaction
 from oncelog.spark.sinks import folder as folders
 from oncelog.types import micros
 
@@ -216,7 +217,9 @@ class Pipeline:
         sink = self.spec.sink
         assert sink is not None
         assert sink.path is not None
-        folder = folders.Folder(folders.table(sink.path, spec.local_path(sink.path), self._clock), self._clock)
+        table = folders.table(sink.path, spec.local_path(sink.path), self._clock)
+        compaction.place_of(table, self._clock).recover()
+        folder = folders.Folder(table, self._clock)
         query = _query(rows)
         folder.own(query, self.spec.name)
         writer = rows.write.options(**frames.options(sink.options)).partitionBy(*sink.partition_by)

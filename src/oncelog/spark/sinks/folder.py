@@ -116,6 +116,13 @@ class Folder:
         self._sweep(query)
         return decided
 
+    def finish(self) -> None:
+        """Put into place what a run that was killed has staged and decided."""
+        numbers = self._table.keys("owners/")
+        known = self._table.read(f"owners/{numbers[-1]}") if numbers else None
+        if known is not None:
+            self._sweep(msgspec.json.decode(known, type=Owner).query)
+
     def _decide(self, key: str, staging: str, write: Write) -> Manifest:
         """Stage the batch, and return the manifest that won: this one, or that of another run."""
         staging = f"{staging}-{self._clock.token(8).hex()}"
@@ -190,9 +197,9 @@ class DiskTable:
         write(str(folder))
         files = cleaned(folder)
         for file in [folder / name for name in files]:
-            _sync(file)
+            synced(file)
         for found in {folder, *((folder / name).parent for name in files)}:
-            _sync(found)
+            synced(found)
         return files
 
     def place(self, folder: str, manifest: Manifest) -> None:
@@ -212,7 +219,7 @@ class DiskTable:
                 message = f"{self._table} is a file system of its own: name a folder in it, so that renames are atomic"
                 raise InvalidArgument(message) from error
             raise explain(error, self._table / folder) from error
-        _sync(self._table)
+        synced(self._table)
 
     def unstage(self, staging: str) -> None:
         """Remove what was staged, if it is there."""
@@ -233,7 +240,8 @@ class BucketTable:
 
     def __init__(self, bucket: Bucket, prefix: str, path: str, *, direct: bool) -> None:
         self.path = path
-        self._bucket = bucket
+        self.bucket = self._bucket = bucket
+        self.prefix = prefix
         self._table = prefix.strip("/")
         self._beside = f"{self._table}.oncelog"
         self._direct = direct
@@ -316,7 +324,7 @@ def cleaned(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _sync(path: Path) -> None:
+def synced(path: Path) -> None:
     """Make a file's bytes, or a folder's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -227,6 +227,33 @@ def backfill(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
+@_command("compact orders.toml", "compact orders.toml --target-mib 512 --wait 600 --json")
+def compact(
+    spec: SpecFile,
+    *,
+    target_mib: Annotated[
+        int, typer.Option("--target-mib", metavar="MIB", help="About how large files are to be.", min=1)
+    ] = 128,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a run that is under way.", min=0)
+    ] = 0.0,
+    json: Json = False,
+) -> None:
+    """Put small files of a pipeline's sink together: parquet, orc, json, csv and text.
+
+    Each row stays in the table once, wherever a compaction is killed: on a disk at every moment; in a bucket a reader
+    may miss rows for a moment, and never finds one twice. No run of the pipeline adds to the sink meanwhile.
+    """
+    from oncelog.clock import SYSTEM  # noqa: PLC0415 (as above)
+    from oncelog.spark.pipeline import compact as compacts  # noqa: PLC0415 (as above)
+
+    done = compacts.compact(_checked(spec), SYSTEM, target_bytes=target_mib << 20, wait_s=wait_s)
+    if json:
+        print_json(done)
+    else:
+        say(f"{done.files_before:,} files are ", (f"{done.files_after:,}", "bold green"), " now")
+
+
 @_command("status orders.toml", "status orders.toml --json | jq .behind")
 def status(spec: SpecFile, *, json: Json = False) -> None:
     """Show how far a pipeline is: who runs it, what all runs did, what waits, and what the sink has yet to get.
