@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,9 @@ def _mortal(monkeypatch: pytest.MonkeyPatch, call: int, *, after: bool) -> None:
 
     for name in ("create", "delete", "copy", "upload"):
         wrap(Bucket, name)
-    for owner, name in ((os, "link"), (compaction, "exchange"), (DiskPlace, "_rescue"), (compaction.shutil, "move")):
+    for owner, name in ((os, "link"), (compaction, "exchange"), (DiskPlace, "_rescue"), (shutil, "move")):
         wrap(owner, name)
-    wrap(compaction.shutil, "rmtree")
+    wrap(shutil, "rmtree")
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -155,7 +156,12 @@ def test_batch_that_comes_during_the_exchange_is_kept(
         opened.batch(number)
     if opened.bucket is None:
         exchange = compaction.exchange
-        monkeypatch.setattr(compaction, "exchange", lambda *two: (opened.batch(3), exchange(*two))[1])
+
+        def raced(first: Path, second: Path) -> None:
+            opened.batch(3)
+            exchange(first, second)
+
+        monkeypatch.setattr(compaction, "exchange", raced)
         opened.compact()
     else:
         upload = Bucket.upload
