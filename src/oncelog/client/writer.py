@@ -364,7 +364,6 @@ WRITER_ABSENT = (
     "_follow_policy",
     "_forget_producer",
     "_has_ended",
-    "_held",
     "_leave_producer",
     "_own_as",
     "_window_from",
