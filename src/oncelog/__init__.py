@@ -1,7 +1,7 @@
 """Oncelog: an append-only log in which a retried write is never a second write.
 
-Names are loaded when they are first used, so that whoever only wants an error, or the shell's help, does not wait for
-numpy and Arrow.
+Names are loaded when they are first used, so that a program which only needs an error, or the shell's help, does not
+wait for numpy and Arrow.
 """
 
 import importlib as _importlib

@@ -155,10 +155,10 @@ class Database(Handle):
         """Open a work queue; create it, of one partition or as many as asked, only when asked to.
 
         ``state`` is where its brokers remember what they delivered: beside the logs by default, or
-        ``postgresql://…`` when brokers on several machines share it. If that is lost, ``create`` with ``adopt`` begins
-        anew with the messages that are in the logs: all are delivered again. Raises ``NotFound`` when it is not there,
-        ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The same queue is
-        the same object as long as it is not closed.
+        ``postgresql://…`` when brokers on several machines share it. If that is lost, ``create`` with ``adopt``
+        makes a new state from the messages that are in the logs: all are delivered again. Raises ``NotFound`` when it
+        is not there, ``InvalidArgument`` for settings or a number of partitions that differ from the stored ones. The
+        same queue is the same object as long as it is not closed.
         """
         from oncelog.queue import inner as queue_inner  # noqa: PLC0415
         from oncelog.queue.open_queue import open_queue  # noqa: PLC0415

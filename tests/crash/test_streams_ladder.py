@@ -126,7 +126,7 @@ def check(log: Log, streams: Streams, told: Told) -> None:
     """Hold the streams against the log, and against what was told."""
     streams.version("a")  # brings the index up to date
     fresh = Index(log, streams._clock)
-    fresh.open(anew=True)
+    fresh.open(from_base=True)
     assert fold_of(streams._index) == fold_of(fresh), "the index is not what the log says"
     entries = list(log.read())
     assert len({entry.value for entry in entries}) == len(entries), "an event is there twice"

@@ -1,4 +1,4 @@
-"""The shell: ``oncelog …``. It translates, and holds nothing that a program could not do as well."""
+"""The shell: ``oncelog …``. It only translates: a program can do everything that the shell does."""
 
 from __future__ import annotations
 

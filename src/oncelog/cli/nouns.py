@@ -1,4 +1,4 @@
-"""The words behind ``oncelog``: each is loaded when it is asked for. Who asks for help waits for none of them."""
+"""The commands of ``oncelog``. A command is loaded when it is used: ``--help`` loads none of them."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ ACTS: dict[str, Act] = {
     "verify": Act("log", "Read everything and check it?", _verify, after="/verify"),
     "configure": Act("log", "Change the settings?", configure_log, log_changes),
     "configure_queue": Act("queue", "Change the settings?", configure_queue, queue_changes),
-    "resolve": Act("server", "Decide about this key? Whoever still holds it loses it.", _resolve, after="/inboxes"),
+    "resolve": Act("server", "Decide about this key? Its present holder loses it.", _resolve, after="/inboxes"),
     "create": Act("log", "Create this log?", _create),
     "delete": Act("log", "Delete this log with all its records? It cannot be brought back.", _delete),
 }

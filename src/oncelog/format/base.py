@@ -1,4 +1,4 @@
-"""The base: what truncation takes out of the fold of a log (producers, stream versions) goes here first.
+"""The base keeps producers and stream versions of records that truncation removes.
 
 It stands for every record before ``position``. Nothing can rebuild it, so a damaged one is refused.
 """

@@ -1,4 +1,4 @@
-"""The identities of an adopted file, sorted, beside it: so that it need not be read to know what is in it.
+"""The identities of an adopted file, sorted, in an object beside the file: a look-up need not read the file.
 
 ::
 

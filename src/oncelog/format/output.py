@@ -1,5 +1,5 @@
-"""Where the bytes of a file are put together: memory that begins with a page, so that a disk can take it as it is;
-that grows without being copied; and that is used again, for the system clears whatever it gives away.
+"""Memory in which the bytes of a file are put together. It is aligned to pages, as O_DIRECT needs. It grows without a
+copy. It is reused, because the system clears every page that it gives out.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ _KEPT = (TIMESTAMP, UPTIME, START, "producer", "sequence")
 """What a purged row keeps of a record: its times, its part in a batch, and how far its producer was."""
 
 
-def written_anew(file: SealedFile, purged: Purged) -> pa.Buffer:
+def rewritten(file: SealedFile, purged: Purged) -> pa.Buffer:
     """Return the bytes of a file with some of its rows emptied and marked; those purged before stay so."""
     schema = with_purged(file.schema)
     tables = (_emptied(table, purged.cut(row, row + table.num_rows), schema) for row, table in file.row_groups())

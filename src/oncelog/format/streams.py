@@ -1,4 +1,4 @@
-"""The index of streams as it is stored: which stream each record is of, and at which version; and who the streams are.
+"""The stored index of streams: the stream and the version of each record, and a directory of streams.
 
 A *page* tells it for 65,536 consecutive positions, and never changes. A *directory* has the streams at one position,
 with the page that was not full then. Both only cache what the log can tell, so a damaged one is refused.

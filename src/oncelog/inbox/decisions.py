@@ -203,7 +203,7 @@ def shortened(story: str) -> str:
 
 
 _OWNED = ("claimed", "committed", "result")
-"""What a worker did, told with its name; all else is told with a reason."""
+"""Events of a worker: they are shown with its name. Other events are shown with a reason."""
 
 
 def without_reasons(story: str) -> str:

@@ -31,7 +31,7 @@ _at_work: ContextVar[frozenset[tuple[int, Identity]]] = ContextVar("oncelog_effe
 
 
 class Rules(NamedTuple):
-    """What an inbox goes by."""
+    """The rules of an inbox."""
 
     expired: Expired
     final: tuple[type[BaseException], ...]

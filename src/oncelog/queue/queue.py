@@ -332,7 +332,7 @@ class Queue(Handle):
     @arguments.checked
     def remove_group(self, group: str, *, force: bool = False) -> None:
         """Forget a group: what it has not settled is kept for it no longer. A group of that name that is made later is
-        another one, and begins where it is told to.
+        another one, and begins at the ``start`` of its first consumer.
 
         Raises ``NotFound``, and ``LogBusy`` while workers hold messages of it, unless ``force`` is given.
         """

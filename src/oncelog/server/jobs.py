@@ -13,7 +13,7 @@ Tell = Callable[[int, int], None]
 """Is called with what is done, and all there is."""
 
 SHOW_S = 0.5
-"""Progress is told so often."""
+"""The time between two reports of progress."""
 
 
 class JobProgress(NamedTuple):

@@ -111,7 +111,7 @@ class Server:
         self.jobs = Jobs(self)
         self.consumers = Consumers(self)
         self.draining = asyncio.Event()
-        """Set when the server was told to stop: streams tell their clients, and end."""
+        """Set when the server begins to stop: streams say so to their clients, and end."""
         self.told: set[asyncio.Event] = set()
         """Set, all of them, when the server begins to drain."""
         self.ready = False

@@ -38,7 +38,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     queue_state: str | None = None
     """Where queues remember what they delivered: ``postgresql://…``; by default beside the logs."""
     drain_s: float = 30.0
-    """How long a server that was told to stop may take to close its logs."""
+    """How long a server that stops may take to close its logs."""
     received_bytes_max: int = 256 * MIB
     """Bytes that were received and are not stored yet, of the whole server."""
     log_bytes_max: int = 64 * MIB

@@ -3,7 +3,7 @@
 A home stores two kinds of bytes. *Objects* are created once, whole, and never change: manifests, snapshots,
 sealed files. *Blocks* are what commits write: a segment is a run of them, numbered from 0 without holes.
 
-Failures are told in three ways only, and every method may use them:
+There are only three kinds of failure, and every method may raise them:
 
 - ``Unavailable(outcome="not written")``: nothing happened and nothing will.
 - ``Unavailable(outcome="unknown")``: it may have happened, or happen yet. The caller offers the same bytes

@@ -1,4 +1,4 @@
-"""Expected versions: what is told when a stream is not as expected, and whether it is so because this came before."""
+"""Expected versions: the error when a stream is not as expected, unless the same events were stored before."""
 
 from __future__ import annotations
 

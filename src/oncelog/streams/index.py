@@ -69,12 +69,12 @@ class Index:
 
     # Opening and storing.
 
-    def open(self, *, anew: bool = False) -> None:
-        """Begin with the newest directory that can be believed, or (always, if ``anew``) with the base; then fold what
-        came after.
+    def open(self, *, from_base: bool = False) -> None:
+        """Begin with the newest directory that is sound; if there is none, or with ``from_base``, with the base. Then
+        fold the records behind it.
         """
         with self._reading, self._lock:
-            found = None if anew else self._newest()
+            found = None if from_base else self._newest()
             if found is None:
                 base = inner.base(self._log)
                 self._begin(Directory.of_base(self._seed, base.streams), base.position)
@@ -99,12 +99,12 @@ class Index:
         with self._reading:
             for key in [*self._home.list(DIRECTORIES_PREFIX), *self._home.list(PAGES_PREFIX)]:
                 self._home.delete(key)
-            self._fold_anew()
+            self._refold()
 
-    def _fold_anew(self) -> None:
+    def _refold(self) -> None:
         """Fold the log from its base on. Callers meanwhile get what was known: no version ever goes back."""
         fresh = Index(self._log, self._clock)
-        fresh.open(anew=True)
+        fresh.open(from_base=True)
         with self._lock:
             for name in _FOLDED:
                 setattr(self, name, getattr(fresh, name))
@@ -134,7 +134,7 @@ class Index:
             except NotFound:
                 if self._log.first_position() <= self.position:
                     raise
-                self._fold_anew()  # what was to be folded next was truncated away
+                self._refold()  # what was to be folded next was truncated away
             return self.position
 
     def _read_on(self) -> None:

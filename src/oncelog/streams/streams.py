@@ -149,7 +149,7 @@ class Streams(Handle):
                 return writer.append_batch(judged.records, timeout_s=timeout_s, judge=judged)
             except _Foreign:
                 writer.flush(timeout_s=timeout_s)
-                self._count_anew()
+                self._recount()
 
     def submit(
         self,
@@ -213,7 +213,7 @@ class Streams(Handle):
                 return writer.submit_batch(judged.records, timeout_s=timeout_s, judge=judged)
             except _Foreign:
                 writer.flush(timeout_s=timeout_s)
-                self._count_anew()
+                self._recount()
 
     def _ended(self, judged: _Judged, writer: Writer, acks_of: Callable[[], list[Ack]]) -> list[EventAck]:
         """Return the acks of events whose batch has ended, or raise what refused it."""
@@ -312,7 +312,7 @@ class Streams(Handle):
                     self._writer, self._stored, self._next_position = writer, self._index.position, None
             yield writer
 
-    def _count_anew(self) -> None:
+    def _recount(self) -> None:
         """Bring the index up to date with all that is durable, and go on from there."""
         end = self._index.catch_up()
         with self._noting:

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move, and chance that repeats itself."""
+"""A clock that only a test moves, and randomness that repeats itself."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ObjectsContract:
         assert home.read("manifest/1").to_pybytes() == b"first"
 
     def test_of_many_creates_at_once_one_wins(self, home: LogHome) -> None:
-        """Sixteen threads race for one name: one is told that it won, and everybody reads what it wrote."""
+        """Sixteen threads race for one name: one gets the answer that it won, and all read what it wrote."""
         barrier = threading.Barrier(16)
 
         def attempt(number: int) -> bool:

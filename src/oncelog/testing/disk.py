@@ -28,9 +28,9 @@ _FIRST_DESCRIPTOR = 1_000_000
 class SimulatedDisk:
     """A file system in memory, with a page cache that a power cut empties.
 
-    A failed sync marks the pages it was to write as clean without storing them, and is told once to every descriptor
-    that was open then, as Linux does. Every call is counted, and can be made to fail or to kill (see ``Faults``).
-    ``size_bytes_max`` is when the disk is full; ``read_only`` refuses every change.
+    A failed sync marks the pages it was to write as clean without storing them. The error is reported once to every
+    descriptor that was open then, as Linux does. Every call is counted, and can be made to fail or to kill (see
+    ``Faults``). ``size_bytes_max`` is when the disk is full; ``read_only`` refuses every change.
     """
 
     def __init__(self, *, size_bytes_max: int | None = None, file_bytes_max: int = 64 * MIB) -> None:
@@ -346,7 +346,7 @@ class SimulatedDisk:
 
 
 class _Open:
-    """What a descriptor stands for. An error of a sync is told to it once."""
+    """What a descriptor stands for. A sync error is reported to it once."""
 
     def __init__(self, file: File, path: Path) -> None:
         self.file = file

@@ -92,7 +92,7 @@ class QueueContract:
             queue.lag("nobody")
 
     def test_a_refused_message_comes_again_and_then_dies(self, queue: Queue) -> None:
-        """The reason is told to the next worker; when its attempts are used up it is a dead letter, and can go back."""
+        """The next worker gets the reason. Out of attempts, a message is a dead letter, and can be sent back."""
         queue.send(b"poison", id="1")
         with queue.consume() as deliveries:
             (first,) = deliveries.receive(timeout_s=LONG_S)

@@ -285,7 +285,7 @@ class Worker:
             try:
                 delivery.ack()
             except LeaseLost:
-                word = "late"  # the effect is there; whoever gets the message next will find it
+                word = "late"  # the effect is stored; the next worker that gets the message finds it
             except Unavailable:
                 if not self._stopping:
                     rest_s = self._rest(rest_s)

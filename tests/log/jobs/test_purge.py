@@ -175,7 +175,7 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
 
 def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that tidies up beside the purge takes its files away: what they became is looked at again."""
-    write_anew = purge.write_anew
+    rewrite_file = purge.rewrite_file
     merged: list[str] = []
 
     def late(*given: Any) -> Any:
@@ -183,9 +183,9 @@ def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monke
             merged.append("once")
             fill(log, ["x", "y"])
             log.seal()
-        return write_anew(*given)
+        return rewrite_file(*given)
 
-    monkeypatch.setattr(purge, "write_anew", late)
+    monkeypatch.setattr(purge, "rewrite_file", late)
     done = log.purge(remove=True)
     assert (done.records, done.duplicates, done.purged, done.files, done.unsealed) == (16, 3, 3, 1, 0)
     assert [entry.position for entry in log.read()] == [*KEPT, 14, 15]

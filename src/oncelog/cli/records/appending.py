@@ -101,7 +101,7 @@ class Appending:
         return not self._refused and not self._conflicts
 
     def run(self, log: Log, wait_s: float) -> None:
-        """Append everything; refused records are told one by one."""
+        """Append everything; show refused records one by one."""
         if self._fields.id is not None and log.settings.idempotence == "off":
             message = f"--id-field: log {log.name!r} has idempotence off, and takes no ids"
             raise InvalidArgument(message)

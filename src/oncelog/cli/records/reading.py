@@ -64,7 +64,7 @@ def cat(
     last = log.info().last_position + 1
     until = last if end is None else min(last, position_of(log, end))
     count = max(0, until - first) if limit is None else min(limit, max(0, until - first))
-    log.read_arrow(first, limit=0, columns=columns)  # a bad start or column is told before a file is made
+    log.read_arrow(first, limit=0, columns=columns)  # a bad start or column is an error before a file is made
     with replacing(output) if output is not None else nullcontext(sys.stdout.buffer) as out:
         sink = _sink(out, chosen, columns, to_file=output is not None)
         return _copy(log, first, count, sink, hidden=output is None and sys.stdout.isatty())

@@ -1,4 +1,4 @@
-"""Tables as users have them (pandas, polars, whatever speaks Arrow), as Arrow; and Arrow as such frames again."""
+"""Tables of users (pandas, polars, any Arrow producer) to Arrow, and Arrow back to such frames."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class SqlConnection(ABC):
             raise
         yield from self.commit_with(None)
 
-    def begin_anew(self, call: Call) -> Steps[Rows]:
+    def begin_with_tables(self, call: Call) -> Steps[Rows]:
         """Begin with a call; where the tables are not there, make them first."""
         try:
             rows = yield from self.begin_with(call)
@@ -182,7 +182,7 @@ class SqlConnection(ABC):
 
     def ask(self, call: Call) -> Steps[Rows]:
         """Make a call in a transaction of its own (or a part of the user's)."""
-        rows = yield from self.begin_anew(call)
+        rows = yield from self.begin_with_tables(call)
         yield from self.commit_with(None)
         return rows
 
@@ -191,7 +191,7 @@ class SqlConnection(ABC):
     def claim(self, claim: Claim) -> Steps[Held | Stored]:
         """Begin, and take a key that is absent; return what is stored if it is not."""
         call = self.call(_CLAIM, **_claimed(claim), **_named(claim.identity))
-        rows = yield from self.begin_anew(call)
+        rows = yield from self.begin_with_tables(call)
         try:
             while not rows:
                 stored = yield from self.read(claim.identity)
@@ -296,7 +296,7 @@ class SqlConnection(ABC):
 
     def position(self, name: str, start: int) -> Steps[tuple[int, bytes | None]]:
         """Begin, and return a reader's position and state, which are this transaction's until it ends."""
-        yield from self.begin_anew(self.call(_START, name=name, position=start))
+        yield from self.begin_with_tables(self.call(_START, name=name, position=start))
         try:
             rows = yield from self.make(self.call(_POSITION, name=name))
         except BaseException:

@@ -67,7 +67,7 @@ def _with(manifest: Manifest, wanted: Manifest) -> Manifest:
     seen = view(manifest)
     kept = msgspec.structs.replace(wanted, segments=seen.segments, pages=seen.pages, doomed=seen.doomed)
     if kept != seen:
-        message = "a log of conflicts is written by whoever ingests batches, and by nobody else: read it"
+        message = "a log of conflicts is written only by a writer that ingests batches: read it"
         raise Unsupported(message)
     if wanted == seen:
         return manifest

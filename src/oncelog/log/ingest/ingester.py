@@ -137,9 +137,9 @@ class Ingester:
                 continue
             chosen = np.ones(file.records, np.bool_)
             chosen[known] = False
-            anew = self._stage(self._chosen(file, chosen))
-            kept.append(anew)
-            beside = anew.identities
+            restaged = self._stage(self._chosen(file, chosen))
+            kept.append(restaged)
+            beside = restaged.identities
             identities.append(None if beside is None else staging.read_identities(self._home, beside))
         return tuple(kept), identities
 

@@ -100,7 +100,7 @@ def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Pr
     ]
     records = [sum(segment.entries for segment in part.unit) for part in parts]
     counts = []
-    for part, file in zip(parts, walk.each(write_anew, parts), strict=True):
+    for part, file in zip(parts, walk.each(rewrite_file, parts), strict=True):
         counts.append(_point_to(manifests, walk.desk, part, file) if file is not None else 0)
         if progress is not None:
             progress(sum(records[: len(counts)]), sum(records))
@@ -115,7 +115,7 @@ class Part(msgspec.Struct, frozen=True):
     floor_us: int
 
 
-def write_anew(desk: Desk, part: Part) -> File | None:
+def rewrite_file(desk: Desk, part: Part) -> File | None:
     """Write a file again, with its duplicates emptied, under a name of its own; ``None`` if it is gone."""
     original = part.unit[0].file
     assert original is not None
@@ -126,7 +126,7 @@ def write_anew(desk: Desk, part: Part) -> File | None:
         part.chosen.fingerprints,
     )
     try:
-        data = sealed.written_anew(Files(desk.home).open(original), marks)
+        data = sealed.rewritten(Files(desk.home).open(original), marks)
     except NotFound:
         return None
     key = sealing.new_key(desk.clock, part.floor_us)

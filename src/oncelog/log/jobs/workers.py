@@ -30,7 +30,7 @@ Unit = Sequence[Segment]
 
 
 class Desk:
-    """What work is done with: where the log's bytes are, how its records are told apart, and where it begins."""
+    """What a worker needs: where the log's bytes are, how records are distinguished, and where the log begins."""
 
     def __init__(self, home: LogHome, hasher: Hasher, clock: Clock, first_position: int) -> None:
         self.home = home

@@ -89,7 +89,7 @@ def fold_producers(producers: Producers, rows: Rows) -> None:
 
 
 def remembered(marks: dict[str, ProducerMark], manifest: Manifest) -> dict[str, ProducerMark]:
-    """Return the marks without those of producers that were told to be forgotten since."""
+    """Return the marks without those of producers that a user has had forgotten since."""
     since = dict(manifest.forgotten)
     return {name: mark for name, mark in marks.items() if mark.last_position >= since.get(name, 0)}
 

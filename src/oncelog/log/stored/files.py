@@ -78,10 +78,10 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
     )
 
 
-def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, anew: bool = False) -> Iterator[Rows]:
+def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, recheck: bool = False) -> Iterator[Rows]:
     """Yield a closed segment's records, from position ``start`` (or its first) on.
 
-    ``anew``: check all blocks in full, also blocks that an earlier read has checked.
+    ``recheck``: check all blocks in full, also blocks that an earlier read has checked.
     """
     entry = max(0, start - segment.first_position)
     if segment.file is not None:
@@ -90,7 +90,7 @@ def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, anew: 
     cursor = home.locate(segment.number, entry, segment.end) if entry else 0
     while cursor < segment.end:
         buffers, cursor = home.blocks(segment.number, cursor, segment.end, READ_BYTES)
-        for blocks in gather(list(buffers) if anew else buffers, full=anew):
+        for blocks in gather(list(buffers) if recheck else buffers, full=recheck):
             rows = Rows.of_blocks(blocks)
             if rows.next_position > start:
                 yield rows.cut(start - rows.first_position)

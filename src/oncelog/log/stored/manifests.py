@@ -167,7 +167,7 @@ class Manifests:
         """Return what ``work`` finds by a manifest, and that manifest: a newer one if what the first led to is gone.
 
         Pages that were replaced, segments that were sealed and files that were merged are deleted under those who
-        still go by the manifest before. What is gone although the newest refers to it is a ``CorruptionError``.
+        still use the manifest before. What is gone although the newest refers to it is a ``CorruptionError``.
         """
         while True:
             try:

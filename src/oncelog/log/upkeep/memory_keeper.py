@@ -153,7 +153,7 @@ class MemoryKeeper:
     # The newest runs.
 
     def renew(self, before: RunSet) -> None:
-        """Show the runs that the newest manifest names, if look-ups still go by those that were there before.
+        """Show the runs that the newest manifest names, if look-ups still use the runs before.
 
         Whatever it names holds all that was in the runs before it, but for what was truncated: runs are replaced by
         others that cover the same segments.

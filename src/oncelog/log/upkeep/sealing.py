@@ -247,7 +247,7 @@ def tables(
     files = Files(home)
     for segment in group:
         position = segment.first_position
-        for rows in rows_of(home, files, segment, position, anew=True):  # the blocks are removed after this
+        for rows in rows_of(home, files, segment, position, recheck=True):  # the blocks are removed after this
             if rows.first_position != position:
                 message = f"segment {segment.number}: expected position {position}, found {rows.first_position}"
                 raise CorruptionError(message)

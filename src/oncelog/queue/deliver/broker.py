@@ -123,7 +123,7 @@ class Broker:
         return self._time.now_us()
 
     def rules(self, now_us: int) -> Rules:
-        """Return what the machine goes by."""
+        """Return the inputs of the state machine."""
         mortal = not self.topic.name.startswith(DEAD_LETTERS)
         return Rules(now_us, self.settings.retry, self._clock.chance, mortal)
 

@@ -64,7 +64,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Rules(NamedTuple):
-    """What the machine goes by: the time, the policy of messages that have none, and chance."""
+    """The inputs of the state machine: the time, the policy of messages that have none, and randomness."""
 
     now_us: int
     policy: RetryPolicy

@@ -1,6 +1,6 @@
 """The time that leases, delays and backoffs are counted in: it never goes back, and no jump of a wall clock moves it.
 
-A process that runs goes by its steady clock alone. One that starts goes on from what was stored: by the wall clock's
+A running process uses its steady clock alone. A process that starts continues from the stored time: by the wall clock's
 difference, or, where the steady clock is the same for all (one machine since its start), by the smaller of the two.
 The wall clock is the one that all brokers have in common: where several machines share the state, its server's. Late is
 safe, early is not: a lease that ends early is a message delivered twice.
@@ -59,5 +59,5 @@ class QueueTime:
         return now_us
 
     def note(self, now_us: int, wall_us: int) -> Noted:
-        """Return a moment to store. ``wall_us`` was read after ``now_us``: who goes by it is late, not early."""
+        """Return a moment to store. ``wall_us`` was read after ``now_us``: using it is late, not early."""
         return Noted(now_us, wall_us, self._clock.elapsed_us())

@@ -15,7 +15,7 @@ from oncelog.shapes import prepare
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue goes by unless a message or a consumer says otherwise.
+    """The settings of a queue. A message or a consumer may override some of them.
 
     ``log``: the settings of its partitions' logs, the dedup window among them. ``ack_timeout_s``: how long a delivery
     is its consumer's. ``gate_s``: how long the outcome of a send can be asked for. ``trim_s``: how often consumers

@@ -235,7 +235,7 @@ class App:
             _access.debug("request", extra=fields)
 
     def was_told(self, peer: str, log_id: str, position: int) -> bool:
-        """Tell whether this client was told before that what it asks for is gone; it is from now on."""
+        """Tell whether this client already got the answer that the thing is gone; note that it has."""
         key = (peer.rpartition(":")[0], log_id, position)
         if key in self._told:
             del self._told[key]

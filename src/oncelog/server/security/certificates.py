@@ -1,4 +1,4 @@
-"""The certificates of a running server: read again when the server is told to (SIGHUP), for connections made since."""
+"""The certificates of a running server: read again on SIGHUP, for new connections."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class ProgressListener(StreamingQueryListener):
         """Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Keep what was told last."""
+        """Keep the latest progress of each query."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Note and tell how a query is doing."""
@@ -109,7 +109,7 @@ class ProgressListener(StreamingQueryListener):
         try:
             marks = connections.log(*self._sink).marks()
         except OncelogError as error:
-            _logger.warning("the progress of query %s is told without its log: %s", query, error)
+            _logger.warning("the progress of query %s is reported without its log: %s", query, error)
             return None
         return next((mark for mark in marks if mark.producer == wanted and mark.owner == query), None)
 

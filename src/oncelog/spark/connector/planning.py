@@ -11,7 +11,7 @@ from oncelog.log.info import Extent
 RECORDS, RECORDS_MAX = 500_000, 1_000_000
 BYTES, BYTES_MAX = 64 << 20, 128 << 20
 TASKS = 8
-"""What one task reads unless it is told otherwise: half a second's work or so, and as much again where that leaves
+"""What one task reads by default: about half a second of work, and as much again where that leaves
 several tasks, for each of them costs its start.
 """
 

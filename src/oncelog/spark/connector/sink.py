@@ -56,7 +56,7 @@ class _Sink:
             raise InvalidArgument(message)
         schema.check_write(wanted, options.id_column)
         self._options = options
-        self._open()  # so that a log that is not there is told before a task has run
+        self._open()  # a log that is not there is an error before a task runs
 
     def _open(self) -> Log:
         options = self._options
@@ -174,7 +174,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
             self._tidy()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: a commit may have come through, and a task may still be at work. What is staged goes by age."""
+        """Do nothing: a commit may have come through, and a task may still run. Staged files are removed by age."""
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
@@ -198,4 +198,4 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
             self._tidy()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: a commit may have come through, and a task may still be at work. What is staged goes by age."""
+        """Do nothing: a commit may have come through, and a task may still run. Staged files are removed by age."""

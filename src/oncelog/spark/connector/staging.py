@@ -48,7 +48,7 @@ class Stager:
         self._options = options
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Taken:
-        """Stage all rows, in files of a bounded size. A bad row is no reason to try the task again: it is told."""
+        """Stage all rows, in files of a bounded size. A bad row is returned: raised, it would have Spark try again."""
         staged: list[Staged] = []
         rows = _Rows(batches)
         with ThreadPoolExecutor(1, "oncelog-staging") as thread:

@@ -1,4 +1,4 @@
-"""What a pipeline did, batch by batch, in one file that every run adds to: a kill leaves what was noted before it.
+"""What a pipeline did, batch by batch, in one file to which every run appends: a kill leaves earlier lines.
 
 The file does not grow for ever: when it has become long, its older half is summed up in one line. Figures of all runs
 stay what they were; what is plotted, batch by batch, is what is left.

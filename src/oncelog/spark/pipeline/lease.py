@@ -1,7 +1,7 @@
-"""One run at a time for each checkpoint: a lease saves double work, and tells who runs.
+"""One run at a time for each checkpoint: a lease avoids double work, and names the process that runs.
 
-Correctness does not rest on the lease: a process that was paused may wake up after its lease was taken. The log goes by
-ids and marks, and file sinks by the manifest of each batch (``sinks.folder``); both are right without a lease.
+Correctness does not rest on the lease: a process that was paused may wake up after its lease was taken. The log
+relies on ids and marks, and a file sink on the manifest of each batch (``sinks.folder``): no lease is needed for them.
 
 On a disk the lease is a lock of the operating system, which ends with its holder. In a bucket it is a run of objects
 ``lease/<epoch>/<number>``: the holder creates the next number again and again; a run that sees no new number for as

@@ -1,4 +1,4 @@
-"""Where each key of a TOML file stands: a parser does not tell, and the message of a mistake names it."""
+"""The line of each key in a TOML file, for messages about mistakes: the TOML parser does not keep lines."""
 
 from __future__ import annotations
 

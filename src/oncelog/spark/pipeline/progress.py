@@ -1,4 +1,4 @@
-"""How far a pipeline is, without Spark: what its history says, who runs it, and which files wait."""
+"""The progress of a pipeline, without Spark: its history, the process that runs it, and the files that wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A pipeline as data: where records come from, what makes each of them one, which log keeps them, where they go on to.
+"""A pipeline as data: where records come from, what identifies a record, which log keeps them, which sink gets them.
 
-A spec is a TOML file. Paths in it are relative to the file. ``checking`` finds its mistakes; ``template`` writes one.
+A spec is a TOML file. Paths in it are relative to the file. ``check`` finds its mistakes; ``template`` writes one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The log counts what it stored, knew before and put aside, in the mark of the query, in the same version of its manifest
 as the rows. So the counts are right after a kill at any step: a batch that comes again finds its mark, and its counts
-are in the sums already. What the source had is told by the reader, file by file; what SQL left out is the difference.
+are in the sums already. The reader reports the rows of the source, file by file; the rows that SQL left out are the
+difference.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ column = "{id}"
 # expression = "concat(shop, '/', order_id)"
 # content = true               # rows that are equal
 
-[log]                          # keeps each record once, whoever sends it again
+[log]                          # keeps each record once, also when it is sent again
 url = "{url}"
 name = "{name}"
 # on_conflict = "quarantine"   # the same id with other content: kept aside, in conflicts.{name}

@@ -1,4 +1,4 @@
-"""Files that are there as a whole, or as they were before."""
+"""Replace a file atomically: readers see the old content or the new."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Files into rows, in Spark's tasks: what is no row is staged for the log of rejected rows, and all is counted.
 
 Spark lists the files, and remembers which were read; it does not open them. A task opens a file, finds its rows, and
-hands them on as Arrow batches. What the task found is told to the driver by an accumulator, file by file, so that a
+hands them on as Arrow batches. What the task found reaches the driver by an accumulator, file by file, so that a
 task that runs twice counts once.
 """
 

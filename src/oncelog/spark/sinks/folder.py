@@ -204,7 +204,7 @@ class DiskTable:
 
     def place(self, folder: str, manifest: Manifest) -> None:
         """Rename the staged folder: the first who does so puts the batch into place; for others it is gone."""
-        with contextlib.suppress(OSError):  # which is told of below
+        with contextlib.suppress(OSError):  # an error is reported below
             self._table.mkdir(parents=True, exist_ok=True)  # a table is for others to read, as the umask allows
         self._settle(self._table)
         try:

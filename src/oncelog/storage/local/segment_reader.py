@@ -151,13 +151,13 @@ class SegmentReader:
                     known = None
             if known is not None and needed_bytes is not None and known.size >= needed_bytes:
                 return known
-            return self._find_anew(path, segment, known) if identity is not None else None
+            return self._find_again(path, segment, known) if identity is not None else None
         except FileNotFoundError:
             return None
         except OSError as error:
             raise explain(error, path) from error
 
-    def _find_anew(self, path: Path, segment: int, known: _Content | None) -> _Content:
+    def _find_again(self, path: Path, segment: int, known: _Content | None) -> _Content:
         descriptor = self._disk.open_to_read(path)
         try:
             identity, size = self._disk.identity_of(descriptor), self._disk.size(descriptor)

@@ -116,7 +116,7 @@ class SettingsContract(LogContractFixtures):
         assert database.logs() == []
 
     def test_info(self, log: Log, writer: Writer) -> None:
-        """What an operator asks for is told, and counts what was done."""
+        """An operator gets the figures, and they count what was done."""
         assert (log.info().first_position, log.info().last_position) == (0, -1)
         writer.append(b"v", id="1")
         writer.append(b"v", id="1")
@@ -192,7 +192,7 @@ class LifeContract(LogContractFixtures):
         assert list(entries) == []
 
     def test_one_writer_at_a_time(self, log: Log) -> None:
-        """A second writer waits, then is told that the log is busy; once the first is closed it may."""
+        """A second writer waits, then gets ``LogBusy``; once the first is closed, it can open the log."""
         with log.writer() as first:
             with pytest.raises(LogBusy):
                 log.writer(wait_s=0)

@@ -173,7 +173,7 @@ class SubmitContract(LogContractFixtures):
         assert again.get(timeout=LONG_S).result(LONG_S) == duplicate_of(futures[0].result())
 
     def test_flush_waits_for_all_that_was_submitted(self, log: Log, writer: Writer) -> None:
-        """After a flush everything is durable, whoever holds the futures."""
+        """After a flush everything is durable, also when nobody holds the futures."""
         for number in range(50):
             writer.submit(b"%d" % number)
         writer.flush()
@@ -359,7 +359,7 @@ class ArrowContract(LogContractFixtures):
         assert values(log) == [b"a", b"n", b"b", b"n"]
 
     def test_a_row_in_conflict_does_not_keep_the_others_out(self, log: Log, writer: Writer) -> None:
-        """Conflicts are told after every other row is stored, with a result for each row."""
+        """Conflicts are raised after every other row is stored, with a result for each row."""
         writer.append(b"a", id="a")
         with pytest.raises(AppendErrors) as refused:
             writer.append_arrow(table(Record(b"x", id="a"), Record(b"b", id="b")))

@@ -84,7 +84,7 @@ class History:
                 _fail("a record that nobody offered", record)
 
     def _check_not_written(self, stored: dict[str | None, Seen]) -> None:
-        """Find a record whose clients were told every time that it is not written."""
+        """Find a record whose clients got "not written" every time."""
         for record in stored.values():
             outcomes = {attempt.outcome for attempt in self.attempts if attempt.id == record.id}
             if outcomes <= {"not written", "refused"}:

@@ -151,7 +151,7 @@ WRONG = [
     ('path = "out"', 'path = "spec.toml"', "sink.path", 20, "is a file"),
     ('path = "out"', 'path = "data/out"', "sink.path", 20, "shares a folder with the log"),
     ('path = "out"', 'path = ".oncelog"', "sink.path", 20, "shares a folder with the pipeline's progress"),
-    ('path = "out"', 'path = "."', "sink.path", 20, "has the source's path in it"),
+    ('path = "out"', 'path = "."', "sink.path", 20, "contains the source's path"),
     ('path = "out"', 'path = "incoming/out"', "sink.path", 20, "read what it wrote"),
     ('format = "parquet"\npath = "out"', 'format = "console"\npartition_by = ["a"]', "sink.partition_by", 20, "remove"),
     ('path = "out"', 'path = "out"\npartition_by = "day"', "sink.partition_by", 21, 'partition_by = ["day"]'),

@@ -307,7 +307,7 @@ def append(
     optionally id, stream, type, headers, tenant, as cat writes it; with --id-field or --value-field it is any document,
     kept whole. [bold]arrow[/] and [bold]parquet[/]: columns of these names, or those that the two options name.
 
-    What is refused is told line by line on stderr; everything else is stored, and the exit code is 1.
+    Refused records are shown line by line on stderr; everything else is stored, and the exit code is 1.
     """
     from oncelog.cli.records import appending, sources  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 

@@ -179,7 +179,7 @@ def subscribe(
 ) -> None:
     """Write events as they come, after those that are there, until Ctrl-C.
 
-    On stderr it is told when all that was there is written.
+    A line on stderr says when all events that were stored before are written.
     """
     if begin != "latest" and not (begin.isascii() and begin.isdecimal()):
         message = f"--from {begin!r}: write a version or position, or latest"

@@ -151,7 +151,7 @@ def audit(
     """Audit a log: ids that are there more than once, gaps and checksums, counted by a column and by time.
 
     The window keeps an id from being stored twice as long as it remembers it; an audit looks at the whole log. What is
-    there again is told (purge removes it), and makes the exit code 1. With --master, the tasks of a Spark read the log,
+    there again is shown (purge removes it): the exit code is 1. With --master, the tasks of a Spark read the log,
     which they must reach by its URL.
     """
     from oncelog.spark.report import audit_page, page  # noqa: PLC0415 (as above)
@@ -237,7 +237,7 @@ def purge(
 
     A purged record leaves its place behind, emptied: no position moves, readers skip it, and a retry still meets it.
     The original file is kept until the new one is in place. Records with the same id and other content are left alone.
-    With --master, the tasks of a Spark look for them, and write files anew.
+    With --master, the tasks of a Spark look for them, and rewrite the files.
     """
     with opened(url, name) as log, _hands(master, url, name) as hands:
         found = None if remove and yes else _purged(log, hands, remove=False, json=json)

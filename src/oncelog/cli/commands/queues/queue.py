@@ -57,7 +57,7 @@ def create(
     ] = None,
     adopt: Annotated[
         bool,
-        typer.Option("--adopt", metavar="", help="Its state is lost: begin anew with what is in its logs, all of it."),
+        typer.Option("--adopt", metavar="", help="Its state is lost: begin again with all messages in its logs."),
     ] = False,
     state: State = None,
     json: Json = False,

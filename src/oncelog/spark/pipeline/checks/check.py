@@ -365,7 +365,7 @@ def _sink(given: Spec) -> Iterator[Mistake]:
     yield from _sink_table(sink)
     if name not in {*FILE_FORMATS, "oncelog", "delta", "iceberg"} and name in _FORMATS:
         what = f"what Spark writes to {name} may be written again after a crash: at least once, not exactly once"
-        yield Mistake("sink.format", what, "have its readers go by position or id", severity="warning")
+        yield Mistake("sink.format", what, "let its readers deduplicate by position or id", severity="warning")
 
 
 def _sink_table(sink: Sink) -> Iterator[Mistake]:

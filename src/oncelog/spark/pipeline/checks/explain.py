@@ -1,4 +1,4 @@
-"""A spec in sentences: what would be done, and what is promised of each step."""
+"""A spec in sentences: what each step does, and what it promises."""
 
 from __future__ import annotations
 

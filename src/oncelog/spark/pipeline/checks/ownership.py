@@ -1,4 +1,4 @@
-"""Where a pipeline keeps what it writes: that places do not overlap, can be written to, and whose each is."""
+"""The places to which a pipeline writes: they do not overlap, can be written to, and belong to one pipeline each."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def check(given: Spec) -> Iterator[Mistake]:
             if path and kept and (_within(path, kept) or (key == "sink.path" and _within(kept, path))):
                 yield Mistake(key, f"shares a folder with {other}", "name one of its own")
     if given.source.path and sink["sink.path"] and _within(given.source.path, sink["sink.path"], proper=True):
-        yield Mistake("sink.path", "has the source's path in it, which whoever reads the output finds, too", "move it")
+        yield Mistake(
+            "sink.path", "contains the source's path: readers of the output would also read the source", "move it"
+        )
     for key, path in (own | sink).items():
         yield from _writable(key, path)
     yield from _checkpoint(given)
@@ -89,7 +91,7 @@ def _checkpoint(given: Spec) -> Iterator[Mistake]:
 
 
 def _is_there(given: Spec, log_id: str) -> bool:
-    """Tell whether the log is the one that had this id. What cannot be asked is told by ``_stored``."""
+    """Tell whether the log is the one that had this id. ``_stored`` reports what cannot be asked."""
     try:
         with oncelog.connect(given.log.url) as db:
             return db.log(given.log.name).log_id == log_id

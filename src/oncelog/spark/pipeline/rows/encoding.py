@@ -1,4 +1,4 @@
-"""Rows as JSON and back, without loss: every type of Spark's, tested cell by cell.
+"""Rows as JSON and back, without loss, for every type of Spark. Tests compare cell by cell.
 
 ``to_json`` alone cuts microseconds, writes maps whose keys are no strings in a form that ``from_json`` refuses, and
 loses the types inside a variant. The encoding has a version, which is kept with a pipeline's checkpoint: a record and

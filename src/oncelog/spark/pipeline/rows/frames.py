@@ -1,4 +1,4 @@
-"""A spec as Spark sees it: what is read, what becomes a record, and what a record becomes on its way out."""
+"""A spec as Spark frames: the rows of the source, the records of the log, and the rows of the sink."""
 
 from __future__ import annotations
 
