@@ -60,6 +60,20 @@ def test_an_append_needs_only_its_acks(quorum: Cluster, nodes: dict[str, FaultyB
     assert home.visible(0) == 2
 
 
+def test_fewer_copies_than_acks_are_no_acknowledgement(
+    quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One copy of the two that were asked for is lost with its node: an append that has it is not acknowledged."""
+    home = home_of(quorum(3, 2, store))
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    assert writer.append(0, chain.block(b"all")) == 1
+    for url in ("s3://n1", "s3://n2"):
+        nodes[url].cut_off()
+    with pytest.raises(Unavailable) as unknown:
+        writer.append(1, chain.block(b"one"))
+    assert unknown.value.outcome == "unknown"
+
+
 @pytest.mark.parametrize("away", [0, 1, 2])
 def test_what_was_acknowledged_survives_a_takeover_with_any_node_away(
     away: int, quorum: Cluster, nodes: dict[str, FaultyBucket], store: MemoryStorage
