@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 from oncelog.clock import Clock
+from oncelog.concurrency.trouble import Trouble
 from oncelog.inbox.steps import Steps, run, run_async
 from oncelog.inbox.store import Claim
 from oncelog.inbox.stores.connections import Home
+
+_logger = logging.getLogger("oncelog.inbox")
 
 
 class Keeper:
@@ -23,6 +27,7 @@ class Keeper:
         self._pause_s = lease_s / 3
         self._changed = threading.Condition()
         self._held: dict[str, Claim] = {}
+        self._trouble = Trouble("oncelog.inbox", "renewing the leases of effects")
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -67,8 +72,10 @@ class Keeper:
         try:
             if not self.renew(claim):
                 self.drop(claim)
-        except Exception:  # noqa: BLE001, S110  it is tried again soon; at the end the token decides
-            pass
+                _say_lost()
+            self._trouble.end()
+        except Exception as error:  # noqa: BLE001  it is tried again soon; at the end the token decides
+            self._trouble.begin(error)
 
     def _renew(self, claim: Claim) -> Steps[bool]:
         connection = yield from self._home.take()
@@ -83,7 +90,16 @@ class Keeper:
         while True:
             await asyncio.sleep(self._pause_s)
             try:
-                if not await run_async(self._renew(claim)):
-                    return
-            except Exception:  # noqa: BLE001, S112  as above
+                kept = await run_async(self._renew(claim))
+                self._trouble.end()
+            except Exception as error:  # noqa: BLE001  as above
+                self._trouble.begin(error)
                 continue
+            if not kept:
+                _say_lost()
+                return
+
+
+def _say_lost() -> None:
+    """Say it without the key, which may be a person."""
+    _logger.info("the lease of an effect is no longer held: it ended, or another worker has it")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
+from oncelog.concurrency.trouble import Trouble
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import streams as stored
 from oncelog.format.streams import PAGE_ROWS, Page
@@ -51,6 +52,7 @@ class Index:
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._scan: Scan | None = None
+        self._trouble = Trouble("oncelog.streams", f"storing the index of streams of log {log.name!r}")
         self._begin(Directory(self._seed), 0)
 
     def _begin(self, directory: Directory, position: int, page: Page | None = None) -> None:
@@ -190,9 +192,11 @@ class Index:
         """Store a full page; one that cannot be stored stays in memory, until the next is full."""
         try:
             self._home.create(_page_key(page.first_position), [stored.encode_page(page)])
-        except OncelogError:
+        except OncelogError as error:
             self._kept = len(self._unsaved)
+            self._trouble.begin(error)
             return
+        self._trouble.end()
         with self._lock:
             self._unsaved.pop(page.first_position, None)
             self._kept = len(self._unsaved)

@@ -103,7 +103,7 @@ class Streams(Handle):
         self._ahead: dict[str, tuple[int, int]] = {}  # version and last position of what the index may not have yet
         self._next_position: int | None = None  # all before it is in the index, or in _ahead
         self._stored = 0
-        self._housekeeper = Housekeeper()
+        self._housekeeper = Housekeeper("oncelog.streams", f"the streams of log {log.name!r}")
         self._live = Live(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)

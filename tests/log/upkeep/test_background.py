@@ -13,8 +13,10 @@ LONG_S = 60.0
 
 
 @pytest.mark.parametrize("error", [Unavailable("storage is away"), RuntimeError("a bug")])
-def test_a_job_that_fails_does_not_end_the_others(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot that failed must not be the last thing a writer ever did off the append path."""
+def test_a_job_that_fails_does_not_end_the_others(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A snapshot that failed must not be the last thing a writer ever did off the append path; the log tells of it."""
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     housekeeper = Housekeeper()
     failed, done = threading.Event(), threading.Event()
@@ -26,6 +28,8 @@ def test_a_job_that_fails_does_not_end_the_others(error: Exception, monkeypatch:
     housekeeper.ask("first", fail)
     assert failed.wait(LONG_S)
     housekeeper.stop()
+    if isinstance(error, Unavailable):
+        assert "the job 'first' of a log fails, and is tried again: storage is away" in caplog.text
     housekeeper.ask("second", done.set)
     assert done.wait(LONG_S)
     housekeeper.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
-from oncelog.errors import WriterFenced
+from oncelog.concurrency.trouble import Trouble
+from oncelog.errors import OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.append.tail import Tail
 from oncelog.log.ingest.staging import Adoption, Staged
@@ -23,6 +25,8 @@ from oncelog.storage.base import LogHome, SegmentWriter
 
 if TYPE_CHECKING:
     from oncelog.log.append.groups import Group
+
+_logger = logging.getLogger("oncelog.log")
 
 
 class Run:
@@ -47,6 +51,7 @@ class Run:
         self.epoch = known.manifest.epoch
         self.tail = tail
         self._home = home
+        self._trouble = Trouble("oncelog.log", f"storing a block of the log of {home.location('manifest')}")
         self._manifests = manifests
         self._settings = settings
         self._clock = clock
@@ -117,7 +122,15 @@ class Run:
         assert group.block is not None
         writer = self._segment_writer
         assert writer is not None
-        end = writer.append(group.number, group.block.chunks)
+        try:
+            end = writer.append(group.number, group.block.chunks)
+        except WriterFenced:
+            _logger.warning("another writer has taken the log of %s", self._home.location("manifest"))
+            raise
+        except OncelogError as error:
+            self._trouble.begin(error)
+            raise
+        self._trouble.end()
         if writer.ends_early:
             self.tail.ends_early = True
         return end

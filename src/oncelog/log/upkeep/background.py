@@ -6,13 +6,17 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-from oncelog.errors import OncelogError
+from oncelog.concurrency.trouble import Trouble
+from oncelog.errors import Closed, OncelogError, WriterFenced
 
 
 class Housekeeper:
     """Runs jobs off the append path. A job that fails is left: what it would have done is asked for again."""
 
-    def __init__(self) -> None:
+    def __init__(self, logger: str = "oncelog.log", where: str = "a log") -> None:
+        """Name the logger of jobs that fail, and of what they are."""
+        self._logger, self._where = logger, where
+        self._troubles: dict[str, Trouble] = {}
         self._lock = threading.Lock()
         self._jobs: dict[str, Callable[[], object]] = {}
         self._thread: threading.Thread | None = None
@@ -35,9 +39,14 @@ class Housekeeper:
                     return
                 name = next(iter(self._jobs))
                 job = self._jobs.pop(name)
+            trouble = self._troubles.setdefault(name, Trouble(self._logger, f"the job {name!r} of {self._where}"))
             try:
                 job()
-            except OncelogError:
+                trouble.end()
+            except (Closed, WriterFenced):  # the writer has ended, and says so itself
+                continue
+            except OncelogError as error:
+                trouble.begin(error)
                 continue
             except BaseException:
                 with self._lock:

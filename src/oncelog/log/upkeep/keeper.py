@@ -63,7 +63,7 @@ class Keeper:
         self._counters = counters
         self._sequences = sequences
         self._follow_policy = follow_policy
-        self._housekeeper = Housekeeper()
+        self._housekeeper = Housekeeper("oncelog.log", f"the log of {home.location('manifest')}")
         self._core.snapshot_position = watermark
         self._core.snapshot_uptime_us = self._uptime_us()
         committer.start_due = self.start_due

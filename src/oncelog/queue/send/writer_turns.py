@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 
 from oncelog.clock import Clock
+from oncelog.concurrency.trouble import Trouble
 from oncelog.errors import Closed, LogBusy, NotFound, OncelogError, Unavailable
 from oncelog.log import inner
 from oncelog.log.log import Log
@@ -46,6 +47,7 @@ class Turns:
     def __init__(self, topic: str, queue_id: int, logs: list[Log], database: StateDatabase, clock: Clock) -> None:
         self.session = clock.token(8).hex()
         self._topic = topic
+        self._trouble = Trouble("oncelog.queue", f"looking who else sends to queue {topic!r}")
         self._queue_id = queue_id
         self._logs = logs
         self._database = database
@@ -202,9 +204,12 @@ class Turns:
                 if self._closed or not self.held():
                     self._keeper = None
                     return
-            with contextlib.suppress(OncelogError):
+            try:
                 for partition in self._wanted():
                     self._yield(partition)
+                self._trouble.end()
+            except OncelogError as error:
+                self._trouble.begin(error)
 
     def _wanted(self) -> set[int]:
         with self._database.reading(durable=False) as transaction:
