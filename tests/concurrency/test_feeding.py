@@ -108,6 +108,27 @@ def test_what_came_for_a_cancelled_task_is_there_for_the_next(db: Database) -> N
     assert found in ([], [b"%d" % number for number in range(20)])
 
 
+def test_a_loop_that_was_left_goes_on_where_it_was(db: Database) -> None:
+    """A task that leaves ``async for`` has taken many entries ahead. The next loop has them, and so has a thread."""
+    log = db.log("orders", create=True)
+    with log.writer() as writer:
+        writer.append_many([Record(b"%d" % number) for number in range(600)])
+
+    async def main() -> list[bytes]:
+        found: list[bytes] = []
+        async with await later(log.tail, 0) as tail:
+            while len(found) < 400:
+                async for entry in tail:
+                    found.append(entry.value)
+                    if len(found) % 7 == 0:
+                        break
+            while (polled := await later(tail.poll)) is not None:
+                found.append(polled.value)
+        return found
+
+    assert asyncio.run(main()) == [b"%d" % number for number in range(600)]
+
+
 def test_one_iteration_at_a_time(db: Database) -> None:
     """A thread and a task that share a handle would each miss what the other takes."""
     log = db.log("orders", create=True)

@@ -80,6 +80,26 @@ class Broken(Exception):
         return Unavailable(f"the server does not answer ({self})", outcome=outcome)  # type: ignore[arg-type]
 
 
+class Bell:
+    """Rings when something has come, on any stream of a connection: one thread looks for all tasks that wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rung = self._heard = 0
+
+    def ring(self) -> None:
+        """Have the thread look."""
+        with self._changed:
+            self._rung += 1
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when it has rung since this returned last, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rung != self._heard, timeout_s)
+            self._heard = self._rung
+
+
 class Channel:
     """The connection to a server, made when the first call is. Safe to share between threads.
 
@@ -99,6 +119,7 @@ class Channel:
         self._streams: list[int] = [0]
         """How many streams each connection has."""
         self._closing = threading.Condition()
+        self.bell = Bell()
         self.closed = False
 
     # Making calls.

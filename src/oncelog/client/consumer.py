@@ -296,6 +296,9 @@ class RemoteConsumer(Consumer):
     def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
         self._check_unfed()
         wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
+        if self._unread:
+            self._check_usable()
+            return self._left_unread(wanted)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:
             while True:

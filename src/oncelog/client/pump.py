@@ -40,39 +40,20 @@ class Pump(Generic[T]):
         self._error: OncelogError | None = None
         self._thread: threading.Thread | None = None
         self._call: Any = None
-        self._woken = 0
         self.closed = False
 
     def next(self, timeout_s: float) -> list[T]:
         """Return the next items, waiting for some up to ``timeout_s``; raise what ended the stream for good."""
         with self._changed:
             self._start()
-            woken = self._woken
             if not self._ready and timeout_s > 0:
-                self._changed.wait_for(
-                    lambda: self._ready or self._error is not None or self.closed or self._woken != woken, timeout_s
-                )
+                self._changed.wait_for(lambda: self._ready or self._error is not None or self.closed, timeout_s)
             if self._ready:
                 self._changed.notify_all()
                 return self._ready.popleft()
             if self._error is not None:
                 raise self._error
             return []
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when there is something, or ``wake`` was called, or the time is over."""
-        with self._changed:
-            self._start()
-            woken = self._woken
-            self._changed.wait_for(
-                lambda: self._ready or self._error is not None or self.closed or self._woken != woken, timeout_s
-            )
-
-    def wake(self) -> None:
-        """End ``wait``."""
-        with self._changed:
-            self._woken += 1
-            self._changed.notify_all()
 
     def _start(self) -> None:
         if self._thread is None and not self.closed and self._error is None:
@@ -121,6 +102,9 @@ class Pump(Generic[T]):
                 if items:
                     self._ready.append(items)
                     self._changed.notify_all()
+            if items:
+                self._channel.bell.ring()
+            with self._changed:
                 self._changed.wait_for(lambda: self.closed or len(self._ready) < AHEAD_MAX)
         return progressed
 
@@ -128,6 +112,7 @@ class Pump(Generic[T]):
         with self._changed:
             self._error = error
             self._changed.notify_all()
+        self._channel.bell.ring()
 
     def _rest(self, pause_s: float) -> None:
         with self._changed:
@@ -139,5 +124,6 @@ class Pump(Generic[T]):
             self.closed = True
             call = self._call
             self._changed.notify_all()
+        self._channel.bell.ring()
         if call is not None:
             call.cancel()

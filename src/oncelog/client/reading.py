@@ -115,6 +115,7 @@ class RemoteTail(Tail):
         self._next: int = log.positions(start).at
         self._end_seen = self._next
         self._ready = deque()
+        self._bell = log.channel.bell
         self._pump: Pump[Entry] = Pump(log.channel, self._begin, self._taken)
 
     def _begin(self) -> Any:
@@ -137,6 +138,8 @@ class RemoteTail(Tail):
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
         self._check_usable()
         self._check_unfed()
+        if self._unread:
+            return self._unread.popleft()
         within_s = arguments.seconds("timeout_s", timeout_s)
         if not self._ready:
             self._iterated = True
@@ -158,13 +161,13 @@ class RemoteTail(Tail):
         return self._take(AT_ONCE)
 
     def _await_more(self, timeout_s: float) -> None:
-        self._pump.wait(timeout_s)
+        self._bell.wait(timeout_s)
 
     def _end_wait(self) -> None:
-        self._pump.wake()
+        self._bell.ring()
 
     def _source(self) -> object:
-        return self._pump
+        return self._bell
 
     @closes_anywhere
     def close(self) -> None:

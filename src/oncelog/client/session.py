@@ -39,7 +39,8 @@ from oncelog.wire.frames import Kind, Raw
 _REST_S_MAX = 2.0
 _AHEAD = 2
 """While so many frames have no answer, records that are submitted gather, until they fill a frame: one frame is being
-stored and one waits for it. More and smaller ones would be stored no sooner.
+stored and one waits for it. The second has at least as many records as the first: a frame costs the server as much as
+fifty records do, and many small ones would be stored no sooner.
 """
 
 _logger = logging.getLogger("oncelog.client")
@@ -132,7 +133,7 @@ class Session:
             self._bytes += one.size_bytes
             if self._thread is None:
                 self._start()
-            if len(self._gathered) == 1 or (not was_full and self._is_full()):
+            if len(self._gathered) in (1, self._worth_sending()) or (not was_full and self._is_full()):
                 self._changed.notify_all()
 
     def withdraw(self, pending: Future[Ack]) -> OncelogError:
@@ -267,7 +268,13 @@ class Session:
         """Tell whether what was submitted is to be sent now."""
         if self._waiting or not self._gathered:
             return False
-        return len(self._sent) < (frames.FRAMES_MAX if self._is_full() else _AHEAD)
+        if self._is_full():
+            return len(self._sent) < frames.FRAMES_MAX
+        return len(self._sent) < _AHEAD and len(self._gathered) >= self._worth_sending()
+
+    def _worth_sending(self) -> int:
+        """Return how many records are enough for the next frame: one, or as many as are under way."""
+        return next(iter(self._sent.values())).count if self._sent else 1
 
     def _unanswered(self) -> list[Frame]:
         again = self._stream.again if self._stream is not None else []

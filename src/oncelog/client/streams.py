@@ -337,6 +337,7 @@ class RemoteSubscription(Subscription):
         self._told = False  # whether the end of the past was reached, on this stream or one before
         self._given = 0
         self.caught_up = False
+        self._bell = log.channel.bell
         self._pump: Pump[StreamEvent | CaughtUp] = Pump(log.channel, self._begin, self._taken)
 
     @property
@@ -377,13 +378,13 @@ class RemoteSubscription(Subscription):
         return found
 
     def _await_more(self, timeout_s: float) -> None:
-        self._pump.wait(timeout_s)
+        self._bell.wait(timeout_s)
 
     def _end_wait(self) -> None:
-        self._pump.wake()
+        self._bell.ring()
 
     def _source(self) -> object:
-        return self._pump
+        return self._bell
 
     @closes_anywhere
     def close(self) -> None:

@@ -341,7 +341,11 @@ def _submitted(call: Callable[[], _Call[_T]]) -> Pending[_T]:
 
 def unsupported(what: str) -> Unsupported:
     """Return the error for what only the process that holds a log can do."""
-    return Unsupported(f"{what}: the server holds the log, and this is not done over a connection")
+    message = (
+        f"{what.lstrip('_')}: the server holds the log, and this is not done over a connection: "
+        "do it where the database is, by the URL that the server has (file://…, s3://…)"
+    )
+    return Unsupported(message)
 
 
 def absent(kind: type, names: Sequence[str]) -> None:

@@ -29,6 +29,8 @@ class Fed(Handle, Generic[T_co]):
     """A handle that can be iterated by a task. Subclasses say how to look for more, and how to wait for it."""
 
     _fed: weakref.ref[_Iterator[T_co]] | None = None
+    _unread: deque[Any] | None = None
+    """Found for a task that was cancelled, or left its loop, and not handed out: whoever iterates next has it first."""
     _iterated = False
 
     def __aiter__(self) -> AsyncIterator[T_co]:
@@ -37,7 +39,9 @@ class Fed(Handle, Generic[T_co]):
         if self._iterated or (self._fed is not None and self._fed() is not None):
             message = f"this {self._what} is being iterated: one iteration at a time, by a thread or by a task"
             raise InvalidArgument(message)
-        iterator = _Iterator(self)
+        if self._unread is None:
+            self._unread = deque()
+        iterator = _Iterator(self, self._unread)
         self._fed = weakref.ref(iterator)
         return iterator
 
@@ -46,6 +50,11 @@ class Fed(Handle, Generic[T_co]):
         if self._fed is not None and self._fed() is not None:
             message = f"this {self._what} is being iterated by a task (async for): one iteration at a time"
             raise InvalidArgument(message)
+
+    def _left_unread(self, limit: int = 1) -> list[Any]:
+        """Return what a task before left, for a thread that iterates now."""
+        unread = self._unread
+        return [unread.popleft() for _ in range(min(limit, len(unread)))] if unread else []
 
     @abstractmethod
     def _look(self) -> list[Any]:
@@ -67,10 +76,10 @@ class Fed(Handle, Generic[T_co]):
 class _Iterator(AsyncIterator[T_co]):
     """The items of a handle, for one task."""
 
-    def __init__(self, handle: Fed[T_co]) -> None:
+    def __init__(self, handle: Fed[T_co], ready: deque[T_co]) -> None:
         self.handle = handle
-        self.ready: deque[T_co] = deque()
-        """Found, and not handed out: what came for a task that was cancelled is here for the next one."""
+        self.ready = ready
+        """Found, and not handed out."""
 
     async def __anext__(self) -> T_co:
         """Return the next item; ends when the handle is closed, or has no more."""
@@ -99,6 +108,8 @@ class Feeder:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[_Iterator[Any], Pending[bool]] = {}
+        self._came = 0
+        """How many have begun to wait, ever."""
         self._running = False
         self._looking: Fed[Any] | None = None
 
@@ -108,6 +119,7 @@ class Feeder:
             pending = self._waiting.get(iterator)
             if pending is None:
                 pending = self._waiting[iterator] = begun()
+                self._came += 1
             if not self._running:
                 self._start()
             looking = self._looking
@@ -139,17 +151,24 @@ class Feeder:
                 if not self._waiting:
                     self._running = False
                     return
-                waiting = list(self._waiting)
-            found = [self._feed(iterator) for iterator in waiting]
-            if not any(found):
-                self._wait(waiting)
+                came = self._came
+            if not self._feed_all():
+                self._wait(came)
 
-    def _wait(self, waiting: list[_Iterator[Any]]) -> None:
+    def _feed_all(self) -> bool:
+        """Look once for all who wait; return whether one of them need not wait any more. No iterator is referred to
+        behind this: one that its task has left is gone at once, and the next may begin.
+        """
+        with self._changed:
+            waiting = list(self._waiting)
+        return sum(self._feed(iterator) for iterator in waiting) > 0
+
+    def _wait(self, came: int) -> None:
         """Wait for more on behalf of all: they share their source."""
         with self._changed:
-            if any(iterator not in waiting for iterator in self._waiting):
+            if came != self._came or not self._waiting:
                 return  # another one has come, who may find something at once
-            self._looking = waiting[0].handle
+            self._looking = next(iter(self._waiting)).handle
         try:
             self._looking._await_more(_WAIT_S)  # noqa: SLF001
         except OncelogError:

@@ -231,6 +231,9 @@ class Subscription(Fed[StreamEvent | CaughtUp]):
         on from there. ``Closed`` once closed, ``TooSlow`` once too far behind.
         """
         self._check_unfed()
+        if self._unread:
+            self._check_usable()
+            return self._unread.popleft()
         self._iterated = True
         try:
             return self._poll(arguments.seconds("timeout_s", timeout_s))

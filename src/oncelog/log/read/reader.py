@@ -175,7 +175,7 @@ class Tail(Fed[Entry]):
     def take(self, limit: int) -> list[Entry]:
         """Return the next entries that are there now, at most ``limit``, without waiting. ``Closed`` once closed."""
         self._check_unfed()
-        return self._take(limit)
+        return self._left_unread(limit) or self._take(limit)
 
     @arguments.checked
     def take_patiently(self, limit: int, pay: Callable[[int], bool] | None = None) -> list[Entry]:
@@ -186,7 +186,7 @@ class Tail(Fed[Entry]):
         self._check_unfed()
         if pay is not None:
             arguments.function("pay", pay)
-        return self._take_patiently(limit, pay)
+        return self._left_unread(limit) or self._take_patiently(limit, pay)
 
     def _take_patiently(self, limit: int, pay: Callable[[int], bool] | None = None) -> list[Entry]:
         self._check_usable()
@@ -210,6 +210,8 @@ class Tail(Fed[Entry]):
         """
         self._check_usable()
         self._check_unfed()
+        if self._unread:
+            return self._unread.popleft()
         if not self._ready:
             self._iterated = True
             try:

@@ -228,6 +228,9 @@ class Consumer(Fed[Delivery]):
         """
         self._check_unfed()
         wanted = self._prefetch if limit is None else check_prefetch(limit, "limit")
+        if self._unread:
+            self._check_usable()
+            return self._left_unread(wanted)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:
             while True:
