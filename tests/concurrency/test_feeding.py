@@ -129,6 +129,28 @@ def test_a_loop_that_was_left_goes_on_where_it_was(db: Database) -> None:
     assert asyncio.run(main()) == [b"%d" % number for number in range(600)]
 
 
+def test_a_cancelled_task_leaves_the_handle_to_the_next(db: Database) -> None:
+    """The next loop may begin at once; the iterator of the cancelled task takes nothing from it."""
+    log = db.log("orders", create=True)
+
+    async def main(writer: Any) -> list[bytes]:
+        async with await later(log.tail, 0) as tail:
+            for _ in range(50):
+                entries = aiter(tail)
+                task = asyncio.create_task(taken(entries, 1))
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            others = aiter(tail)
+            with pytest.raises(InvalidArgument, match="another iteration"):
+                await anext(entries)
+            await writer.submit(b"paid")
+            return [entry.value for entry in await taken(others, 1)]
+
+    with log.writer() as writer:
+        assert asyncio.run(main(writer)) == [b"paid"]
+
+
 def test_one_iteration_at_a_time(db: Database) -> None:
     """A thread and a task that share a handle would each miss what the other takes."""
     log = db.log("orders", create=True)

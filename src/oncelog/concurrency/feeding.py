@@ -36,7 +36,7 @@ class Fed(Handle, Generic[T_co]):
     def __aiter__(self) -> AsyncIterator[T_co]:
         """Return an iterator of its own. ``InvalidArgument`` while somebody else iterates this handle."""
         self._check_usable()
-        if self._iterated or (self._fed is not None and self._fed() is not None):
+        if self._iterated or self._is_fed():
             message = f"this {self._what} is being iterated: one iteration at a time, by a thread or by a task"
             raise InvalidArgument(message)
         if self._unread is None:
@@ -47,9 +47,14 @@ class Fed(Handle, Generic[T_co]):
 
     def _check_unfed(self) -> None:
         """Raise ``InvalidArgument`` if a task iterates this handle: a thread would take what it waits for."""
-        if self._fed is not None and self._fed() is not None:
+        if self._is_fed():
             message = f"this {self._what} is being iterated by a task (async for): one iteration at a time"
             raise InvalidArgument(message)
+
+    def _is_fed(self) -> bool:
+        """Tell whether a task iterates this handle: it has an iterator, and was not cancelled in it."""
+        iterator = None if self._fed is None else self._fed()
+        return iterator is not None and not iterator.left
 
     def _left_unread(self, limit: int = 1) -> list[Any]:
         """Return what a task before left, for a thread that iterates now."""
@@ -80,10 +85,14 @@ class _Iterator(AsyncIterator[T_co]):
         self.handle = handle
         self.ready = ready
         """Found, and not handed out."""
+        self.left = False
+        """Whether its task was cancelled while it waited: another iteration may begin."""
 
     async def __anext__(self) -> T_co:
         """Return the next item; ends when the handle is closed, or has no more."""
         self.handle._check_process()  # noqa: SLF001
+        if self.left:
+            self._return()
         while not self.ready:
             feeder = feeder_of(self.handle)
             try:
@@ -94,10 +103,19 @@ class _Iterator(AsyncIterator[T_co]):
                 raise
             except BaseException:  # the task was cancelled
                 feeder.leave(self)
+                self.left = True
                 raise
             if not more:
                 raise StopAsyncIteration
         return self.ready.popleft()
+
+    def _return(self) -> None:
+        """Go on after a task was cancelled; ``InvalidArgument`` if another iteration has begun since."""
+        fed = self.handle._fed  # noqa: SLF001
+        if self.handle._iterated or (fed is not None and fed() is not self):  # noqa: SLF001
+            message = "another iteration of this handle has begun since a task was cancelled in this one"
+            raise InvalidArgument(message)
+        self.left = False
 
 
 class Feeder:
@@ -156,12 +174,10 @@ class Feeder:
                 self._wait(came)
 
     def _feed_all(self) -> bool:
-        """Look once for all who wait; return whether one of them need not wait any more. No iterator is referred to
-        behind this: one that its task has left is gone at once, and the next may begin.
-        """
+        """Look once for all who wait; return whether one of them need not wait any more."""
         with self._changed:
-            waiting = list(self._waiting)
-        return sum(self._feed(iterator) for iterator in waiting) > 0
+            waiting = [weakref.ref(iterator) for iterator in self._waiting]
+        return sum(map(self._feed, waiting)) > 0
 
     def _wait(self, came: int) -> None:
         """Wait for more on behalf of all: they share their source."""
@@ -177,30 +193,37 @@ class Feeder:
             with self._changed:
                 self._looking = None
 
-    def _feed(self, iterator: _Iterator[Any]) -> bool:
-        """Look once for an iterator; return whether it need not wait any more."""
+    def _feed(self, waiting: weakref.ref[_Iterator[Any]]) -> bool:
+        """Look once for an iterator; return whether it need not wait any more.
+
+        When its task goes on, nothing here refers to the iterator: one that the task leaves is gone at once, and the
+        next one may begin.
+        """
+        iterator = waiting()
+        if iterator is None:
+            return True
+        found: list[Any] = []
+        error: BaseException | None = None
         try:
             found = iterator.handle._look()  # noqa: SLF001
         except StopIteration:
-            self._answer(iterator, result=False)
-            return True
-        except BaseException as error:  # noqa: BLE001 (the task has it)
-            self._answer(iterator, error=error)
-            return True
-        if found:
+            pass
+        except BaseException as raised:  # noqa: BLE001 (the task has it)
+            error = raised
+        else:
+            if not found:
+                return False
             iterator.ready.extend(found)
-            self._answer(iterator, result=True)
-        return bool(found)
-
-    def _answer(self, iterator: _Iterator[Any], *, result: bool = False, error: BaseException | None = None) -> None:
         with self._changed:
             pending = self._waiting.pop(iterator, None)
+        del iterator
         if pending is None:
-            return  # its task was cancelled
+            return True  # its task was cancelled
         if error is None:
-            pending.set_result(result)
+            pending.set_result(bool(found))
         else:
             pending.set_exception(error)
+        return True
 
 
 _feeders: weakref.WeakKeyDictionary[Any, Feeder] = weakref.WeakKeyDictionary()
