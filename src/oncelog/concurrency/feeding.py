@@ -29,7 +29,7 @@ class Fed(Handle, Generic[T_co]):
     """A handle that can be iterated by a task. Subclasses say how to look for more, and how to wait for it."""
 
     _fed: weakref.ref[_Iterator[T_co]] | None = None
-    _unread: deque[Any] | None = None
+    _unread: deque[T_co] | None = None
     """Found for a task that was cancelled, or left its loop, and not handed out: whoever iterates next has it first."""
     _iterated = False
 
@@ -56,7 +56,7 @@ class Fed(Handle, Generic[T_co]):
         iterator = None if self._fed is None else self._fed()
         return iterator is not None and not iterator.left
 
-    def _left_unread(self, limit: int = 1) -> list[Any]:
+    def _left_unread(self, limit: int = 1) -> list[T_co]:
         """Return what a task before left, for a thread that iterates now."""
         unread = self._unread
         return [unread.popleft() for _ in range(min(limit, len(unread)))] if unread else []
