@@ -55,8 +55,8 @@ class Uptime:
         lived_us = elapsed_us - paused_us
         if self._asked_us:
             lived_us = min(lived_us, next(iter(self._asked_us.values()))[1] + PATIENCE_US)
-        if self._sign_us is not None:
-            lived_us = min(lived_us, self._sign_us + CREDIT_US)
+        if self._sign_us is not None and lived_us > self._sign_us + CREDIT_US:
+            lived_us = self._sign_us + CREDIT_US
         return lived_us + self._offset_us
 
     def _lived_us(self, elapsed_us: int) -> int:
@@ -72,7 +72,9 @@ class Uptime:
     def ask(self, elapsed_us: int) -> int:
         """Note that storage is asked for something, now; return the number of the request."""
         self._requests += 1
-        self._asked_us[self._requests] = elapsed_us, self._lived_us(elapsed_us)
+        beat_us, paused_us = self._clock.pulse  # as ``_lived_us`` has it: every append calls this
+        lived_us = (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
+        self._asked_us[self._requests] = elapsed_us, lived_us
         return self._requests
 
     def failed(self, request: int, elapsed_us: int) -> None:
@@ -88,9 +90,13 @@ class Uptime:
     def answered(self, request: int, elapsed_us: int, *, stored: bool = True) -> None:
         """Continue from where it stood: storage has answered. If it has ``stored`` nothing, an outage continues too."""
         prompt = elapsed_us - self._asked_us[request][0] <= PATIENCE_US
-        if prompt and len(self._asked_us) == 1 and self._stopped_us is None and self._sign_us is None:
-            del self._asked_us[request]
-            return  # nothing stood still
+        if prompt and len(self._asked_us) == 1 and self._stopped_us is None:
+            lived_us = 0 if self._sign_us is None else self._lived_us(elapsed_us)
+            if self._sign_us is None or lived_us <= self._sign_us + CREDIT_US:
+                if self._sign_us is not None:
+                    self._sign_us = lived_us
+                del self._asked_us[request]
+                return  # nothing stood still
         standing_us = self.at(elapsed_us)
         del self._asked_us[request]
         if stored:
