@@ -19,15 +19,17 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, Table, synced
-from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.local.disk import explain
+
+if TYPE_CHECKING:  # who has no bucket needs no client of one
+    from oncelog.storage.bucket.bucket import Bucket
 
 TARGET_BYTES = 128 << 20
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
