@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, inbox, jobs, queues, reading, remote, serving, spark, tasks
+from benchmarks import bucket, faces, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.remembering import BOUNDED, UNBOUNDED
@@ -95,6 +95,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _open,
         _read,
         _bucket,
+        _quorum,
         _server,
         _queue,
         _inbox,
@@ -237,6 +238,24 @@ def _bucket(table: Table) -> Iterator[Reached]:
     yield Reached(f"{bucket.WORKLOAD}: takeover, 100,000 keys", "under 2 s", takeover_s, "s", takeover_s < 2)
     requests = table.best(bucket.WORKLOAD, bucket.REQUESTS)
     yield Reached(f"{bucket.WORKLOAD}: requests for a million records", "reported", requests, "", None)
+
+
+def _quorum(table: Table) -> Iterator[Reached]:
+    one_s, three_s, killed_s = (table.best(quorum.SINGLE, name) for name in (quorum.ONE, quorum.THREE, quorum.KILLED))
+    ratio = three_s / one_s
+    yield Reached(f"{quorum.SINGLE}, p50, against one folder", "within 1.5 x", ratio, "x", ratio <= 1.5)
+    ratio = killed_s / three_s
+    yield Reached(f"{quorum.SINGLE}, p50, one cut off, against before", "within 1.2 x", ratio, "x", ratio <= 1.2)
+    longest_s = table.more(quorum.SINGLE, quorum.KILLED, "longest")
+    yield Reached(f"{quorum.SINGLE}, the longest, one cut off", "under 6 s", longest_s, "s", longest_s < 6)
+    ratio = table.best(quorum.COLUMNAR, quorum.ONE) / table.best(quorum.COLUMNAR, quorum.THREE)
+    yield Reached(f"{quorum.COLUMNAR}, against one folder", "within 3.5 x", ratio, "x", ratio <= 3.5)
+    ratio = table.best(quorum.SLOW, quorum.THREE) / table.best(quorum.SLOW, quorum.ONE)
+    yield Reached(f"{quorum.SLOW}: p99 of an append, against one", "within 0.5 x", ratio, "x", ratio <= 0.5)
+    takeover_s = table.best(quorum.TAKEOVER, quorum.THREE)
+    yield Reached(quorum.TAKEOVER, "under 2 s", takeover_s, "s", takeover_s < 2)
+    waiting = table.best(quorum.WAITING, quorum.THREE)
+    yield Reached(quorum.WAITING, "under 0.05 CPU s/s", waiting, "CPU s/s", waiting < 0.05)
 
 
 def _server(table: Table) -> Iterator[Reached]:
