@@ -101,8 +101,10 @@ def test_a_replaced_node_is_used_by_the_next_segment(tmp_path: Path) -> None:
     lost = tmp_path / "node-1"
     lost.rename(tmp_path / "gone")
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
-    assert [node.name for node in health.nodes(storage, SYSTEM) if node.trouble] == ["n1"]
-    assert [one.segment for one in health.short(storage)] == [0]
+    short = health.short(storage)
+    assert [one.segment for one in short] == [0]
+    assert [node.name for node in health.nodes(storage, short, SYSTEM) if node.trouble] == ["n1"]
+    assert {node.name for node in health.nodes(storage, short, SYSTEM) if node.behind} == {"n1"}
     made = health.replace(storage, "n1", (tmp_path / "node-1b").as_uri(), SYSTEM)
     assert made.version == 2
     with pytest.raises(NotFound):

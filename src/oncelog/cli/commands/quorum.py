@@ -110,29 +110,36 @@ def _opened(store: str) -> Iterator[QuorumStorage]:
 
 @_command("status s3://shop-regional/db")
 def status(store: Store, *, json: Json = False) -> None:
-    """Show the nodes: who answers, how quickly, and which segments are short of copies.
+    """Show the nodes: who answers, how quickly, how many blocks behind, and which segments are short of copies.
 
     Exit code 1 when a node is away or a segment is short: it is still safe, but one more loss may not be.
     """
     from oncelog.storage.quorum import health  # noqa: PLC0415
 
     with _opened(store) as storage:
-        found, short = health.nodes(storage, SYSTEM), health.short(storage)
+        short = health.short(storage)
+        found = health.nodes(storage, short, SYSTEM)
         membership = storage.membership
     if json:
         print_json({"membership": membership, "nodes": found, "short": short})
     else:
-        say((f"{PREFIX}{store.removeprefix(PREFIX)}", "cyan"), f": ack {membership.ack} of {len(membership.nodes)}")
+        say(
+            (f"{PREFIX}{store.removeprefix(PREFIX)}", "cyan"),
+            f": ack {membership.ack} of {len(membership.nodes)}, version {membership.version}",
+        )
         rows = [
             (
                 Text(node.name, "cyan"),
                 Text("away", "bold red") if node.trouble else Text(f"{node.answer_ms:.1f} ms", "green"),
+                f"{node.behind:,}",
+                node.identity[:8],
                 node.url,
                 node.trouble or "",
             )
             for node in found
         ]
-        print_table([("node", "left"), ("answers", "left"), ("where", "fold"), ("trouble", "fold")], rows)
+        columns = [("node", "left"), ("answers", "left"), ("blocks behind", "right"), ("identity", "left")]
+        print_table([*columns, ("where", "fold"), ("trouble", "fold")], rows)
         for one in short:
             held = ", ".join(f"{name} {count}" for name, count in one.copies.items())
             say((f"log {one.home}", "cyan"), f": segment {one.segment} has {one.blocks} blocks; held by {held}")

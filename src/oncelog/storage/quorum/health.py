@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from oncelog.clock import Clock
@@ -16,12 +18,17 @@ from oncelog.storage.quorum.membership import Membership
 
 
 class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """A node now. ``trouble`` says why it is away; ``answer_ms`` how long it took to say who it is."""
+    """A node now. ``trouble`` says why it is away; ``answer_ms`` how long it took to say who it is.
+
+    ``behind``: how many blocks of segments that are not sealed the node lacks, and another node has.
+    """
 
     name: str
     url: str
+    identity: str
     trouble: str | None
     answer_ms: float | None
+    behind: int
 
 
 class Short(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +40,8 @@ class Short(msgspec.Struct, frozen=True, kw_only=True):
     copies: dict[str, int]
 
 
-def nodes(storage: QuorumStorage, clock: Clock) -> list[NodeHealth]:
-    """Ask each node who it is."""
+def nodes(storage: QuorumStorage, short: Sequence[Short], clock: Clock) -> list[NodeHealth]:
+    """Ask each node who it is; count what it lacks of segments that are ``short``."""
     found = []
     for node in storage.nodes:
         began_us = clock.elapsed_us()
@@ -44,7 +51,16 @@ def nodes(storage: QuorumStorage, clock: Clock) -> list[NodeHealth]:
             answer_ms = (clock.elapsed_us() - began_us) / 1000
         except OncelogError as error:
             trouble = str(error)
-        found.append(NodeHealth(name=node.name, url=node.bucket.url, trouble=trouble, answer_ms=answer_ms))
+        found.append(
+            NodeHealth(
+                name=node.name,
+                url=node.bucket.url,
+                identity=node.identity.identity,
+                trouble=trouble,
+                answer_ms=answer_ms,
+                behind=sum(one.blocks - one.copies.get(node.name, one.blocks) for one in short),
+            )
+        )
     return found
 
 
