@@ -209,7 +209,35 @@ def markdown(grown: list[MemoryGrowth], picture: str) -> str:
     lines = [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
     for each in grown:
         lines += [_line(sample, "numba" if each.compiled else "numpy") for sample in each.samples]
+    lines += ["", *_reached(grown)]
     return "\n".join([head, *lines, "", f"![Cost of remembering over the number of ids]({picture})", ""])
+
+
+def _reached(grown: list[MemoryGrowth]) -> list[str]:
+    """Return, for each reach, up to how many ids it was kept, and from where on it was missed."""
+    names = ("reach", "", "kept up to", "missed from")
+    lines = [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
+    for what, kept in _REACHES.items():
+        for each in grown:
+            missed = next((sample.ids for sample in each.samples if not kept(sample)), None)
+            before = [sample.ids for sample in each.samples if missed is None or sample.ids < missed]
+            ends = (f"{ids / 1e6:.1f} M ids" if ids else "" for ids in (max(before, default=0), missed or 0))
+            lines.append(f"| {what} | {'numba' if each.compiled else 'numpy'} | {' | '.join(ends)} |")
+    return lines
+
+
+_REACHES: dict[str, Callable[[Sample], bool]] = {
+    "append_arrow, CPU of the thread: 0.85 of a window of 100,000": lambda sample: (
+        sample.bounded_us >= 0.85 * sample.append_us
+    ),
+    "append, CPU of the thread: at most 1.05 times that of a window of 100,000": lambda sample: (
+        sample.single_us <= 1.05 * sample.bounded_single_us
+    ),
+    "background work below 0.5 µs of CPU an id": lambda sample: sample.background_us < 0.5,
+    "known rows below 3 µs": lambda sample: sample.known_us < 3,
+    "opening below 1 s": lambda sample: sample.open_s < 1,
+    "at most 32 bytes of disk an id": lambda sample: sample.disk_bytes_per_id <= 32,
+}
 
 
 def _line(sample: Sample, way: str) -> str:
