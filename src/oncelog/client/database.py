@@ -58,7 +58,9 @@ class RemoteDatabase(Database):
     # Logs.
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
-        made = self._made(name, "log", settings, log_module.Made, create=create)
+        return self._log_of(self._made(name, "log", settings, log_module.Made, create=create))
+
+    def _log_of(self, made: log_module.Made) -> RemoteLog:
         return self._kept(
             ("log", made.name),
             lambda held: held.log_id == made.log_id,
@@ -81,11 +83,7 @@ class RemoteDatabase(Database):
 
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
         made = self._made(name, "streams", settings, log_module.Made, create=create)
-        log = self._kept(
-            ("log", made.name),
-            lambda held: held.log_id == made.log_id,
-            lambda: RemoteLog(self._channel, made, self.producer_policy),
-        )
+        log = self._log_of(made)
         return self._kept(("streams", made.name), lambda held: inner.is_of(held, log), lambda: RemoteStreams(log))
 
     def servers(self) -> list[dict[str, Any]]:
