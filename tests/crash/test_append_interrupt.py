@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -12,14 +13,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import oncelog
+from oncelog import LogSettings, Window
 from oncelog.errors import Closed
 from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
 from oncelog.log.append.open_segment import Run
+from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.writer import Writer
 from oncelog.types import Ack, Record
 from tests.log.watched import orders
@@ -56,25 +61,29 @@ def append_batch(writer: Writer, id: str) -> Ack:
 
 
 @contextlib.contextmanager
-def interrupted_at(number: int) -> Iterator[list[str]]:
+def interrupted_at(number: int, inside: str | None = None) -> Iterator[list[str]]:
     """Press Ctrl-C at the nth point where Python looks for signals: when a function begins, and when one in C is over.
 
-    Yield a list that then has where that was.
+    Points count from the first call of the function ``inside`` on, if it is given. Yield a list that then has where
+    that was.
     """
     left = number
+    begun = inside is None
     where: list[str] = []
 
     def note(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal left
+        nonlocal begun, left
+        begun = begun or frame.f_code.co_qualname == inside
         file = frame.f_code.co_filename
         ours = file == CONDITIONS or (file.startswith(SOURCES) and not file.startswith(SIMULATED))
-        if event in ("call", "c_return") and ours:
+        if begun and event in ("call", "c_return") and ours:
             left -= 1
             if left == 0:
                 sys.setprofile(None)
                 where.append(f"{file}:{frame.f_lineno}, after {argument}")
                 raise KeyboardInterrupt
 
+    gc.disable()  # an interrupt of another writer's ``__del__`` would be dropped by Python
     sys.setprofile(note)
     try:
         yield where
@@ -82,6 +91,7 @@ def interrupted_at(number: int) -> Iterator[list[str]]:
         assert where
     finally:
         sys.setprofile(None)
+        gc.enable()
 
 
 class Shop:
@@ -167,6 +177,42 @@ def acknowledged(futures: dict[str, Future[Ack]]) -> dict[str, Ack]:
     """Return the acks of those that have one; the others have an error."""
     ended = {name: future.exception(timeout=30) for name, future in futures.items()}
     return {name: futures[name].result() for name, error in ended.items() if error is None}
+
+
+@pytest.mark.parametrize("window", [Window(), Window(max_keys=1000)], ids=["all", "bounded"])
+@pytest.mark.parametrize(("inside", "every"), [(Adopter._commit, 23), (Run._let_go, 5), (Adopter._remember, 1)])
+def test_a_file_is_adopted_and_known_or_the_writer_has_ended(inside: Any, every: int, window: Window) -> None:
+    """Between the manifest that adopts a file and the writer's note of it the writer knows too little: it gave the
+    file's positions to other records, and did not know the file's ids.
+    """
+    for number in itertools.count(1, every):
+        log = DiskWorld().database().log("orders", LogSettings(window=window), create=True)
+        writer = log.writer()
+        writer.append(b"first", id="first", timeout_s=None)
+        staged = log.stage([pa.table({"value": [b"0", b"1"], "id": ["order-0", "order-1"]})])
+        with interrupted_at(number, inside.__qualname__) as where:
+            writer.ingest([staged], timeout_s=None)
+        if not where:
+            break
+        if _ended(writer):
+            writer.close()
+            writer = log.writer()
+        ack = writer.append(b"after", id="after", timeout_s=None)
+        is_adopted = writer.append(b"1", id="order-1", timeout_s=None).duplicate
+        assert ack.position == (3 if is_adopted else 1), where
+        writer.close()
+        ids = ["first", "order-0", "order-1", "after"] if is_adopted else ["first", "after", "order-1"]
+        assert [entry.id for entry in log.read()] == ids, where
+    assert number > 10 * every
+
+
+def _ended(writer: Writer) -> bool:
+    """Tell whether a writer has ended, as it says itself when it is asked to flush."""
+    try:
+        writer.flush(timeout_s=None)
+    except Closed:
+        return True
+    return False
 
 
 def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

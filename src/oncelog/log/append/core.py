@@ -350,10 +350,19 @@ class Core:
         self.prepare_at_us = now_us + _backoff_us(self.prepare_failures, chance)
         self.error = None
 
-    def adopted(self, records: int, start: tuple[int, int], now_us: int) -> None:
-        """Note records that came into the log without passing through here. Nothing is pending."""
+    def adopting(self) -> None:
+        """Begin to adopt files, with nothing pending. ``adopted`` or ``not_adopted`` follows: the core is torn until
+        then, because the manifest may have the files already.
+        """
         assert self.next_position == self.stored_position
         self.error = TORN
+
+    def not_adopted(self) -> None:
+        """Note that the manifest was not changed."""
+        self.error = None
+
+    def adopted(self, records: int, start: tuple[int, int], now_us: int) -> None:
+        """Note records that came into the log without passing through here, by ``adopting``."""
         self.next_position += records
         self.stored_position += records
         self.tail.begin(*start, now_us)

@@ -15,7 +15,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
-from oncelog.errors import InvalidArgument, NotFound, PartialOverlap, Unavailable
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Segment
 from oncelog.format.runs.run import Run as StoredRun
@@ -238,20 +238,38 @@ class Adopter:
         return any((search(found, since) >= 0).any() for found in identities if found is not None)
 
     def _commit(self, wanted: Adoption, identities: Sequence[Identities | None]) -> list[Segment]:
-        """Adopt what was judged to be new. The committer's lock is held, nothing is pending."""
+        """Adopt what was judged to be new. The committer's lock is held, nothing is pending.
+
+        It is one event of the core, from the manifest that adopts the files to the identities that the core notes: what
+        is interrupted in between leaves the core torn, and the next writer reads the log.
+        """
         self._check_adoptable((*wanted.staged, *wanted.conflicts))
+        core = self._committer.core
+        core.adopting()
         try:
-            segments = self._run.adopt(wanted, self._uptime.at(self._clock.elapsed_us()))
+            segments = self._adopted(wanted)
+            self._remember(segments, identities, with_run=wanted.run is not None)
+            records = sum(segment.entries for segment in segments)
+            core.adopted(records, self._run.start, self._clock.elapsed_us())
+        except BaseException as error:  # noqa: BLE001
+            self._committer.give_up(error)
+        self._home.wake()
+        return segments
+
+    def _adopted(self, wanted: Adoption) -> list[Segment]:
+        """Have the manifest adopt files; return their segments."""
+        before = self._run.known
+        try:
+            return self._run.adopt(wanted, self._uptime.at(self._clock.elapsed_us()))
         except Unavailable as error:
             # Whether the open segment was closed is not known, so nothing may be written to it.
             unknown = Unavailable(f"an adoption was not answered: {error}", outcome="unknown")
             self._committer.stop(unknown)
             raise unknown from error
-        records = sum(segment.entries for segment in segments)
-        self._committer.core.adopted(records, self._run.start, self._clock.elapsed_us())
-        self._remember(segments, identities, with_run=wanted.run is not None)
-        self._home.wake()
-        return segments
+        except OncelogError:
+            if self._run.known is before:
+                self._committer.core.not_adopted()
+            raise
 
     def _remember(
         self, segments: Sequence[Segment], identities: Sequence[Identities | None], *, with_run: bool

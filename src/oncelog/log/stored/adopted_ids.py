@@ -123,10 +123,10 @@ class Adopted:
             self._hold(segment, identities)
 
     def _hold(self, segment: Segment, identities: Identities) -> None:
-        self.held.append(segment)
         self.ids += len(identities.high)
         positions = segment.first_position + identities.rows.astype(np.int64)
         self._pieces.append(_Piece(identities.high, identities.low, identities.fingerprints, positions))
+        self.held.append(segment)  # last: the next writer does not load what is named here (``holding``)
 
     def drop(self, covered: Callable[[Segment], bool]) -> None:
         """Let go of the identities of files that a run covers."""
