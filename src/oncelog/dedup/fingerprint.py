@@ -8,7 +8,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from oncelog.dedup import columns
@@ -136,6 +135,8 @@ class Fingerprints:
 
 def _content_entries(array: pa.MapArray) -> tuple[NDArray[np.int64], pa.StructArray, NDArray[np.bool_] | None]:
     """Return all headers but those of lineage, where each row's begin, and which rows have any left."""
+    import pyarrow.compute as pc  # noqa: PLC0415  it takes long to load, and few records have headers
+
     offsets, entries = columns.map_entries(array)
     valid = columns.validity(array)
     lineage = pc.is_in(entries.field(0), pa.array(LINEAGE, entries.field(0).type)).to_numpy(zero_copy_only=False)
