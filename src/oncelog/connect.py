@@ -383,7 +383,7 @@ def _storage(url: str, options: Mapping[str, str]) -> Storage:
         return _on_quorum(url, options)
     parts = _parts(url)
     if parts.scheme in _BUCKETS:
-        return _in_bucket(url, parts, options)
+        return _in_bucket(url, parts, options, plain=True)
     if options:
         message = f"options are for buckets ({', '.join(sorted(_BUCKETS))}), not for {url!r}"
         raise InvalidArgument(message)
@@ -429,7 +429,7 @@ def quorum_store(url: str, options: Mapping[str, str] | None = None) -> Storage:
     if parts.scheme == "file":
         return LocalStorage(_path(url, parts))
     if parts.scheme in _BUCKETS:
-        return _in_bucket(url, parts, options or {})
+        return _in_bucket(url, parts, options or {}, plain=False)
     if parts.scheme == "memory" and parts.netloc:
         return MemoryStorage.named(parts.netloc)
     message = f"{url!r}: the store of a quorum is a folder (file:///…) or a bucket (s3://bucket/prefix)"
@@ -450,7 +450,7 @@ def node_options(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Storage:
+def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str], *, plain: bool) -> Storage:
     if "@" in parts.netloc:
         message = f"{url!r}: the URL of a bucket has no user: give access_key_id and secret_access_key as options"
         raise InvalidArgument(message)
@@ -465,7 +465,7 @@ def _in_bucket(url: str, parts: SplitResult, options: Mapping[str, str]) -> Stor
     except ImportError as error:
         message = f"{url!r}: buckets need a package that is not installed: pip install 'oncelog[object]'"
         raise Unsupported(message) from error
-    return ObjectStorage(Bucket.connect(url.rstrip("/"), options))
+    return ObjectStorage(Bucket.connect(url.rstrip("/"), options), plain=plain)
 
 
 def _parts(url: str) -> SplitResult:

@@ -27,6 +27,9 @@ Chunk: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
 QUORUM_HOME = "~quorum"
 """The key of the home in which the store of a quorum keeps who its nodes are."""
 
+FIRST_MEMBERS = f"members/{1:020d}"
+"""The key of the first of these lists. It is there, in that home, for as long as the quorum is."""
+
 ENSEMBLES = "ensembles/"
 """The prefix of what the store of a quorum keeps for each segment whose blocks are on nodes."""
 

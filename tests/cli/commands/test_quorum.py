@@ -61,3 +61,14 @@ def test_a_damaged_copy_is_found(root: Path) -> None:
     checked = shell("quorum", "check", store, "--json")
     assert {(one["number"], one["lost"]) for one in checked.json["bad_copies"]} == {(2, True)}
     assert b"no sound copy left" in shell("quorum", "check", store).out
+
+
+def test_a_block_that_no_node_has_is_lost(root: Path) -> None:
+    """All copies of a closed segment are gone: check and verify say so. A sealed segment needs no copies."""
+    store = (root / "store").as_uri()
+    for path in root.glob("node-*/**/000000000?"):
+        path.unlink()
+    checked = shell("quorum", "check", store, "--json")
+    assert checked.code == 1
+    assert {(one["number"], one["lost"]) for one in checked.json["bad_copies"]} == {(n, True) for n in range(5)}
+    assert b"gone from every node" in shell("log", "verify", "orders", url=f"quorum:{store}").out

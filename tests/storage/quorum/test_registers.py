@@ -21,6 +21,7 @@ from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.writing import fill
 from tests.storage.quorum.conftest import Cluster
+from tests.storage.quorum.place import Place, in_memory
 
 PLENTY = 1 << 30
 
@@ -323,6 +324,25 @@ def test_an_idle_tail_asks_the_nodes_less_than_once_a_second(
         writer.append(b"second")
         assert tail.poll(10) is not None
     reading.close()
+
+
+def test_a_tail_with_nothing_new_costs_at_most_a_request_more_than_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll of a second asks two nodes and the store on average: identities and manifest are looked at seldom."""
+    buckets, clock = in_memory(), SimulatedClock(auto_advance=True)
+    place = Place(monkeypatch, buckets)
+    with (
+        place.process() as writing,
+        place.process(clock) as reading,
+        writing.log("orders", create=True).writer() as writer,
+        reading.log("orders").tail(0) as tail,
+    ):
+        writer.append(b"first")
+        assert tail.poll(10) is not None
+        assert tail.poll(10) is None, "it asks more often after a block came"
+        before = sum(bucket.requests.total() for bucket in buckets.values())
+        assert [tail.poll(1.0) for _ in range(300)] == [None] * 300
+        asked = sum(bucket.requests.total() for bucket in buckets.values()) - before
+        assert 300 <= asked <= (2 + 1) * 300
 
 
 def test_closing_waits_for_the_last_copies(

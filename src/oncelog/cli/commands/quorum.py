@@ -20,6 +20,7 @@ from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError
 
 if TYPE_CHECKING:
+    from oncelog.storage.base import LogHome
     from oncelog.storage.quorum.home import QuorumStorage
 
 PREFIX = "quorum:"
@@ -157,7 +158,7 @@ def check(store: Store, *, json: Json = False) -> None:
     from oncelog.storage.quorum import health  # noqa: PLC0415
 
     with _opened(store) as storage:
-        found = health.check(storage)
+        found = health.check(storage, _unsealed)
     if json:
         print_json({"bad_copies": found})
     elif found:
@@ -172,6 +173,16 @@ def check(store: Store, *, json: Json = False) -> None:
         say("every copy of every block is sound")
     if found:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _unsealed(home: LogHome) -> dict[int, int]:
+    """Return the closed segments of a log that are not sealed, with how many blocks each has: these are needed."""
+    from oncelog.log.stored.manifests import Manifests  # noqa: PLC0415
+
+    manifests = Manifests(home, SYSTEM)
+    known = manifests.newest()
+    closed = () if known is None else manifests.closed_from(known.manifest, known.manifest.first_position)
+    return {segment.number: segment.end for segment in closed if segment.file is None}
 
 
 @_command("replace s3://shop-regional/db az2 s3://shop-az2-new")

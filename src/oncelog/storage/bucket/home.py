@@ -22,7 +22,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unsupported, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
-from oncelog.storage.base import ENSEMBLES, REMOVING, Chunk, Tail
+from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, Tail
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.fetching import Fetching, result
@@ -46,9 +46,10 @@ FENCE_VERSION = 1
 class ObjectStorage:
     """The home of a database in a bucket, shared by everybody who can reach it."""
 
-    def __init__(self, bucket: Bucket, clock: Clock = SYSTEM) -> None:
-        """Keep a bucket; nothing is asked of it yet."""
+    def __init__(self, bucket: Bucket, clock: Clock = SYSTEM, *, plain: bool = False) -> None:
+        """Keep a bucket; nothing is asked of it yet. ``plain``: whether a quorum's store is refused."""
         self.url = bucket.url
+        self._unchecked = plain
         self._bucket = bucket
         self._clock = clock
         self._pool = ThreadPoolExecutor(FETCHERS, thread_name_prefix=FETCHER)
@@ -59,7 +60,15 @@ class ObjectStorage:
 
     def home(self, key: str) -> ObjectHome:
         """Return the home of one log."""
+        if self._unchecked:
+            self._check_no_quorum()
         return ObjectHome(self._bucket, f"logs/{check_home_key(key)}/", self._pool, self._clock)
+
+    def _check_no_quorum(self) -> None:
+        """Raise ``InvalidArgument`` for the store of a quorum: a reader would miss what nodes hold, and say nothing."""
+        if self._bucket.size(f"logs/{QUORUM_HOME}/{FIRST_MEMBERS}") is not None:
+            raise _on_nodes(self._bucket)
+        self._unchecked = False
 
     def remove_home(self, key: str) -> None:
         """Delete all objects of a home, its manifest versions last. ``REMOVING`` is there from the first to the last of
@@ -75,6 +84,10 @@ class ObjectStorage:
     def close(self) -> None:
         """Let go of the threads that fetch. May be repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_nodes(bucket: Bucket) -> InvalidArgument:
+    return InvalidArgument(f"{bucket.url} is the store of a quorum: connect to quorum:{bucket.url}")
 
 
 class ObjectHome:
@@ -193,8 +206,7 @@ class ObjectHome:
     def _check_no_quorum(self, segment: int) -> None:
         """Raise ``InvalidArgument`` if the blocks of a segment are on the nodes of a quorum: it is not empty."""
         if self.exists(f"{ENSEMBLES}{segment:020d}"):
-            message = f"{self._bucket.url} is the store of a quorum: connect to quorum:{self._bucket.url}"
-            raise InvalidArgument(message)
+            raise _on_nodes(self._bucket)
 
     # Reading blocks.
 

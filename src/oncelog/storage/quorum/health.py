@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.format.block import HEADER_BYTES
-from oncelog.storage.base import ENSEMBLES
+from oncelog.storage.base import ENSEMBLES, LogHome
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
 from oncelog.storage.quorum.ensemble import Ensemble
@@ -106,27 +106,34 @@ class BadCopy(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
 
 
-def check(storage: QuorumStorage) -> list[BadCopy]:
+def check(storage: QuorumStorage, unsealed: Callable[[LogHome], dict[int, int]]) -> list[BadCopy]:
     """Read every copy of every block that is not sealed yet, and return those that are missing or damaged.
 
-    Copies that a living writer is just storing count as missing.
+    ``unsealed`` returns the segments of a log that are closed and not sealed, with how many blocks each has. The blocks
+    of sealed ones were removed, and are not missed. Copies that a living writer is just storing count as missing.
     """
     found: list[BadCopy] = []
     for key in storage.homes():
         home = storage.home(key)
+        needed = unsealed(home)
         notes = [name.removeprefix(stored.UNREMOVED) for name in home.store.list(stored.UNREMOVED)]
         removed = {int(note.partition(".")[0]) for note in notes}
+        bad: list[BadCopy] = []
         for segment, ensemble in _ensembles(home):
-            blocks = max(_copies(storage, key, ensemble).values(), default=0)  # none: sealed, or nothing was written
-            if blocks and segment not in removed:
-                found += _bad_copies(home, key, segment, ensemble)
+            # Not closed, and no copies: sealed, or nothing was written.
+            is_open = segment not in removed and any(_copies(storage, key, ensemble).values())
+            if segment in needed or is_open:
+                bad += _bad_copies(home, key, segment, ensemble, needed.get(segment))
+        sealed = needed.keys() - unsealed(home).keys() if bad else set()  # meanwhile
+        found += [one for one in bad if one.segment not in sealed]
     return found
 
 
-def _bad_copies(home: QuorumHome, key: str, segment: int, ensemble: Ensemble) -> list[BadCopy]:
+def _bad_copies(home: QuorumHome, key: str, segment: int, ensemble: Ensemble, closed: int | None) -> list[BadCopy]:
+    """Return the bad copies of a segment that was ``closed`` after so many blocks; if it was not, of all it has."""
     registers = home.registers(segment, ensemble)
     decided = stored.read_tail(home.store, segment)
-    end = registers.last_number() + 1 if decided is None else decided.blocks
+    end = closed if closed is not None else registers.last_number() + 1 if decided is None else decided.blocks
     found: list[BadCopy] = []
     for number in range(end):
         problems = registers.problems(number)
@@ -150,8 +157,13 @@ def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Member
             left = [node for node in storage.nodes_of(ensemble) if node.identity.identity != gone.identity]
             if len(left) < ensemble.fences and any(_copies(storage, key, ensemble).values()):
                 message = (
-                    f"log {key}: segment {segment} would keep {len(left)} nodes: seal it first (oncelog quorum drain)"
+                    f"log {key}: segment {segment} would keep {len(left)} of its {len(ensemble.nodes)} nodes, and "
+                    f"needs {ensemble.fences} until it is sealed: run oncelog quorum drain {storage.store.url} first "
+                    "(a writer that is at work closes its segment within ten seconds of the replacement before)"
                 )
                 raise InvalidArgument(message)
-    new = members.format_member(name, url, membership.quorum, storage.options_of(name), clock)
-    return members.replaced(storage.store, membership, name, new)
+    places, options = {member.name: member.url for member in membership.nodes}, storage.options_of(name)
+    members.check_nodes(places | {name: url}, storage.store.url)
+    members.check_free(name, url, options, clock)
+    new = members.format_member(name, url, membership.quorum, options, clock)
+    return members.replaced(storage.store, membership, new)

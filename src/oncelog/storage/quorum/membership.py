@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
@@ -93,6 +93,8 @@ def create(
     if any(not key.startswith("~") for key in storage.homes()):
         message = f"{storage.url} has logs that are no quorum's: choose an empty store"
         raise InvalidArgument(message)
+    for name, url in nodes.items():  # all, before the first is formatted: a second attempt finds none that is taken
+        check_free(name, url, options.get(name, {}), clock)
     quorum = clock.token(8).hex()
     members = [format_member(name, url, quorum, options.get(name, {}), clock) for name, url in nodes.items()]
     return _store(storage, Membership(version=1, quorum=quorum, ack=wanted, nodes=tuple(members)))
@@ -109,13 +111,23 @@ def check_nodes(nodes: Mapping[str, str], store_url: str) -> None:
             message = f"node name {name!r}: must be 1 to 32 lower-case letters, digits and dashes"
             raise InvalidArgument(message)
         place = _node_place(url)
-        if place in seen:
-            message = f"nodes {seen[place]} and {name} are one place: {url}"
+        for other, where in seen.items():
+            if _is_within(place, where) or _is_within(where, place):
+                message = (
+                    f"nodes {other} and {name} are one place, {url}: they would be lost together; give each node a "
+                    "bucket or a folder of its own (on servers of its own too, choose another name or prefix)"
+                )
+                raise InvalidArgument(message)
+        if _is_within(place, _place(store_url)):
+            message = (
+                f"node {name} ({url}) is inside the store {store_url}: it would be lost with it; choose a place outside"
+            )
             raise InvalidArgument(message)
-        if place == _place(store_url) or place.startswith(f"{_place(store_url)}/"):
-            message = f"node {name} ({url}) is inside the store {store_url}: it would be lost with it"
-            raise InvalidArgument(message)
-        seen[place] = name
+        seen[name] = place
+
+
+def _is_within(place: str, other: str) -> bool:
+    return f"{place}/".startswith(f"{other}/")
 
 
 def _node_place(url: str) -> str:
@@ -131,19 +143,35 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
-def format_member(name: str, url: str, quorum: str, options: Mapping[str, str], clock: Clock) -> Member:
-    """Make a store a node of a quorum: check that it honours conditional creates, and give it an identity."""
+def check_free(name: str, url: str, options: Mapping[str, str], clock: Clock) -> None:
+    """Raise unless a store answers, honours conditional creates, and is no node yet."""
     bucket = node.open_bucket(url, options)
-    _check_creates(bucket, clock)
+    try:
+        _check_creates(bucket, clock)
+        found = node.read_identity(bucket)
+    except Unavailable as error:
+        message = f"node {name} ({url}) does not answer, so no quorum was made: {error}"
+        raise Unavailable(message) from error
+    if found is not None:
+        raise _taken(name, url, found)
+
+
+def _taken(name: str, url: str, found: Identity | None) -> InvalidArgument:
+    was = "" if found is None else f", as {found.name!r}"
+    return InvalidArgument(
+        f"node {name} ({url}) belongs to a quorum already{was}: choose another place; or, if no quorum needs it any "
+        f"more, empty it (its object {node.IDENTITY} says whose it is)"
+    )
+
+
+def format_member(name: str, url: str, quorum: str, options: Mapping[str, str], clock: Clock) -> Member:
+    """Give a store that was checked an identity: it is a node of the quorum then."""
+    bucket = node.open_bucket(url, options)
     wanted = Identity(identity=clock.token(16).hex(), quorum=quorum, name=name)
     if not node.format_node(bucket, wanted):
         found = node.read_identity(bucket)
-        if found is None or found.quorum != quorum:
-            message = f"node {name} ({url}) belongs to another quorum: empty it, or choose another place"
-            raise InvalidArgument(message)
         if found != wanted:
-            message = f"node {name} ({url}) was formatted before as {found.name!r}: empty it, or choose another place"
-            raise InvalidArgument(message)
+            raise _taken(name, url, found)
     return Member(name, url, wanted.identity)
 
 
@@ -156,12 +184,14 @@ def _check_creates(bucket: Bucket, clock: Clock) -> None:
     finally:
         bucket.delete(key)
     if second or not kept:
-        message = f"{bucket.url}: this store does not honour conditional creates (if-none-match)"
+        message = (
+            f"{bucket.url}: this store does not honour conditional creates (if-none-match), which are all that keeps "
+            "two writers of a log apart: use a store that does, or a newer version of it"
+        )
         raise Unsupported(message)
 
 
-def replaced(storage: Storage, membership: Membership, name: str, new: Member) -> Membership:
-    """Store a membership in which a node is another one. New segments are written to the new node."""
-    nodes: Sequence[Member] = [new if member.name == name else member for member in membership.nodes]
-    check_nodes({member.name: member.url for member in nodes}, storage.url)
-    return _store(storage, msgspec.structs.replace(membership, version=membership.version + 1, nodes=tuple(nodes)))
+def replaced(storage: Storage, membership: Membership, new: Member) -> Membership:
+    """Store a membership in which the node of that name is another one. New segments are written to the new node."""
+    nodes = tuple(new if member.name == new.name else member for member in membership.nodes)
+    return _store(storage, msgspec.structs.replace(membership, version=membership.version + 1, nodes=nodes))
