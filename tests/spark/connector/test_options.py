@@ -108,11 +108,7 @@ def test_options_of_a_write(tmp_path: Path, options: dict[str, str], message: st
             columns(value=BinaryType(), headers=MapType(StringType(), LongType())),
             "headers is map<string,bigint>, must be map<string,binary>, map<string,string>, or Kafka's array",
         ),
-        (columns(value=BinaryType(), Sequence=StringType()), "Sequence is a producer's own"),
-        (
-            columns(value=BinaryType(), producer=StringType()),
-            "producer is a producer's own.* drop it, and give rows ids",
-        ),
+        (columns(value=BinaryType(), Sequence=StringType()), "Sequence is string, must be bigint or int or smallint"),
         (columns(value=BinaryType(), ID=LongType()), r"ID is bigint, must be string: select CAST\(id AS STRING\)"),
         (columns(value=BinaryType(), VALUE=BinaryType()), "value is there twice"),
         (StructType([StructField("value", BinaryType())] * 2), "value is there twice"),

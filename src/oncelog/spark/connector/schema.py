@@ -10,9 +10,11 @@ from pyspark.sql.types import (
     AtomicType,
     BinaryType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     NullType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -44,10 +46,11 @@ _WRITE: dict[str, tuple[type[DataType], ...]] = {
     "stream": _TEXT,
     "type": _TEXT,
     "headers": (MapType, ArrayType),
+    "producer": _TEXT,
+    "sequence": (LongType, IntegerType, ShortType),
     "tenant": _TEXT,
 }
 _ASSIGNED = ("position", "segment", "entry", "timestamp")
-_SEQUENCED = ("producer", "sequence")
 
 
 def of(columns: Sequence[str] | None, *, with_headers: bool = True) -> StructType:
@@ -105,8 +108,6 @@ def check_write(schema: StructType, id_column: str | None) -> None:
 def _rule(name: str, kind: DataType) -> str | None:
     if name in _ASSIGNED:
         return "is assigned by the log: select the other columns, or drop it"
-    if name in _SEQUENCED:
-        return "is a producer's own, whose sequences come in order, and tasks run in none: drop it, and give rows ids"
     if name not in _WRITE:
         return "is unknown: drop it, or put it into value or headers"
     if isinstance(kind, NullType) and name != "value":
