@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
 import oncelog
-from tests.cli.shell import shell
+from tests.cli.shell import shell, terminal
 
 
 def make(folder: Path) -> str:
@@ -51,3 +54,22 @@ def test_doctor_tells_a_folder_that_cannot_be_there(tmp_path: Path) -> None:
     done = shell("doctor", url=(tmp_path / "file" / "shop").as_uri())
     assert done.code == 1
     assert "Traceback" not in done.err.decode()
+
+
+def test_doctor_says_what_to_check_of_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that does not answer is a finding, with what to look at: the endpoint, the name, the credentials."""
+    for name, value in {"REGION": "x", "ACCESS_KEY_ID": "x", "SECRET_ACCESS_KEY": "x"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    done = shell("doctor", "--json", url="s3://wrong/shop")
+    (database,) = (check for check in done.lines if check["what"] == "database")
+    assert (done.code, database["verdict"]) == (1, "bad")
+    assert "endpoint" in database["advice"]
+
+
+def test_a_narrow_terminal_shows_no_empty_lines_of_a_row(tmp_path: Path) -> None:
+    """A row of which nothing is to be done has no line for it: what is wrong is found at a glance."""
+    seen = terminal("doctor", url=(tmp_path / "shop").as_uri(), columns=40).out.decode()
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in seen.splitlines()]
+    assert "what   Python" in lines
+    assert "do" not in lines

@@ -139,7 +139,15 @@ def _database(url: str) -> Iterator[Check]:
             for name in names:
                 yield _log(db, name)
     except OncelogError as error:
-        yield Check("database", "bad", f"{redacted(url)}: {error}", "the message says what to do")
+        yield Check("database", "bad", f"{redacted(url)}: {error}", _remedy(url))
+
+
+def _remedy(url: str) -> str:
+    """Return what to look at when a database does not answer as it should."""
+    kind = url.partition("://")[0].removeprefix("quorum:")
+    if kind in ("s3", "gs", "az"):
+        return "check the endpoint, the name of the bucket, and the credentials"
+    return "check that the server runs, and the token" if kind == "oncelog" else "the message says what to do"
 
 
 def _folder(url: str) -> Iterator[Check]:

@@ -93,12 +93,12 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str 
     """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
 
     Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to. A table that is wider
-    than the terminal is printed row by row, a line for each cell: no number is ever cut.
+    than the terminal is printed row by row, a line for each cell that is not empty: no number is ever cut.
     """
     cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
     terminal = console()
     if _width(columns, cells) > terminal.width:
-        print_facts(("", list(zip((heading for heading, _ in columns), row, strict=True))) for row in cells)
+        print_facts(("", [(name, cell) for (name, _), cell in zip(columns, row, strict=True) if cell]) for row in cells)
         return
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, stands in columns:

@@ -189,6 +189,7 @@ def test_what_is_not_there_is_told(call: Call) -> None:
 
 def test_a_misspelt_group_is_found_and_removed(call: Call, queue: Queue) -> None:
     """It kept every message for ever: nothing could be trimmed, and nobody saw why."""
+    assert b"has no group yet" in call("queue", "groups", "emails").out
     queue.send_many([Message(b"x") for _ in range(3)])
     call("queue", "consume", "emails", "-g", "mailer")
     call("queue", "consume", "emails", "-g", "mialer", "--limit", "1")

@@ -109,9 +109,12 @@ def _snapshots(info: LogInfo, newest: int | None) -> str:
 def _memory(memory: MemoryInfo | None) -> list[tuple[str, str]]:
     if memory is None:
         return []
-    where = f"{show_count(memory.runs, 'run')}, {show_bytes(memory.memory_bytes)} of memory"
-    disk = f"{show_bytes(memory.disk_bytes)} on disk"
-    return [("remembered", f"{show_count(memory.ids, 'id')} in {where}, {disk}, since position {memory.since:,}")]
+    since = f"every id since position {memory.since:,}"
+    if not memory.runs:
+        return [("remembered", f"{since}, in the records themselves: there is no run yet")]
+    runs = f"{show_count(memory.runs, 'run')} of {show_count(memory.ids, 'id')}"
+    bytes_ = f"{show_bytes(memory.memory_bytes)} of memory, {show_bytes(memory.disk_bytes)} on disk"
+    return [("remembered", f"{since}; {runs}, {bytes_}")]
 
 
 def _settings(settings: LogSettings) -> list[tuple[str, str]]:

@@ -345,6 +345,9 @@ def groups(name: QueueName, url: Url, *, state: State = None, json: Json = False
         for group, known in found.items():
             print_json({"queue": name, "group": group, "lag": known.lag, "paused": known.paused})
         return
+    if not found:
+        say((name, "cyan"), " has no group yet: the first consumer makes one")
+        return
     rows = [(Text(group, "cyan"), f"{known.lag:,}", _paused(known.paused)) for group, known in found.items()]
     print_table([("group", "left"), ("lag", "right"), ("", "left")], rows)
 

@@ -176,7 +176,7 @@ _JARS = ("jars", "jars.packages", "driver.extraClassPath")
 
 
 def _spark_version() -> str:
-    return str(importlib.metadata.version("pyspark")) if importlib.util.find_spec("pyspark") else "4.1.0"
+    return str(importlib.metadata.version("pyspark")) if importlib.util.find_spec("pyspark") else "4.3.0"
 
 
 def _source_path(source: Source) -> Iterator[Mistake]:
