@@ -10,67 +10,47 @@ import contextlib
 import threading
 
 from oncelog import arguments
-from oncelog.clock import SYSTEM, Clock
+from oncelog.clock import SYSTEM
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, weakly
 from oncelog.log.append import futures
-from oncelog.log.append.committer import Committer
-from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.uptime import Uptime
-from oncelog.log.memory.recall import Recall
+from oncelog.log.append.session import Session
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep.keeper import Keeper
-from oncelog.storage.base import Claim, LogHome
+from oncelog.storage.base import Claim
 
 
 class Ending(Handle):
     """Ends one writer. Every method may be called by any thread, and again."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        home: LogHome,
-        run: Run,
-        claim: Claim,
-        watch: Watch,
-        committer: Committer,
-        keeper: Keeper,
-        door: Batcher[Knock],
-        seen: Seen,
-        recall: Recall,
-        uptime: Uptime,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, session: Session, *, claim: Claim, watch: Watch, keeper: Keeper, door: Batcher[Knock]) -> None:
         super().__init__()
-        self._what = f"writer of log {name!r}"
-        self._home = home
-        self._run = run
+        self._what = f"writer of log {session.run.known.manifest.name!r}"
+        self._session = session
+        self._home = session.home
+        self._run = session.run
         self._claim = claim
         self._watch = watch
-        self._committer = committer
+        self._committer = committer = session.committer
         self._keeper = keeper
         self._door = door
-        self._seen = seen
-        self._recall = recall
-        self._uptime = uptime
-        self._clock = clock
+        self._uptime = uptime = session.core.uptime
+        self._clock = session.clock
         self._lock = threading.Lock()
         watch.serve(self._let_go, lambda: committer.error is not None, self._storage_seen)
-        if uptime.looks and home.exclusive:
+        if uptime.looks and session.home.exclusive:
             uptime.probe = weakly(self._probe)
-        if clock is SYSTEM:
+        if session.clock is SYSTEM:
             self._close_at_exit()
 
     @property
     def held(self) -> Held:
         """What the next writer of this process need not read again: identities of adopted files, and runs."""
-        return Held(self._seen.adopted, self._recall.view.runs)
+        return Held(self._session.core.seen.adopted, self._session.recall.view.runs)
 
     @property
     def _pending(self) -> int:
@@ -132,7 +112,7 @@ class Ending(Handle):
         self._keeper.leave()
         with contextlib.suppress(Unavailable, WriterFenced, NotFound):
             # Everything is durable: if this fails, the next writer closes the segment, or the log was deleted.
-            self._run.finish(self._uptime.at(self._clock.elapsed_us()))
+            self._run.finish(self._session.uptime_us)
 
     def _deadline(self, timeout_s: float | None) -> int | None:
         if timeout_s is None:

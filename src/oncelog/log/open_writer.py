@@ -10,8 +10,13 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.table import Table
 from oncelog.format.manifest import Manifest
+from oncelog.log.append.committer import Committer
+from oncelog.log.append.core import Core
+from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
 from oncelog.log.append.open_segment import Run
+from oncelog.log.append.sequences import Sequences
+from oncelog.log.append.session import Session
 from oncelog.log.append.tail import NO_LIMIT, Tail
 from oncelog.log.append.uptime import Uptime
 from oncelog.log.memory.objects import RunObjects
@@ -58,40 +63,26 @@ def open_writer(
     identity = clock.token(16)
     known = fencing.take(home, manifests, identity, holder=term.holder, epoch=term.epoch)
     watch = Watch(home, clock, known.manifest.epoch, term.tenure_s)
-    settings = known.manifest.settings
+    settings = known.manifest.settings  # of the ids that recovery finds; a newer manifest may have others
     try:
         epoch = known.manifest.epoch
         known, found = _recovered(home, manifests, known, objects, held)
         fencing.check_epoch(known.manifest, epoch)  # recovery may have read a newer manifest: that of another writer
+        tail = Tail(
+            epoch=epoch,
+            writer=identity,
+            settings=settings,
+            last_timestamp_us=known.manifest.last_timestamp_us,
+            ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
+        )
+        run = Run(home, manifests, known, tail=tail, clock=clock, settings=settings)
+        session = _session(home, manifests, clock, settings, run=run, found=found, policy=policy(), objects=objects)
         return Writer(
-            home=home,
-            manifests=manifests,
-            run=Run(
-                home,
-                manifests,
-                known,
-                tail=Tail(
-                    epoch=known.manifest.epoch,
-                    writer=identity,
-                    settings=settings,
-                    last_timestamp_us=known.manifest.last_timestamp_us,
-                    ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
-                ),
-                clock=clock,
-                settings=settings,
-            ),
+            session,
             claim=claim,
             watch=watch,
-            seen=Seen(found.window, found.adopted),
-            hasher=secrets.hasher_of(home, known.manifest),
-            uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive or _ages(settings, clock)),
-            settings=settings,
-            clock=clock,
             watermark=found.watermark,
-            producers=Producers(bases.remembered(found.producers.marks(), known.manifest)),
             policy=policy,
-            recall=Recall(found.runs, known.manifest.first_position),
-            objects=objects,
             unreadable=found.unreadable,
         )
     except BaseException:
@@ -102,6 +93,44 @@ def open_writer(
 def _ages(settings: LogSettings, clock: Clock) -> bool:
     """Tell whether ids are forgotten by their age, and the clock's pulse asks for signs of a storage with a lock."""
     return clock is SYSTEM and settings.idempotence != "off" and not settings.window.unbounded
+
+
+def _session(
+    home: LogHome,
+    manifests: Manifests,
+    clock: Clock,
+    settings: LogSettings,
+    *,
+    run: Run,
+    found: Recovered,
+    policy: ProducerPolicy,
+    objects: RunObjects,
+) -> Session:
+    """Return the parts of a writer that begins with what was found."""
+    manifest = run.known.manifest
+    counters = Counters()
+    producers = Producers(bases.remembered(found.producers.marks(), manifest))
+    core = Core(
+        tail=run.tail,
+        uptime=Uptime(clock, found.uptime_us, looks=not home.exclusive or _ages(settings, clock)),
+        seen=Seen(found.window, found.adopted),
+        sequences=Sequences(producers, policy, counters),
+        settings=settings,
+        counters=counters,
+        next_position=manifest.next_position,
+    )
+    return Session(
+        home=home,
+        manifests=manifests,
+        clock=clock,
+        settings=settings,
+        hasher=secrets.hasher_of(home, manifest),
+        core=core,
+        committer=Committer(core, run, clock),
+        run=run,
+        recall=Recall(found.runs, manifest.first_position),
+        objects=objects,
+    )
 
 
 def _recovered(

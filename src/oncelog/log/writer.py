@@ -9,10 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from oncelog import arguments, limits
-from oncelog.clock import Clock
 from oncelog.dedup.content import content_id
-from oncelog.dedup.identity import Hasher
-from oncelog.dedup.producers import Producers
 from oncelog.dedup.window import Window
 from oncelog.errors import (
     Closed,
@@ -29,29 +26,22 @@ from oncelog.log.append import decisions, futures
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.admitter import Admitter
 from oncelog.log.append.answers import Answers
-from oncelog.log.append.committer import Committer
-from oncelog.log.append.core import Core
-from oncelog.log.append.counters import Counters, Counts
+from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
-from oncelog.log.append.decisions import Admitted, Seen
+from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.groups import Group
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.sequences import Sequences
-from oncelog.log.append.uptime import Uptime
+from oncelog.log.append.session import Session
 from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import Batch
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
-from oncelog.log.memory.objects import RunObjects
-from oncelog.log.memory.recall import Recall
-from oncelog.log.stored.manifests import Manifests
 from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.upkeep.keeper import Keeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
-from oncelog.settings import LogSettings, ProducerPolicy
-from oncelog.storage.base import Claim, LogHome
+from oncelog.settings import ProducerPolicy
+from oncelog.storage.base import Claim
 from oncelog.types import Ack, ColumnAcks, Location, Record, moment
 
 TIMEOUT_S = 30.0
@@ -69,128 +59,47 @@ class Writer(Submitting):
 
     def __init__(
         self,
+        session: Session,
         *,
-        home: LogHome,
-        manifests: Manifests,
-        run: Run,
         claim: Claim,
         watch: Watch,
-        seen: Seen,
-        hasher: Hasher,
-        uptime: Uptime,
-        settings: LogSettings,
-        clock: Clock,
         watermark: int,
-        producers: Producers,
         policy: Callable[[], ProducerPolicy],
-        recall: Recall,
-        objects: RunObjects,
-        unreadable: Sequence[StoredRun] = (),
+        unreadable: Sequence[StoredRun],
     ) -> None:
         super().__init__()
-        manifest = run.known.manifest
-        self._run = run
-        self._seen = seen
-        self._window = seen.window
-        self._known_at_first = 0 if seen.window is None else seen.window.evicted + seen.window.count
-        self._hasher = hasher
-        self._uptime = uptime
-        self._settings = settings
-        self._clock = clock
-        self._recall = recall
-        self._log_id = manifest.log_id
-        self._names_content = settings.idempotence == "content"
-        self._counters = Counters()
-        sequences = Sequences(producers, policy(), self._counters)
-        self._core = Core(
-            tail=run.tail,
-            uptime=uptime,
-            seen=seen,
-            sequences=sequences,
-            settings=settings,
-            counters=self._counters,
-            next_position=manifest.next_position,
-        )
-        self._committer = Committer(self._core, run, clock)
-        self._produce(sequences, policy)
-        self._answers = Answers(run, recall, settings)
-        decider = Decider(self._core)
-        self._absorber = Absorber(
-            committer=self._committer,
-            decider=decider,
-            answers=self._answers,
-            recall=recall,
-            hasher=hasher,
-            settings=settings,
-            clock=clock,
-        )
+        self._run = session.run
+        self._core = core = session.core
+        self._committer = session.committer
+        self._settings = session.settings
+        self._clock = session.clock
+        self._window = core.window
+        self._uptime = core.uptime
+        self._counters = core.counters
+        self._known_at_first = 0 if core.window is None else core.window.evicted + core.window.count
+        self._log_id = session.run.known.manifest.log_id
+        self._names_content = session.settings.idempotence == "content"
+        self._produce(core.sequences, policy)
+        self._begin_to_admit(session)
+        self._open_door()
+        memory = MemoryKeeper(session, unreadable)
+        self._adopter = Adopter(session, memory)
+        self._ingester = Ingester(session, self._adopter)
+        self._keeper = Keeper(session, memory, watermark=watermark, follow_policy=weakly(self._follow_policy))
+        self._ending = Ending(session, claim=claim, watch=watch, keeper=self._keeper, door=self._door)
+
+    def _begin_to_admit(self, session: Session) -> None:
+        """Make what decides records, and answers them."""
+        self._answers = Answers(session.run, session.recall, session.settings)
+        decider = Decider(session.core)
+        self._absorber = Absorber(session, decider, self._answers)
         self._committer.absorb = self._absorber.absorb
         self._admitter = Admitter(
-            committer=self._committer,
-            decider=decider,
-            absorber=self._absorber,
-            recall=recall,
-            hasher=hasher,
-            settings=settings,
-            clock=clock,
+            session,
+            decider,
+            self._absorber,
             check_owner=weakly(self._check_owner),
             check_owners=weakly(self._check_owners),
-        )
-        memory = MemoryKeeper(
-            home=home,
-            manifests=manifests,
-            run=run,
-            committer=self._committer,
-            seen=seen,
-            recall=recall,
-            objects=objects,
-            hasher=hasher,
-            clock=clock,
-            unreadable=unreadable,
-        )
-        self._adopter = Adopter(
-            home=home,
-            run=run,
-            committer=self._committer,
-            seen=seen,
-            uptime=uptime,
-            clock=clock,
-            hasher=hasher,
-            recall=recall,
-            memory=memory,
-        )
-        self._open_door()
-        self._ingester = Ingester(
-            home=home, manifests=manifests, run=run, adopter=self._adopter, hasher=hasher, clock=clock
-        )
-        self._keeper = Keeper(
-            home=home,
-            manifests=manifests,
-            run=run,
-            committer=self._committer,
-            seen=seen,
-            settings=settings,
-            uptime=uptime,
-            clock=clock,
-            counters=self._counters,
-            sequences=sequences,
-            watermark=watermark,
-            follow_policy=weakly(self._follow_policy),
-            memory=memory,
-        )
-        self._ending = Ending(
-            name=manifest.name,
-            home=home,
-            run=run,
-            claim=claim,
-            watch=watch,
-            committer=self._committer,
-            keeper=self._keeper,
-            door=self._door,
-            seen=seen,
-            recall=recall,
-            uptime=uptime,
-            clock=clock,
         )
 
     # Appending one record.

@@ -56,8 +56,8 @@ def test_acks_are_the_same_from_table_run_merged_run_and_after_reopening(
         assert way(writer, range(80)) == retried(acks)
         remember(writer)
         assert runs(log), "ids are in runs"
-        assert writer._seen.window is not None
-        assert writer._seen.window.count <= 8, "and the table forgot them"
+        assert writer._core.seen.window is not None
+        assert writer._core.seen.window.count <= 8, "and the table forgot them"
         assert way(writer, range(80)) == retried(acks)
     log = shop.log()
     with log.writer() as writer:
@@ -175,8 +175,8 @@ def test_a_copy_remembers_what_its_log_remembers(shop: Shop) -> None:
         copied = there.log("orders")
         assert runs(copied) == runs(log)
         with copied.writer() as writer:
-            assert writer._seen.window is not None
-            assert writer._seen.window.count < 20, "only the tail was read"
+            assert writer._core.seen.window is not None
+            assert writer._core.seen.window.count < 20, "only the tail was read"
             found = many(writer, range(100))
         assert [(ack.position, ack.segment, ack.entry) for ack in found] == [
             (ack.position, ack.segment, ack.entry) for ack in acks

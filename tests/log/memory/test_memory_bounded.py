@@ -90,19 +90,19 @@ def test_many_ids_bring_a_run_and_few_become_one(shop: Shop) -> None:
     with log.writer() as writer:
         brought(log, writer, range(20))
         assert ranges(log) == [(0, 20)]
-        assert writer._seen.adopted.ids == 0
+        assert writer._core.seen.adopted.ids == 0
         for start in range(20, 29, 3):
             brought(log, writer, range(start, start + 3))
         remember(writer)
         assert ranges(log)[-1][1] == 29
-        assert writer._seen.adopted.ids == 0
+        assert writer._core.seen.adopted.ids == 0
         assert beside(shop, log) == set()
         first = again(writer, range(29))
         assert [ack.position for ack in first] == list(range(29))
         assert all(ack.duplicate for ack in first)
         assert brought(log, writer, range(30)).duplicates == 29
     with shop.log().writer() as writer:
-        assert writer._seen.adopted.ids == 1
+        assert writer._core.seen.adopted.ids == 1
         assert again(writer, range(29)) == first
         with pytest.raises(PartialOverlap):
             writer.append_batch([record(3), record(4)])
@@ -128,9 +128,9 @@ def test_ids_in_runs_are_forgotten_in_time(shop: Shop) -> None:
         shop.clock.advance(HOUR_S)
         assert not writer.append(record(16).value, id="o-16").duplicate
         remember(writer)
-        assert writer._recall.view.runs.runs == ()
+        assert writer._admitter._recall.view.runs.runs == ()
     with shop.log().writer() as writer:
-        assert writer._recall.view.runs.runs == ()
+        assert writer._admitter._recall.view.runs.runs == ()
         assert not writer.append(record(17).value, id="o-17").duplicate
 
 
@@ -175,10 +175,10 @@ def test_a_run_that_is_lost_is_made_up_for_from_the_records(shop: Shop) -> None:
         for key in run.keys():  # noqa: SIM118  (these are keys of objects)
             shop.home.delete(key)
     with shop.log().writer() as writer:
-        assert writer._seen.adopted.ids == 20
+        assert writer._core.seen.adopted.ids == 20
         assert all(ack.duplicate for ack in again(writer, range(20)))
         remember(writer)
-        assert writer._seen.adopted.ids == 0
+        assert writer._core.seen.adopted.ids == 0
         assert all(ack.duplicate for ack in again(writer, range(20)))
     check(shop.log())
 
@@ -190,7 +190,7 @@ def test_a_run_of_adopted_files_that_is_damaged_is_made_again(shop: Shop, monkey
         with monkeypatch.context() as patch:
             patch.setattr(RunSet, "open", _unreadable)
             brought(log, writer, range(20))
-        assert writer._seen.adopted.ids == 20
+        assert writer._core.seen.adopted.ids == 20
         assert all(ack.duplicate for ack in again(writer, range(20)))
     check(shop.log())
 

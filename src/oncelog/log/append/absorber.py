@@ -7,18 +7,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import Window
 from oncelog.errors import OncelogError
 from oncelog.log.append import decisions
 from oncelog.log.append.answers import Answers
-from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import TORN
 from oncelog.log.append.decider import Decider, Name
 from oncelog.log.append.groups import Submitted
-from oncelog.log.memory.recall import Looked, Recall
-from oncelog.settings import LogSettings
+from oncelog.log.append.session import Session
+from oncelog.log.memory.recall import Looked
 from oncelog.types import Record
 
 COLUMNS_MIN = 32
@@ -47,25 +45,15 @@ class Absorber:
     waits, so that what was submitted before stays before.
     """
 
-    def __init__(
-        self,
-        *,
-        committer: Committer,
-        decider: Decider,
-        answers: Answers,
-        recall: Recall,
-        hasher: Hasher,
-        settings: LogSettings,
-        clock: Clock,
-    ) -> None:
-        self._committer = committer
-        self._core = committer.core
+    def __init__(self, session: Session, decider: Decider, answers: Answers) -> None:
+        self._committer = session.committer
+        self._core = session.core
         self._decider = decider
         self._answers = answers
-        self._recall = recall
-        self._hasher = hasher
-        self._settings = settings
-        self._clock = clock
+        self._recall = session.recall
+        self._hasher = session.hasher
+        self._settings = session.settings
+        self._clock = session.clock
 
     def absorb(self) -> None:
         """Decide all that was submitted; when another thread is at it, return when that has ended."""

@@ -12,19 +12,16 @@ from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.errors import Unavailable, WriterFenced
 from oncelog.log.append import decisions
 from oncelog.log.append.absorber import Absorber, name_of
-from oncelog.log.append.committer import Committer
 from oncelog.log.append.decider import Decider, Key, Name
 from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
+from oncelog.log.append.session import Session
 from oncelog.log.memory.quest import Found
-from oncelog.log.memory.recall import Looked, LookedOne, Recall
+from oncelog.log.memory.recall import Looked, LookedOne
 from oncelog.log.memory.run_set import Hit
-from oncelog.settings import LogSettings
 from oncelog.types import Record
 
 _logger = logging.getLogger("oncelog")
@@ -51,26 +48,22 @@ class Admitter:
 
     def __init__(
         self,
-        *,
-        committer: Committer,
+        session: Session,
         decider: Decider,
         absorber: Absorber,
-        recall: Recall,
-        hasher: Hasher,
-        settings: LogSettings,
-        clock: Clock,
+        *,
         check_owner: Callable[[str], None],
         check_owners: Callable[[pa.RecordBatch], None],
     ) -> None:
-        self._committer = committer
-        self._core = committer.core
+        self._committer = session.committer
+        self._core = session.core
         self._decider = decider
         self._absorber = absorber
-        self._recall = recall
-        self._hasher = hasher
-        self._settings = settings
-        self._clock = clock
-        self._window = committer.core.window
+        self._recall = session.recall
+        self._hasher = session.hasher
+        self._settings = session.settings
+        self._clock = session.clock
+        self._window = session.core.window
         self._check_owner = check_owner
         self._check_owners = check_owners
 

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog import limits
-from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
@@ -20,19 +18,15 @@ from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Segment
 from oncelog.format.runs.run import Run as StoredRun
 from oncelog.format.runs.times import Commits
-from oncelog.log.append.committer import Committer
-from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.uptime import Uptime
+from oncelog.log.append.session import Session
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.memory.building import delete_run
 from oncelog.log.memory.quest import Found
-from oncelog.log.memory.recall import Looked, Recall
+from oncelog.log.memory.recall import Looked
 from oncelog.log.stored.adopted_ids import search
 from oncelog.log.stored.files import Files
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
-from oncelog.storage.base import LogHome
 
 Flags = NDArray[np.bool_]
 FILES_AT_ONCE = 8
@@ -83,28 +77,17 @@ class Adopter:
     lock.
     """
 
-    def __init__(
-        self,
-        *,
-        home: LogHome,
-        run: Run,
-        committer: Committer,
-        seen: Seen,
-        uptime: Uptime,
-        clock: Clock,
-        hasher: Hasher,
-        recall: Recall,
-        memory: MemoryKeeper,
-    ) -> None:
-        self._clock = clock
-        self._hasher = hasher
-        self._recall = recall
+    def __init__(self, session: Session, memory: MemoryKeeper) -> None:
+        self._session = session
+        self._clock = session.clock
+        self._hasher = session.hasher
+        self._recall = session.recall
         self._memory = memory
-        self._home = home
-        self._run = run
-        self._committer = committer
-        self._seen = seen
-        self._uptime = uptime
+        self._home = session.home
+        self._run = session.run
+        self._committer = session.committer
+        self._core = session.core
+        self._seen = session.core.seen
 
     def adopt(self, staged: Sequence[Staged], deadline_us: int | None = None) -> list[int]:
         """Adopt files whose identities are all new, by one manifest version; return the first position of each."""
@@ -175,8 +158,8 @@ class Adopter:
         self._drain(deadline_us)
         if not all(map(self._recall.is_current, question.looked)):
             return None
-        self._seen.evict(self._uptime.at(self._clock.elapsed_us()))
-        position, built = self._committer.core.next_position, self._recall.view.built
+        self._seen.evict(self._session.uptime_us)
+        position, built = self._core.next_position, self._recall.view.built
         if isinstance(self._seen.window, Table):
             return position, built, None
         return position, built, self._known(question, position, _held)  # it forgets, and is small
@@ -228,7 +211,7 @@ class Adopter:
         """Tell whether ids may have come since that are among these. What came since is in the table, unless a run was
         built of it.
         """
-        end = self._committer.core.next_position
+        end = self._core.next_position
         if end == judged.position:
             return False
         table = self._seen.window
@@ -244,13 +227,12 @@ class Adopter:
         is interrupted in between leaves the core torn, and the next writer reads the log.
         """
         self._check_adoptable((*wanted.staged, *wanted.conflicts))
-        core = self._committer.core
-        core.adopting()
+        self._core.adopting()
         try:
             segments = self._adopted(wanted)
             self._remember(segments, identities, with_run=wanted.run is not None)
             records = sum(segment.entries for segment in segments)
-            core.adopted(records, self._run.start, self._clock.elapsed_us())
+            self._core.adopted(records, self._run.start, self._clock.elapsed_us())
         except BaseException as error:  # noqa: BLE001
             self._committer.give_up(error)
         self._home.wake()
@@ -260,7 +242,7 @@ class Adopter:
         """Have the manifest adopt files; return their segments."""
         before = self._run.known
         try:
-            return self._run.adopt(wanted, self._uptime.at(self._clock.elapsed_us()))
+            return self._run.adopt(wanted, self._session.uptime_us)
         except Unavailable as error:
             # Whether the open segment was closed is not known, so nothing may be written to it.
             unknown = Unavailable(f"an adoption was not answered: {error}", outcome="unknown")
@@ -268,7 +250,7 @@ class Adopter:
             raise unknown from error
         except OncelogError:
             if self._run.known is before:
-                self._committer.core.not_adopted()
+                self._core.not_adopted()
             raise
 
     def _remember(

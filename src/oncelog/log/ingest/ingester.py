@@ -15,20 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.errors import IdConflict, InvalidArgument, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Mark, MarkedBatch
 from oncelog.format.payload import intake
-from oncelog.log.append.open_segment import Run
+from oncelog.log.append.session import Session
 from oncelog.log.ingest import batch_marks, conflicts, staging
 from oncelog.log.ingest.adopter import Adopter, Judged
 from oncelog.log.ingest.batch_marks import Batch, Replay
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.stored.files import Files
-from oncelog.log.stored.manifests import Manifests
-from oncelog.storage.base import LogHome
 
 OnConflict = Literal["quarantine", "error", "original"]
 OnReplay = Literal["error", "skip", "ids"]
@@ -51,16 +47,14 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 class Ingester:
     """Ingests for one writer."""
 
-    def __init__(
-        self, *, home: LogHome, manifests: Manifests, run: Run, adopter: Adopter, hasher: Hasher, clock: Clock
-    ) -> None:
-        self._home = home
-        self._manifests = manifests
-        self._run = run
+    def __init__(self, session: Session, adopter: Adopter) -> None:
+        self._home = session.home
+        self._manifests = session.manifests
+        self._run = session.run
         self._adopter = adopter
-        self._hasher = hasher
-        self._clock = clock
-        self._files = Files(home)
+        self._hasher = session.hasher
+        self._clock = session.clock
+        self._files = Files(session.home)
 
     def ingest(
         self,

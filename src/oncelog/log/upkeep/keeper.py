@@ -5,27 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from oncelog.clock import Clock
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import Window, WindowState
 from oncelog.errors import OncelogError
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.append import decisions
-from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import SNAPSHOT, TIDY
-from oncelog.log.append.counters import Counters
-from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.sequences import Sequences
-from oncelog.log.append.uptime import Uptime
+from oncelog.log.append.session import Session
 from oncelog.log.stored import snapshots
 from oncelog.log.stored.bases import Remembering
-from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
-from oncelog.settings import LogSettings
-from oncelog.storage.base import LogHome
 
 SNAPSHOT_RECORDS_AT_CLOSE = 1000
 """A gap shorter than this is read faster than a snapshot is written."""
@@ -35,37 +26,23 @@ class Keeper:
     """Does for one writer what is due, as groups become durable. Its fields are guarded by the committer's lock."""
 
     def __init__(
-        self,
-        *,
-        home: LogHome,
-        manifests: Manifests,
-        run: Run,
-        committer: Committer,
-        seen: Seen,
-        settings: LogSettings,
-        uptime: Uptime,
-        clock: Clock,
-        counters: Counters,
-        sequences: Sequences,
-        watermark: int,
-        follow_policy: Callable[[], None],
-        memory: MemoryKeeper,
+        self, session: Session, memory: MemoryKeeper, *, watermark: int, follow_policy: Callable[[], None]
     ) -> None:
-        self._home = home
-        self._manifests = manifests
-        self._run = run
-        self._committer = committer
-        self._core = committer.core
-        self._seen = seen
-        self._settings = settings
-        self._uptime = uptime
-        self._clock = clock
-        self._counters = counters
-        self._sequences = sequences
+        self._session = session
+        self._home = home = session.home
+        self._manifests = session.manifests
+        self._run = session.run
+        self._committer = committer = session.committer
+        self._core = session.core
+        self._seen = seen = session.core.seen
+        self._settings = settings = session.settings
+        self._clock = session.clock
+        self._counters = session.core.counters
+        self._sequences = session.core.sequences
         self._follow_policy = follow_policy
         self._housekeeper = Housekeeper("oncelog.log", f"the log of {home.location('manifest')}")
         self._core.snapshot_position = watermark
-        self._core.snapshot_uptime_us = self._uptime_us()
+        self._core.snapshot_uptime_us = session.uptime_us
         committer.start_due = self.start_due
         self._memory = memory
         memory.ask = committer.hurry = self._ask_memory
@@ -88,9 +65,6 @@ class Keeper:
             core.snapshotting = True
             self._housekeeper.ask("snapshot", self._snapshot_when_due)
             core.due &= ~SNAPSHOT
-
-    def _uptime_us(self) -> int:
-        return self._uptime.at(self._clock.elapsed_us())
 
     def _ask_memory(self) -> None:
         self._housekeeper.ask("memory", self._memory.work)
@@ -123,7 +97,7 @@ class Keeper:
                 self._tail_position = position
         if window is None and not self._sequences.in_use:
             return None
-        uptime_us = self._uptime_us()
+        uptime_us = self._session.uptime_us
         self._core.snapshot_position, self._core.snapshot_uptime_us = position, uptime_us
         segment, entry = self._run.place_of(position - 1) if position else (None, None)
         last = [] if segment is None or entry is None else [(segment, entry)]
@@ -181,7 +155,7 @@ class Keeper:
     def _remembering(self) -> Remembering:
         sequences = self._sequences
         policy, marks = self._committer.locked(
-            lambda: (sequences.policy, sequences.marks(self._uptime_us(), self._core.stored_position))
+            lambda: (sequences.policy, sequences.marks(self._session.uptime_us, self._core.stored_position))
         )
         return Remembering(policy, lambda _: marks)
 
@@ -201,7 +175,7 @@ class Keeper:
     def _floor(self, table: Table) -> int:
         """Return the first position that truncation must leave in a log without bounds."""
         newest = self._manifests.newest(self._run.known) or self._run.known
-        uptime_us = self._uptime_us()
+        uptime_us = self._session.uptime_us
         _, first = self._manifests.look(newest, lambda manifest: retention.floor(self._manifests, manifest, uptime_us))
         kept, end = self._committer.locked(self._from, table, first)
         return first if kept is None else retention.oldest_within(kept.positions, kept.ticks, uptime_us, first, end)

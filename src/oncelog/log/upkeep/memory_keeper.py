@@ -17,8 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from oncelog import limits
-from oncelog.clock import Clock
-from oncelog.dedup.identity import Hasher
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
@@ -26,22 +24,17 @@ from oncelog.errors import Closed, OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
-from oncelog.log.append.committer import Committer
-from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run as OpenSegment
+from oncelog.log.append.session import Session
 from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
-from oncelog.log.memory.objects import RunObjects
-from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.files import Files, rows_of
-from oncelog.log.stored.manifests import Change, Known, Manifests
+from oncelog.log.stored.manifests import Change, Known
 from oncelog.log.takeover.recovery import Remembered, ids_of, needed_runs, remembered_of
 from oncelog.log.upkeep import sealing
-from oncelog.storage.base import LogHome
 
 
 class Tail(NamedTuple):
@@ -54,30 +47,18 @@ class Tail(NamedTuple):
 class MemoryKeeper:
     """Builds and merges the runs of one writer's log. ``work`` is called by one thread at a time."""
 
-    def __init__(
-        self,
-        *,
-        home: LogHome,
-        manifests: Manifests,
-        run: OpenSegment,
-        committer: Committer,
-        seen: Seen,
-        recall: Recall,
-        objects: RunObjects,
-        hasher: Hasher,
-        clock: Clock,
-        unreadable: Sequence[Run] = (),
-    ) -> None:
-        self._home = home
-        self._manifests = manifests
-        self._run = run
-        self._committer = committer
+    def __init__(self, session: Session, unreadable: Sequence[Run]) -> None:
+        self._home = session.home
+        self._manifests = session.manifests
+        self._run = session.run
+        self._committer = session.committer
+        seen = session.core.seen
         self._table = seen.window if isinstance(seen.window, Table) else None
         self._adopted = seen.adopted if seen.window is not None and self._table is None else None
-        self._recall = recall
-        self._objects = objects
-        self._hasher = hasher
-        self._clock = clock
+        self._recall = recall = session.recall
+        self._objects = session.objects
+        self._hasher = session.hasher
+        self._clock = session.clock
         self._unreadable = frozenset(unreadable)  # named by the manifest, and their ids are in the table
         self.ask: Callable[[], None] = lambda: None
         """Has ``work`` called soon, by a thread that does such things."""
