@@ -105,16 +105,27 @@ class Database(Handle):
     def logs(self) -> list[str]:
         """Return the names of the logs there are, sorted; also of those that are damaged, or of a newer version."""
         self._check_usable()
-        found = []
-        for key in self._storage.homes():
-            home = self._storage.home(key)
-            manifests = Manifests(home, self._clock)
-            is_there = home.exists(version_key(1))
-            if is_there or manifests.is_lost(copying=True):
-                name = names.of_key(key)
-                known = manifests.newest() if name is None and is_there else None
-                found.append(known.manifest.name if known is not None else name or key)
-        return sorted(found)
+        found = (self._log_at(key) for key in self._storage.homes())
+        return sorted(name for name in found if name is not None)
+
+    def _log_at(self, key: str) -> str | None:
+        """Return the name of the log whose home has this key; ``None`` where no log is."""
+        home = self._storage.home(key)
+        manifests = Manifests(home, self._clock)
+        is_there = home.exists(version_key(1))
+        if not is_there and not manifests.is_lost(copying=True):
+            return None
+        name = names.of_key(key)
+        known = manifests.newest() if name is None and is_there else None
+        return known.manifest.name if known is not None else name or key
+
+    def _listed(self) -> list[str]:
+        """Return the names of the logs as one listing shows them, sorted: no log is looked into, but for those with a
+        very long name. A name may be among them whose log was never finished.
+        """
+        self._check_usable()
+        found = (names.of_key(key) or self._log_at(key) for key in self._storage.homes())
+        return sorted(name for name in found if name is not None)
 
     @arguments.checked
     def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:

@@ -71,6 +71,9 @@ class RemoteDatabase(Database):
         self._check_usable()
         return list(self._channel.ask("Database.Logs", messages.Empty()).names)
 
+    def _listed(self) -> list[str]:
+        return self.logs()
+
     def delete(self, name: str) -> None:
         self._check_usable()
         self._channel.ask("Database.Delete", messages.DeleteRequest(name=names.check(name), kind="log"))
@@ -168,7 +171,7 @@ class RemoteDatabase(Database):
             self._channel.close()
 
 
-DATABASE_ABSENT = ("_home_beside", "_lend_writers")
+DATABASE_ABSENT = ("_home_beside", "_lend_writers", "_log_at")
 """What the server calls of its own database: not a part of the public surface."""
 
 absent(RemoteDatabase, DATABASE_ABSENT)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -24,6 +25,9 @@ Run = Callable[[Callable[[], _T]], Awaitable[_T]]
 ROOT = "/console"
 SHOWN = 12
 """Logs and queues that the overview shows."""
+
+MENU = 8
+"""Logs and queues at the side of every page."""
 
 HANDS = 4
 """Threads that make the rows of one table."""
@@ -79,15 +83,21 @@ class Pages:
     def _menu(self, viewer: Viewer) -> dict[str, list[str]]:
         """Return the first logs and queues, for the side of the page; an outage must not take the page away."""
         try:
-            logs = self.visible(viewer, "log", self.source.log_names())
-            queues = self.visible(viewer, "queue", self.source.queue_names())
+            logs = _first(viewer, "log", _of_people(self.source.log_names()))
+            queues = _first(viewer, "queue", _of_work(self.source.queue_names()))
         except OncelogError:
             return {"logs": [], "queues": []}
-        return {"logs": _of_people(logs)[:8], "queues": [name for name in queues if not name.startswith("dlq.")][:8]}
+        return {"logs": logs, "queues": queues}
 
-    def visible(self, viewer: Viewer, kind: Kind, names: Sequence[str]) -> list[str]:
-        """Return the names that a viewer may look at."""
-        return [name for name in names if viewer.may("look", kind, name)]
+    async def log_names(self, viewer: Viewer, search: str = "") -> Sequence[str]:
+        """Return the names of the logs that a viewer may look at, and that contain a text."""
+        found: Sequence[str] = await self.run(lambda: viewer.visible("log", self.source.log_names(search)))
+        return found
+
+    async def queue_names(self, viewer: Viewer, search: str = "") -> list[str]:
+        """Do the same for queues, without those of dead letters."""
+        found = await self.run(lambda: viewer.visible("queue", self.source.queue_names(search)))
+        return list(_of_work(found))
 
     def allowed(self, viewer: Viewer, kind: Kind, name: str, verb: Verb = "look") -> str:
         """Return a name, or raise ``NotFound``: what a viewer may not see is not there."""
@@ -142,25 +152,29 @@ class Pages:
 
     async def overview_values(self, viewer: Viewer) -> dict[str, Any]:
         """Return what the overview shows: the first logs and queues, and what needs somebody's attention."""
-        logs = _of_people(self.visible(viewer, "log", await self.run(self.source.log_names)))
-        queues = await self.run(self.source.queue_names)
-        plain = [name for name in self.visible(viewer, "queue", queues) if not name.startswith("dlq.")]
-        rows = await self.rows(logs[:SHOWN], self._log_row)
-        waiting = await self.rows(plain[:SHOWN], self.queue_row)
-        return {"logs": len(logs), "queues": len(plain), "rows": rows, "waiting": waiting, **_sums(rows, waiting)}
+        names, queues = await self.log_names(viewer), await self.queue_names(viewer)
+        logs = await self.run(lambda: list(_of_people(names)))
+        rows = await self.log_rows(logs[:SHOWN])
+        waiting = await self.rows(queues[:SHOWN], self.queue_row)
+        return {"logs": len(logs), "queues": len(queues), "rows": rows, "waiting": waiting, **_sums(rows, waiting)}
 
     async def logs(self, request: Request, viewer: Viewer) -> Response:
         """Show the logs, a page at a time."""
         search, page = request.query_params.get("q", ""), number(request, "page", 0)
-        names = self.visible(viewer, "log", await self.run(lambda: self.source.log_names(search)))
-        shown = names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
-        rows = await self.rows(shown, self._log_row)
+        names = await self.log_names(viewer, search)
+        rows = await self.log_rows(names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS])
         paging = Paging("/logs", page, PAGE_ROWS, len(names), "logs", search)
         return await self.show("logs.html", viewer, title="Logs", rows=rows, **paging._asdict())
 
-    def _log_row(self, name: str) -> dict[str, Any]:
+    async def log_rows(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the rows of the logs with these names, without those that are not there: names may be old."""
+        return [row for row in await self.rows(names, self._log_row) if row is not None]
+
+    def _log_row(self, name: str) -> dict[str, Any] | None:
         try:
             return {"name": name, "info": self.source.info(name), "error": None}
+        except NotFound:
+            return None
         except OncelogError as error:  # one damaged log does not hide the others
             return {"name": name, "info": None, "error": str(error)}
 
@@ -220,7 +234,7 @@ class Pages:
         form = await form_of(request)
         name = form.get("log", request.query_params.get("log", ""))
         id, stream = form.get("id", ""), form.get("stream") or None
-        names = self.visible(viewer, "log", await self.run(self.source.log_names))
+        names = await self.log_names(viewer)
         found = None
         if id:
             name = self.allowed(viewer, "log", name, "read")
@@ -290,9 +304,19 @@ def _made(make: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
     return [make(name) for name in names]
 
 
-def _of_people(logs: Sequence[str]) -> list[str]:
+def _of_people(logs: Iterable[str]) -> Iterator[str]:
     """Return the logs without those that queues keep their messages in, and without the server's own."""
-    return [name for name in logs if not name.startswith(("queue/", "_"))]
+    return (name for name in logs if not name.startswith(("queue/", "_")))
+
+
+def _of_work(queues: Iterable[str]) -> Iterator[str]:
+    """Return the queues without those of dead letters."""
+    return (name for name in queues if not name.startswith("dlq."))
+
+
+def _first(viewer: Viewer, kind: Kind, names: Iterable[str]) -> list[str]:
+    """Return the first names that a viewer may look at, and judge no more of them."""
+    return list(islice((name for name in names if viewer.may("look", kind, name)), MENU))
 
 
 def _asked_for(request: Request) -> str:

@@ -26,8 +26,7 @@ class QueuePages:
     async def queues(self, request: Request, viewer: Viewer) -> Response:
         """Show the queues and how far their groups are, a page at a time."""
         search, page = request.query_params.get("q", ""), number(request, "page", 0)
-        found = await self._pages.run(lambda: self._source.queue_names(search))
-        names = [name for name in self._pages.visible(viewer, "queue", found) if not name.startswith("dlq.")]
+        names = await self._pages.queue_names(viewer, search)
         rows = await self._pages.rows(names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS], self._pages.queue_row)
         paging = Paging("/queues", page, PAGE_ROWS, len(names), "queues", search)
         return await self._pages.show("queues.html", viewer, title="Queues", rows=rows, **paging._asdict())

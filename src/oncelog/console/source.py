@@ -10,12 +10,14 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
 
+from oncelog import inner
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.console.viewer import Kind, Viewer
@@ -192,12 +194,12 @@ class Source:
     # Names.
 
     def log_names(self, search: str = "") -> list[str]:
-        """Return the names of the logs that contain a text."""
-        return [name for name in self._cached("logs", self.database.logs) if search.lower() in name.lower()]
+        """Return the names of the logs that contain a text. A log that was never finished may be among them."""
+        return _matching(self._cached("logs", partial(inner.listed, self.database)), search)
 
     def queue_names(self, search: str = "") -> list[str]:
         """Return the names of the queues that contain a text; none where the database has no place for queues."""
-        return [name for name in self._cached("queues", self._queues) if search.lower() in name.lower()]
+        return _matching(self._cached("queues", self._queues), search)
 
     def _queues(self) -> list[str]:
         try:
@@ -411,6 +413,11 @@ class Source:
             return self.inbox(inbox).show(key)
         wanted: Any = status or None
         return self.inbox(inbox).latest(wanted, limit=PAGE_ROWS)
+
+
+def _matching(names: list[str], search: str) -> list[str]:
+    wanted = search.lower()
+    return [name for name in names if wanted in name.lower()] if wanted else names
 
 
 def when(text: str) -> datetime:

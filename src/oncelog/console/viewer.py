@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from starlette.requests import Request
@@ -30,6 +31,10 @@ class Viewer(Protocol):
 
     def may(self, verb: Verb, kind: Kind, name: str) -> bool:
         """Return whether the person may look (counts and times), read (ids and values), or change something."""
+        ...
+
+    def visible(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
+        """Return the names that the person may look at. There may be 100,000: it is called in a thread."""
         ...
 
 
@@ -67,6 +72,10 @@ class LocalViewer:
     def may(self, verb: Verb, kind: Kind, name: str) -> bool:  # noqa: ARG002 (it is the same for all)
         """Return whether it is looking or reading."""
         return verb != "admin"
+
+    def visible(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:  # noqa: ARG002 (it is the same for all)
+        """Return all names."""
+        return names
 
 
 class KeyGate:

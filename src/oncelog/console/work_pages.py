@@ -30,7 +30,7 @@ class WorkPages:
     async def pipelines(self, request: Request, viewer: Viewer) -> Response:
         """Show the batches that Spark queries and jobs brought in, by log, a part of the logs at a time."""
         page = number(request, "page", 0)
-        names = self._pages.visible(viewer, "log", await self._pages.run(self._source.log_names))
+        names = await self._pages.log_names(viewer)
         looked_at = names[page * LOOKED_AT : (page + 1) * LOOKED_AT]
         found = await self._pages.rows(looked_at, self._marks)
         rows = [(name, mark) for name, marks in zip(looked_at, found, strict=True) for mark in marks]

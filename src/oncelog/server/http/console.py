@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,6 +52,10 @@ class ServerViewer:
     def may(self, verb: Verb, kind: Kind, name: str) -> bool:
         """Return whether the scopes of the token cover this."""
         return authorize.may(self.principal, verb, kind, name)
+
+    def visible(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
+        """Return the names that the scopes of the token cover."""
+        return authorize.visible(self.principal, kind, names)
 
 
 class ServerGate:

@@ -162,4 +162,6 @@ def may(principal: Principal, verb: Verb, kind: Kind, name: str) -> bool:
 
 def visible(principal: Principal, kind: Kind, there: Sequence[str]) -> list[str]:
     """Return the names that this caller may look at."""
+    if scopes.sees_everything(principal.scopes):
+        return list(there)
     return [name for name in there if may(principal, "look", kind, name)]

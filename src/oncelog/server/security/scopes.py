@@ -145,6 +145,11 @@ def _on_everything(scopes: Iterable[Scope], verb: Verb) -> bool:
     return verb in verbs or (verb == "look" and "read" in verbs)
 
 
+def sees_everything(scopes: Sequence[Scope]) -> bool:
+    """Tell whether these scopes let a caller look at every log and queue, the server's own too."""
+    return _on_everything(scopes, "look") and _on_everything(scopes, "admin")
+
+
 def missing(kind: Kind, name: str) -> NotFound:
     """Return the one answer for what is not there, and for what the caller may not know of."""
     return NotFound(f"there is no {kind} {name!r}: create=True makes it")
