@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from oncelog import limits
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.settings import LogSettings
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.quorum import node, registers
+from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.faults import When
 from tests.storage.quorum.place import Place, in_memory
 
@@ -109,3 +114,42 @@ def _late_creates(place: Place) -> Callable[[], None]:
                 place.stores[name].create(f"{register}/{number:010d}", [block])
 
     return create
+
+
+class _Hanging(FaultyBucket):
+    """A bucket that takes requests and does not answer until it is let go."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.hangs = False
+        self.let_go = threading.Event()
+
+    def _call(self, operation: str, what: str, work: Callable[[], Any]) -> Any:
+        if self.hangs:
+            self.let_go.wait()
+        return super()._call(operation, what, work)
+
+
+def test_a_node_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first node takes requests and answers none. A takeover, reads and appends go on with the two others."""
+    monkeypatch.setattr(node, "LATE_S", 0.05)
+    monkeypatch.setattr(registers, "LATE_S", 0.05)
+    stores = in_memory()
+    hanging = stores["n0"] = _Hanging(stores["n0"])
+    place = Place(monkeypatch, stores)
+    first = place.process()
+    writer = first.log("orders", create=True).writer()
+    places = {id: writer.append(b"x", id=id).position for id in IDS}
+    place.crash()
+    hanging.hangs = True
+    try:
+        second = place.process()
+        log = second.log("orders")
+        with log.writer(takeover="force") as taken:
+            assert {id: taken.append(b"x", id=id).position for id in IDS} == places
+            taken.append(b"next", id="next")
+            assert [entry.id for entry in log.read()] == [*IDS, "next"]
+        assert not hanging.let_go.is_set()
+    finally:
+        hanging.let_go.set()
+    second.close()

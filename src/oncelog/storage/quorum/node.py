@@ -36,6 +36,12 @@ BACKLOG_BYTES_MAX = 64 << 20
 REST_US = 1_000_000
 """A node that failed is asked again after so long."""
 
+LATE_S = 2.0
+"""A node that takes longer is not waited for, as long as the others suffice."""
+
+LATE_REST_US = 15_000_000
+"""A node that was late is left alone for so long: a request that hangs costs ``LATE_S`` each time."""
+
 IDENTITY_US = 5_000_000
 """How often a writer checks that a node is still the one that was formatted."""
 
@@ -113,6 +119,12 @@ class Node:
         """Whether the node failed a moment ago, and is better left alone."""
         failed_us = self._failed_us
         return failed_us is not None and self._clock.elapsed_us() - failed_us < REST_US
+
+    def late(self) -> Unavailable:
+        """Note that an answer is late; return the error that stands for it. The next answer makes the node well."""
+        self.trouble = f"node {self.name} did not answer within {LATE_S:.0f} s"
+        self._failed_us = self._clock.elapsed_us() + LATE_REST_US - REST_US
+        return Unavailable(self.trouble, outcome="unknown")
 
     # Identity.
 

@@ -7,11 +7,12 @@ number that it has offered; so a number has one possible block.
 
 from __future__ import annotations
 
+import contextlib
 import queue
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from oncelog.format.block import HEADER_BYTES, BlockHeader
 from oncelog.storage.base import LogHome, Tail
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum.ensemble import Ensemble
-from oncelog.storage.quorum.node import Node, Written, fence_of, settled
+from oncelog.storage.quorum.node import LATE_S, Node, Written, fence_of, settled
 
 _T = TypeVar("_T")
 _ANSWER_S = 60.0
@@ -132,7 +133,9 @@ class Registers:
         """Return the registers of each node that answers: number and bytes. ``Unavailable`` if too few answer."""
         listed: dict[str, dict[int, int]] = {}
         failed: OncelogError | None = None
-        for node, answer in zip(self.nodes, _all(self.nodes, lambda node: node.registers(self._folder)), strict=True):
+        for node, answer in zip(
+            self.nodes, _all(self.nodes, lambda node: node.registers(self._folder), self.ensemble.fences), strict=True
+        ):
             if isinstance(answer, OncelogError):
                 failed = answer
             else:
@@ -159,7 +162,7 @@ class Registers:
     def _fence(self, number: int, epoch: int) -> list[Written | OncelogError]:
         """Create fences at a number on all nodes; return what each register holds then."""
         fence, path = fence_of(epoch), self.path(number)
-        return _all(self.nodes, lambda node: node.fence(path, fence))
+        return _all(self.nodes, lambda node: node.fence(path, fence), self.ensemble.fences)
 
     def _decided(self, listed: dict[str, dict[int, int]], end: int) -> Tail:
         """Rescue what too few nodes hold, then store where the segment ends."""
@@ -193,9 +196,9 @@ class Registers:
         """
         failed: OncelogError | None = None
         absent = 0
-        for node in self.nodes:
+        for node, answer in _in_turn(self.nodes, lambda node: node.read(self.path(number))):
             try:
-                data = node.ask(partial(node.read, self.path(number))).result()
+                data = answer()
                 if data is not None and data.size >= HEADER_BYTES:
                     return self._sound(data, node.bucket.url, number)
                 absent += 1
@@ -251,10 +254,10 @@ class Registers:
         copies = unknown = 0
         unasked = len(self.nodes)
         failed: OncelogError | None = None
-        for node in self.nodes:
+        for _node, answer in _in_turn(self.nodes, lambda node: node.holds(self.path(number))):
             unasked -= 1
             try:
-                copies += node.ask(partial(node.holds, self.path(number))).result()
+                copies += answer()
             except OncelogError as error:
                 failed, unknown = error, unknown + 1
             if copies >= self.ensemble.ack:
@@ -288,7 +291,7 @@ class Registers:
         data = self.block(number)
         if data is None:
             return False
-        answers = _all(self.nodes, lambda node: self._write_back(node, number, data))
+        answers = _all(self.nodes, lambda node: self._write_back(node, number, data), self.ensemble.ack)
         return sum(answer == "block" for answer in answers) >= self.ensemble.ack
 
     def _write_back(self, node: Node, number: int, data: pa.Buffer) -> Written:
@@ -300,7 +303,7 @@ class Registers:
 
     def remove(self) -> list[str]:
         """Delete the blocks; fences stay. Return the names of nodes that did not answer: their blocks go later."""
-        answers = _all(self.nodes, self._remove)
+        answers = _all(self.nodes, self._remove, self.ensemble.ack)
         return [node.name for node, one in zip(self.nodes, answers, strict=True) if isinstance(one, OncelogError)]
 
     def _remove(self, node: Node) -> None:
@@ -332,19 +335,66 @@ def _ask(
     return True
 
 
-def _all(nodes: Sequence[Node], work: Callable[[Node], _T]) -> list[_T | OncelogError]:
-    """Ask all nodes at once; return their answers, or errors, in order."""
+def _all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | None = None) -> list[_T | OncelogError]:
+    """Ask all nodes at once; return their answers, or errors, in order. Once ``enough`` answered, late ones are left.
+
+    A request that is left may still be carried out: that is a late message, which changes nothing.
+    """
     asked: list[Future[_T] | OncelogError] = []
     for node in nodes:
         try:
             asked.append(node.ask(partial(work, node)))
         except OncelogError as error:
             asked.append(error)
+    futures = [one for one in asked if not isinstance(one, OncelogError)]
+    if enough is not None:
+        for one in futures:
+            _await(one, LATE_S)
+        for one in futures:
+            if sum(map(_is_good, futures)) < enough:
+                _await(one, None)
     answers: list[_T | OncelogError] = []
-    for one in asked:
+    for node, one in zip(nodes, asked, strict=True):
         if isinstance(one, OncelogError):
             answers.append(one)
+        elif enough is not None and not one.done():
+            answers.append(node.late())
         else:
-            answer = settled(one)
-            answers.append(answer)
+            answers.append(settled(one))
     return answers
+
+
+def _await(asked: Future[_T], timeout_s: float | None) -> None:
+    """Wait for an answer, or an error, so long at most."""
+    with contextlib.suppress(TimeoutError, CancelledError):
+        asked.exception(timeout_s)
+
+
+def _is_good(asked: Future[_T]) -> bool:
+    return asked.done() and not asked.cancelled() and asked.exception() is None
+
+
+def _in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[tuple[Node, Callable[[], _T]]]:
+    """Ask one node after the other, as long as the caller wants more; yield each, and what returns its answer.
+
+    A node that rests is asked last. A node that is late is yielded at the end, when all others have answered.
+    """
+    late: list[tuple[Node, Future[_T]]] = []
+    for node in sorted(nodes, key=lambda node: node.rests):
+        try:
+            asked = node.ask(partial(work, node))
+        except OncelogError as error:
+            yield node, partial(_raise, error)
+            continue
+        _await(asked, LATE_S)
+        if asked.done():
+            yield node, asked.result
+        else:
+            node.late()
+            late.append((node, asked))
+    for node, asked in late:
+        yield node, asked.result
+
+
+def _raise(error: OncelogError) -> NoReturn:
+    raise error
