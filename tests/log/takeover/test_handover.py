@@ -16,6 +16,7 @@ from oncelog.log.takeover import handover, recovery
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.testing.bucket import FaultyBucket
+from oncelog.testing.clock import SimulatedClock
 from tests.log.watched import until
 
 LONG_S = 60.0
@@ -221,3 +222,35 @@ def test_who_gives_up_leaves_the_log_to_its_holder(memory_bucket: Bucket, monkey
         assert holder.append(b"v").position == 0
         with orders(memory_bucket).writer(wait_s=LONG_S) as new:  # who does wait gets it
             assert new.append(b"w").position == 1
+
+
+def test_who_gives_up_takes_no_answer_from_another(memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two look at once: the first is answered, and takes request and answer away before the second has seen them. The
+    second took the living holder for dead, and fenced it. A third may have asked meanwhile.
+    """
+    log = orders(memory_bucket)
+    clock = SimulatedClock(auto_advance=True)
+    with log.writer() as holder:
+        epoch = log.info().epoch
+        read = handover._answer
+        looks = []
+
+        def late(home: Any, *given: Any) -> int | None:
+            """Look for the answer as the second does: it sees none before its patience is over."""
+            looks.append(epoch)
+            if len(looks) == 2:
+                return None
+            until(lambda: home.exists(handover.answer_key(epoch)))
+            if len(looks) > 2:
+                return read(home, *given)
+            for key in (handover.request_key(epoch), handover.answer_key(epoch)):  # the first gives up
+                home.delete(key)
+            home.create(handover.request_key(epoch), [b"of a third"])
+            clock.advance(handover.ANSWER_S)
+            return None
+
+        monkeypatch.setattr(handover, "_answer", late)
+        with pytest.raises(LogBusy):
+            handover.ask(log._home, log._manifests, clock, wait_s=0)
+        assert len(looks) == 3
+        assert holder.append(b"v").position == 0

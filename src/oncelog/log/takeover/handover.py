@@ -54,7 +54,7 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer
     """
     answer_us = int((ANSWER_S if answer_s is None else answer_s) * 1e6)
     started_us = clock.elapsed_us()
-    asked_epoch, patience_until_us, answered = -1, 0, False
+    asked_epoch, patience_until_us, answered, request = -1, 0, False, b""
     idle = threading.Condition()
     known = manifests.newest()
     while True:
@@ -64,16 +64,18 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer
         if known.manifest.open_segment is None:
             return
         epoch, now_us = known.manifest.epoch, clock.elapsed_us()
-        if epoch == asked_epoch and answered:
-            home.create(request_key(epoch), [b"asked"])  # again, if another who asked has given up
+        home.create(request_key(epoch), [clock.token(8)])  # again, if another who asked has given up
         if epoch != asked_epoch:
-            home.create(request_key(epoch), [b"asked"])
             asked_epoch, patience_until_us, answered = epoch, now_us + answer_us, False
+            request = _request(home, epoch)
         longest_s = TENURE_S if known.manifest.holder is None else SERVER_TENURE_S_MAX
         if not answered and (left_ms := _answer(home, epoch, longest_s)) is not None:
             patience_until_us, answered = now_us + left_ms * 1000 + answer_us, True
         if now_us >= patience_until_us:
-            return
+            if answered or (newer := _request(home, epoch)) == request:
+                return
+            # Another who asked was answered and gave up, and took request and answer away: the holder lives.
+            request, patience_until_us = newer, now_us + answer_us
         if answered and now_us - started_us >= wait_s * 1e6:
             # Nobody waits for it any more: the holder keeps the log. Its answer goes too: a holder that died after it
             # answered would be taken for alive by everybody who waits for less than the answer says.
@@ -85,6 +87,14 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer
         with idle:
             clock.wait(idle, POLL_S)
         known = manifests.newest(known)
+
+
+def _request(home: LogHome, epoch: int) -> bytes:
+    """Return what is asked of the writer of ``epoch``: each request is another one."""
+    try:
+        return home.read(request_key(epoch)).to_pybytes()
+    except NotFound:
+        return b""
 
 
 def _answer(home: LogHome, epoch: int, longest_s: float) -> int | None:
