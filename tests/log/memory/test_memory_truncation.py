@@ -10,6 +10,7 @@ from tests.log.memory.orders import (
     remember,
     retried,
     runs,
+    table,
 )
 from tests.log.shop import Shop, in_memory, on_disk
 
@@ -62,3 +63,32 @@ def test_the_floor_lets_go_beyond_a_hundred_thousand_ids(shop: Shop, monkeypatch
         many(writer, range(64))
         remember(writer)
     assert log.truncate(before=64).first_position == 44
+
+
+def test_a_merge_behind_a_truncation_within_an_adopted_file_is_sound(shop: Shop) -> None:
+    """The merged run begins within the file: ``verify`` does not take the file's ids for stored twice."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        writer.ingest([log.stage([table(range(8))])])
+        shop.clock.advance(601)
+        writer.ingest([log.stage([table(range(8, 16))])])
+        assert log.truncate(before=6).first_position == 6
+        for first in (16, 24):
+            writer.ingest([log.stage([table(range(first, first + 8))])])
+        remember(writer)
+        assert [ack.duplicate for ack in many(writer, range(4, 32))] == [False] * 2 + [True] * 26
+    assert runs(log)[0] == (6, 32)
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_an_id_that_was_truncated_within_an_adopted_file_may_come_again(shop: Shop) -> None:
+    """No run covers the file, and its first ids are forgotten: ``verify`` does not call their return a repeat."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        writer.ingest([log.stage([table(range(3))])])
+        shop.clock.advance(601)
+        many(writer, [3])
+        assert log.truncate(before=2).first_position == 2
+        assert [ack.duplicate for ack in many(writer, range(4))] == [False, False, True, True]
+    assert runs(log) == []
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []

@@ -67,6 +67,7 @@ class _NeverAgain:
     """
 
     def __init__(self, manifest: Manifest, covered: Callable[[int], bool]) -> None:
+        self._first = manifest.first_position
         self._since = manifest.window_since
         self._covered = covered
         self.table = Table()
@@ -75,10 +76,12 @@ class _NeverAgain:
         return [] if self._covered(int(given.positions[0])) else self._judge(given.keys, given.positions)
 
     def adopt(self, segment: Segment, identities: Identities) -> list[str]:
-        if self._covered(segment.first_position):
+        if self._covered(segment.next_position - 1):  # a run may begin behind the first, where the log was truncated
             return []
         order = np.argsort(identities.rows)
-        return self._judge(identities.keys[order], segment.first_position + identities.rows[order].astype(np.int64))
+        positions = segment.first_position + identities.rows[order].astype(np.int64)
+        alive = positions >= self._first  # ids before were forgotten with their records, and may have come again
+        return self._judge(identities.keys[order][alive], positions[alive]) if alive.any() else []
 
     def _judge(self, keys: NDArray[np.uint64], positions: NDArray[np.int64]) -> list[str]:
         before = self.table.find(keys)
