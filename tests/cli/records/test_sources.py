@@ -107,6 +107,22 @@ def test_a_dictionary_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None
         list(batches(path, "arrow", Fields()))
 
 
+@pytest.mark.parametrize("kind", [pa.dictionary(pa.int32(), pa.binary()), pa.binary_view()])
+def test_a_value_that_is_named_many_times_is_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    """A small file whose rows all name one long value fills no memory when its rows are taken one by one."""
+    long = pa.array([bytes(1 << 20)])
+    rows = INPUT_BATCH_BYTES_MAX // (1 << 20) + 1
+    named = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), long)
+    if not pa.types.is_dictionary(kind):
+        seen = long.cast(kind).buffers()
+        named = pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(seen[1].to_pybytes() * rows), *seen[2:]])
+    path = tmp_path / "named.arrow"
+    path.write_bytes(arrow_file(pa.record_batch({"value": named})))
+    assert path.stat().st_size < 1 << 21
+    with pytest.raises(InvalidArgument, match="spelled out"):
+        list(batches(path, "arrow", Fields()))
+
+
 def test_a_size_that_cannot_be_is_refused(tmp_path: Path) -> None:
     """A body of more bytes than there are, or than fit into memory, is an error of the file, not of the process."""
     data = arrow_file(table(), as_file=False)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from oncelog.cli.terminal.options import InputFormat
 from oncelog.errors import InvalidArgument
+from oncelog.format.payload.intake import spelled_bytes
 from oncelog.format.payload.ipc import Malformed, inflated_bytes
 from oncelog.format.payload.schema import FIELDS, HEADERS_TYPE, READ_SCHEMA
 from oncelog.limits import INPUT_BATCH_BYTES_MAX, VALUE_BYTES_MAX
@@ -415,6 +416,10 @@ def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_b
             if column is not None and column not in present:
                 message = f"there is no column {column!r}, but {', '.join(present)}"
                 raise InvalidArgument(message)
+    for name, column in chosen.items():
+        if (spelled := spelled_bytes(column)) > max(INPUT_BATCH_BYTES_MAX, part.nbytes):
+            message = f"{name}: a batch has {spelled:,} bytes spelled out, must have at most {INPUT_BATCH_BYTES_MAX:,}"
+            raise InvalidArgument(message)
     if "value" in chosen and pa.types.is_string(chosen["value"].type):
         chosen["value"] = chosen["value"].cast(pa.binary())
     if "id" in chosen and pa.types.is_integer(chosen["id"].type):

@@ -207,15 +207,21 @@ def _canonical(bit: int, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _check_spread(name: str, array: pa.Array) -> None:
     """Refuse a column that names one long text many times: spelled out, it would fill the memory."""
-    if pa.types.is_dictionary(array.type):
+    size_bytes = spelled_bytes(array)
+    if size_bytes > _COLUMN_BYTES_MAX:
+        _refuse(name, None, f"has {size_bytes} bytes spelled out, must have at most {_COLUMN_BYTES_MAX}")
+
+
+def spelled_bytes(array: pa.Array) -> int:
+    """Return how many bytes the texts of a column have that may name one text many times; 0 for another column."""
+    kind = array.type
+    if pa.types.is_dictionary(kind) and (_is_text(kind.value_type) or _is_bytes(kind.value_type)):
         lengths = _lengths(array.dictionary).take(array.indices)
     elif _is_view(array.type):
         lengths = _lengths(array)
     else:
-        return
-    size_bytes = pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0
-    if size_bytes > _COLUMN_BYTES_MAX:
-        _refuse(name, None, f"has {size_bytes} bytes spelled out, must have at most {_COLUMN_BYTES_MAX}")
+        return 0
+    return int(pc.sum(pc.cast(lengths, pa.int64())).as_py() or 0)
 
 
 def _lengths(array: pa.Array) -> pa.Array:

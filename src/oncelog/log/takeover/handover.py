@@ -92,7 +92,7 @@ def ask(home: LogHome, manifests: Manifests, clock: Clock, wait_s: float, answer
 def _request(home: LogHome, epoch: int) -> bytes:
     """Return what is asked of the writer of ``epoch``: each request is another one."""
     try:
-        return home.read(request_key(epoch)).to_pybytes()
+        return bytes(home.read(request_key(epoch)))
     except NotFound:
         return b""
 

@@ -348,11 +348,11 @@ def _all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | None =
             asked.append(error)
     futures = [one for one in asked if not isinstance(one, OncelogError)]
     if enough is not None:
-        for one in futures:
-            _await(one, LATE_S)
-        for one in futures:
+        for future in futures:
+            _await(future, LATE_S)
+        for future in futures:
             if sum(map(_is_good, futures)) < enough:
-                _await(one, None)
+                _await(future, None)
     answers: list[_T | OncelogError] = []
     for node, one in zip(nodes, asked, strict=True):
         if isinstance(one, OncelogError):
@@ -360,7 +360,8 @@ def _all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | None =
         elif enough is not None and not one.done():
             answers.append(node.late())
         else:
-            answers.append(settled(one))
+            answer = settled(one)
+            answers.append(answer)
     return answers
 
 
