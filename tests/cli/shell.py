@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 COMMAND = (sys.executable, "-m", "oncelog.cli")
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
