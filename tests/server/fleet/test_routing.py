@@ -14,7 +14,7 @@ ANYWHERE = {
 HTTP_ANYWHERE = {
     "records_read", "records_read_one", "tails_tail", "logs_list_logs", "logs_create", "logs_settings", "logs_files",
     "streams_list_streams", "streams_read", "tails_subscribe", "queues_list_queues", "hooks_post", "server_livez",
-    "server_readyz", "server_metrics", "server_describe",
+    "server_readyz", "server_metrics", "server_describe", "files_read", "tails_subscribe_all",
 }  # fmt: skip
 
 
