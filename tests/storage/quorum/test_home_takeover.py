@@ -20,6 +20,8 @@ from oncelog.testing.faults import When
 from tests.storage.quorum.place import Place, in_memory
 
 IDS = [str(number) for number in range(6)]
+LONG_S = 60.0
+"""So long a test would take that waits for what does not answer."""
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -123,17 +125,18 @@ class _Hanging(FaultyBucket):
         super().__init__(inner)
         self.hangs = False
         self.let_go = threading.Event()
+        self.was_waited_for = False
 
     def _call(self, operation: str, what: str, work: Callable[[], Any]) -> Any:
-        if self.hangs:
-            self.let_go.wait()
+        if self.hangs and not self.let_go.wait(LONG_S):
+            self.was_waited_for = True
         return super()._call(operation, what, work)
 
 
 def test_a_node_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first node takes requests and answers none. A takeover, reads and appends go on with the two others."""
-    monkeypatch.setattr(node, "LATE_S", 0.05)
-    monkeypatch.setattr(registers, "LATE_S", 0.05)
+    monkeypatch.setattr(node, "LATE_S", 0.5)
+    monkeypatch.setattr(registers, "LATE_S", 0.5)
     stores = in_memory()
     hanging = stores["n0"] = _Hanging(stores["n0"])
     place = Place(monkeypatch, stores)
@@ -149,7 +152,7 @@ def test_a_node_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
             assert {id: taken.append(b"x", id=id).position for id in IDS} == places
             taken.append(b"next", id="next")
             assert [entry.id for entry in log.read()] == [*IDS, "next"]
-        assert not hanging.let_go.is_set()
+        assert not hanging.was_waited_for
     finally:
         hanging.let_go.set()
     second.close()

@@ -196,7 +196,9 @@ class Registers:
         """
         failed: OncelogError | None = None
         absent = 0
-        for node, answer in _in_turn(self.nodes, lambda node: node.read(self.path(number))):
+        for node, answer, is_late in _in_turn(self.nodes, lambda node: node.read(self.path(number))):
+            if is_late and absent >= self.ensemble.fences:
+                break
             try:
                 data = answer()
                 if data is not None and data.size >= HEADER_BYTES:
@@ -254,9 +256,12 @@ class Registers:
         copies = unknown = 0
         unasked = len(self.nodes)
         failed: OncelogError | None = None
-        for _node, answer in _in_turn(self.nodes, lambda node: node.holds(self.path(number))):
+        spare = self.ensemble.fences - 1 - (len(self.ensemble.nodes) - len(self.nodes))
+        for node, answer, is_late in _in_turn(self.nodes, lambda node: node.holds(self.path(number))):
             unasked -= 1
             try:
+                if is_late and unknown < spare:
+                    raise node.late()
                 copies += answer()
             except OncelogError as error:
                 failed, unknown = error, unknown + 1
@@ -375,7 +380,7 @@ def _is_good(asked: Future[_T]) -> bool:
     return asked.done() and not asked.cancelled() and asked.exception() is None
 
 
-def _in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[tuple[Node, Callable[[], _T]]]:
+def _in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[tuple[Node, Callable[[], _T], bool]]:
     """Ask one node after the other, as long as the caller wants more; yield each, and what returns its answer.
 
     A node that rests is asked last. A node that is late is yielded at the end, when all others have answered.
@@ -385,16 +390,21 @@ def _in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[tupl
         try:
             asked = node.ask(partial(work, node))
         except OncelogError as error:
-            yield node, partial(_raise, error)
+            yield node, partial(_raise, error), False
             continue
         _await(asked, LATE_S)
         if asked.done():
-            yield node, asked.result
+            yield node, asked.result, False
+        else:
+            late.append((node, asked))
+    for _, asked in late:
+        _await(asked, LATE_S)
+    for node, asked in sorted(late, key=lambda one: not one[1].done()):
+        if asked.done():
+            yield node, asked.result, False
         else:
             node.late()
-            late.append((node, asked))
-    for node, asked in late:
-        yield node, asked.result
+            yield node, asked.result, True
 
 
 def _raise(error: OncelogError) -> NoReturn:
