@@ -10,7 +10,7 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import LogBusy, Unavailable, WriterFenced
-from oncelog.log import writer as writer_module
+from oncelog.log import ending
 from oncelog.log.log import Log
 from oncelog.log.takeover import handover, recovery
 from oncelog.storage.bucket.bucket import Bucket
@@ -139,7 +139,7 @@ def test_a_holder_that_cannot_store_what_it_took_lets_go_all_the_same(
 ) -> None:
     """What was on its way has an unknown outcome. It is not told to try again, which would be in vain for ever."""
     monkeypatch.setattr(handover, "TENURE_S", 0.0)
-    monkeypatch.setattr(writer_module, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ending, "TIMEOUT_S", 0.01)
     faulty = FaultyBucket(memory_bucket)
     log = orders(faulty)
     holder = log.writer()
