@@ -130,6 +130,7 @@ def channel(open_server: Serving) -> Iterator[Any]:
 
 
 def test_the_server_has_met_no_bug(open_server: Serving, ready: httpx.Client) -> None:
-    """What it logged while it was fuzzed has no traceback, and it still serves."""
-    assert "Traceback" not in open_server.errors()
+    """It logged no traceback while it was fuzzed, but of damage that other tests plant, and it still serves."""
+    traces = [line for line in open_server.errors().splitlines() if "Traceback" in line]
+    assert [line for line in traces if "oncelog.errors.CorruptionError: " not in line] == []
     assert ready.get("/readyz").status_code == 200
