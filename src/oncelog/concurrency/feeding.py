@@ -30,7 +30,7 @@ class Fed(Handle, Generic[T_co]):
 
     _fed: weakref.ref[_Iterator[T_co]] | None = None
     _unread: deque[T_co] | None = None
-    """Found for a task that was cancelled, or left its loop, and not handed out: whoever iterates next has it first."""
+    """Entries that a cancelled task, or an abandoned loop, did not get. The next loop gets these entries first."""
     _iterated = False
 
     def __aiter__(self) -> AsyncIterator[T_co]:

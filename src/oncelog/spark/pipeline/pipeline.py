@@ -129,7 +129,7 @@ class Pipeline:
         self._widened = frames.keep_schema(self.spec, found, self._clock.now_us())
         rows = frames.rows(self.spec, found)
         encoding.check(rows.schema)
-        frames.records(self.spec, rows, self._version)  # what is wrong with the columns is told before a row is read
+        frames.records(self.spec, rows, self._version)  # wrong columns are an error before a row is read
         self._storing = Storing(self.spec, self._log, self._counted, self._version)
         if not found.isStreaming:
             self._write_once(rows, tell)

@@ -150,7 +150,7 @@ def check_free(name: str, url: str, options: Mapping[str, str], clock: Clock) ->
         _check_creates(bucket, clock)
         found = node.read_identity(bucket)
     except Unavailable as error:
-        message = f"node {name} ({url}) does not answer, so no quorum was made: {error}"
+        message = f"node {name} ({url}) does not answer, so nothing was changed: {error}"
         raise Unavailable(message) from error
     if found is not None:
         raise _taken(name, url, found)
