@@ -157,3 +157,40 @@ def test_a_sequence_is_not_called_out_of_order_by_a_writer_that_lost_its_log(mem
                 await seat.append([early])
 
     serving(work, ObjectStorage(memory_bucket))
+
+
+def test_what_is_stored_beside_a_no_is_not_called_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is lost between a commit and the look that a "no" asks for. Acks stay acks; an answer that had both is
+    unknown: "not written" would have its client store the rest of it a second time.
+    """
+
+    def fenced(_: object) -> None:
+        message = "lost"
+        raise WriterFenced(message)
+
+    async def work(server: Server) -> None:
+        from oncelog.log import inner
+        from oncelog.settings import LogSettings
+        from oncelog.wire.failures import LogMoved
+
+        server.database.log("off", create=True, settings=LogSettings(idempotence="off"))
+        seat = server.seats["off"]
+        await seat.append([Record(b"first")])
+        monkeypatch.setattr(inner, "check_held", fenced)
+        named = Record(b"refused", id="no ids are taken here")
+        lanes = [Lane(seat.generation) for _ in range(3)]
+        asks = [
+            Ask(Way.EACH, lambda records=records: records, print, 1, len(records), lane=lane)  # type: ignore[misc]
+            for records, lane in zip(([Record(b"x")], [Record(b"y"), named], [named]), lanes, strict=True)
+        ]
+        settled = await asyncio.to_thread(seat.desk._appended, asks)
+        kept, unknown, unwritten = [error or result for _, result, error in settled]
+        assert isinstance(kept, list)
+        assert isinstance(unknown, LogMoved)
+        assert unknown.outcome == "unknown"
+        assert isinstance(unwritten, LogMoved)
+        assert unwritten.outcome == "not written"
+        assert [lane.stopped is None for lane in lanes] == [True, False, False]
+        assert all(getattr(lane.stopped, "outcome", "not written") == "not written" for lane in lanes)
+
+    serving(work)

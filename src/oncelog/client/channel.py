@@ -242,7 +242,7 @@ class Channel:
         deadline_us = self.deadline(timeout_s)
         attempts = 0
         uncertain = False  # whether an attempt may have done something
-        error: Unavailable | WriterFenced
+        error: Unavailable
         while True:
             try:
                 return call(self.left(deadline_us))
@@ -250,12 +250,13 @@ class Channel:
                 uncertain = uncertain or (write and broken.sent)
                 error = broken.unavailable(write=write)
             except Unavailable as unavailable:
-                error = unavailable
-                if unavailable.outcome == "unknown":
+                if unavailable.outcome == "unknown" and not write:
                     raise
+                uncertain = uncertain or unavailable.outcome == "unknown"
+                error = unavailable
             except WriterFenced as fenced:  # the server lost the log, and takes it again or hands the next call on
                 uncertain = uncertain or (write and fenced.outcome == "unknown")
-                error = fenced
+                error = Unavailable(str(fenced))
             except NotAllowed as refused:
                 if not uncertain:
                     raise

@@ -112,6 +112,9 @@ class Leases:
             except Broken as broken:
                 broke = broke or broken.sent
                 raise
+            except Unavailable as unavailable:
+                broke = broke or unavailable.outcome == "unknown"
+                raise
 
         found = self._channel.again(call, TIMEOUT_S, write=True)
         gone = {(one.token, one.partition, one.position) for one in found.lost}

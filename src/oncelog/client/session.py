@@ -336,6 +336,7 @@ class Session:
     def _broke(self, stream: _Stream, error: Exception) -> None:
         """Note that a stream ended, and rest before the next."""
         stream.end()
+        error = self._of_stream(error)
         if self._ended is None:
             _logger.info("the stream of a writer of %r ended: %s", self._opening.log, error)
         with self._changed:
@@ -355,6 +356,15 @@ class Session:
         if self._attempts:
             self._rest(error)
         self._expire_waiting(error)
+
+    def _of_stream(self, error: Exception) -> Exception:
+        """Return the error of a stream as one that says nothing of frames, if the next stream may do better: what is
+        unknown of a frame is settled there, by its tag or by its ids.
+        """
+        passes = isinstance(error, Unavailable | WriterFenced) and not self._is_taken(error)
+        if not passes or is_passing(error):
+            return error
+        return Unavailable(str(error), retry_after_s=getattr(error, "retry_after_s", 0.0))
 
     def _refuse(self, error: OncelogError) -> None:
         """Fail all frames: the server does not take them. If it never took any, or fenced the producer, that is all."""
@@ -509,10 +519,10 @@ class Session:
             frame = self._sent.pop(raw.tag, None)
             if frame is None:
                 return
-            fenced = isinstance(error, WriterFenced) and self._opening.producer is not None
-            if fenced:
-                self._ended = error  # another session took the producer
-            if error is not None and not fenced and frame.is_passing(error) and not self._is_over(frame):
+            taken = self._is_taken(error)
+            if taken:
+                self._ended = error
+            if error is not None and not taken and frame.is_passing(error) and not self._is_over(frame):
                 # Nothing behind it was written either: all begin again on the next stream, under new tags.
                 frame.unwritten = getattr(error, "outcome", "not written") == "not written"
                 frame.tag = 0
@@ -521,6 +531,8 @@ class Session:
                 stream.why = stream.why or error
                 self._changed.notify_all()
                 return
+            if isinstance(error, WriterFenced) and not taken:  # the server lost the log: this writer did not
+                error = Unavailable(str(error), outcome=error.outcome)
             stream.progressed = True
             self._forget(frame)
             self._answering = True
@@ -530,6 +542,11 @@ class Session:
             with self._changed:
                 self._answering = False
                 self._changed.notify_all()
+
+    def _is_taken(self, error: Exception | None) -> bool:
+        """Tell whether an error says that another session took the producer of this one."""
+        fenced = isinstance(error, WriterFenced) and not isinstance(error, failures.LogMoved)
+        return fenced and self._opening.producer is not None
 
     def _is_over(self, frame: Frame) -> bool:
         return frame.told or (frame.deadline_us is not None and frame.deadline_us <= self._clock.elapsed_us())

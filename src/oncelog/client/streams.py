@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 import grpc
 
 from oncelog import arguments
-from oncelog.client.channel import told
+from oncelog.client.channel import Broken, told
+from oncelog.client.frames_out import is_passing
 from oncelog.client.log import RemoteLog, close_all
 from oncelog.client.pump import Pump
 from oncelog.client.reading import ATTEMPTS_MAX
@@ -167,9 +168,7 @@ class RemoteStreams(Streams):
             found = future.result()
         except grpc.RpcError as error:
             translated = self._channel.translated(error)
-            if isinstance(translated, OncelogError):
-                raise translated from None
-            if one.repeatable:
+            if is_passing(translated) or (one.repeatable and isinstance(translated, Broken | Unavailable)):
                 return self._appended(one)
             with told(write=True):
                 raise translated from None

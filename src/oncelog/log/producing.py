@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from oncelog.log.writer import Writer
 
 
+class ProducerTaken(WriterFenced):
+    """Another handle took a producer's name, or the log forgot the producer. The writer itself goes on."""
+
+
 class Producing(Handle, ABC):
     """The part of a writer that knows producers."""
 
@@ -116,7 +120,7 @@ class Producing(Handle, ABC):
         acting = getattr(self._acting, "producer", None)
         if acting is not None and acting.name == name and owner is not acting:
             message = f"producer {name!r} was taken by another handle, or forgotten: stop, reopen it if you must"
-            raise WriterFenced(message, outcome="not written")
+            raise ProducerTaken(message, outcome="not written")
         if owner is not None and owner is not acting and owner is not self._own:
             raise _busy(name)
 

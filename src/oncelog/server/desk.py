@@ -32,9 +32,11 @@ from oncelog.errors import (
 )
 from oncelog.log import inner
 from oncelog.log.producer import Producer
+from oncelog.log.producing import ProducerTaken
 from oncelog.log.writer import Writer
 from oncelog.server import noting
 from oncelog.types import Ack, Record
+from oncelog.wire.failures import LogMoved
 
 if TYPE_CHECKING:
     from oncelog.server.seats import Seat
@@ -191,13 +193,16 @@ class Desk:
         """Append the records of several asks by one call."""
         try:
             settled = _append_many(writer, run)
-            for _, result, _ in settled:
-                _check_noes(writer, result)
         except (Closed, Unavailable, WriterFenced) as error:
             return [self._refused(ask, error) for ask in run]
         except OncelogError:  # nothing was written: one of them is at fault, and the others are not
             return [self._append_one(writer, ask) for ask in run]
-        return settled
+        return [self._held(writer, ask, result) for ask, result, _ in settled]
+
+    def _held(self, writer: Writer, ask: Ask, result: Any) -> Settled:
+        """Return an answer; or that the log was lost, if the answer holds a "no" of a writer that has lost it."""
+        error = _lost(writer, result)
+        return (ask, result, None) if error is None else self._refused(ask, error)
 
     def _append_one(self, writer: Writer, ask: Ask) -> Settled:
         if ask.lane is not None and ask.lane.stopped is not None:
@@ -205,15 +210,16 @@ class Desk:
         target: Writer | Producer = ask.lane.producer if ask.lane is not None and ask.lane.producer else writer
         try:
             result = _append_to(target, ask)
-            _check_noes(writer, result)
         except OncelogError as error:
             return self._refused(ask, _checked_no(writer, error))
-        return ask, result, None
+        return self._held(writer, ask, result)
 
     def _refused(self, ask: Ask, error: OncelogError) -> Settled:
         """Return an error as the answer; stop the lane if nothing behind this ask may be stored before it."""
+        if isinstance(error, WriterFenced) and not isinstance(error, ProducerTaken):
+            error = LogMoved(str(error), outcome=error.outcome)
         if ask.lane is not None and ask.lane.stopped is None and stops(error):
-            ask.lane.stopped = error
+            ask.lane.stopped = LogMoved(str(error)) if isinstance(error, LogMoved) else error
         return ask, None, error
 
     def _encoded(self, settled: Settled) -> Settled:
@@ -260,11 +266,20 @@ def _checked_no(writer: Writer, error: OncelogError) -> OncelogError:
     return error
 
 
-def _check_noes(writer: Writer, result: object) -> None:
-    """Raise ``WriterFenced`` if the answers hold a "no" of a writer that has lost the log."""
+def _lost(writer: Writer, result: object) -> OncelogError | None:
+    """Return that the log was lost, if the answers hold a "no" of a writer that has lost it. Others of the answers may
+    be acks: what they tell of is stored.
+    """
     answers = result.results if isinstance(result, AppendErrors) else result
-    if isinstance(answers, list | tuple) and any(map(_is_no, answers)):
+    if not isinstance(answers, list | tuple) or not any(map(_is_no, answers)):
+        return None
+    try:
         inner.check_held(writer)
+    except OncelogError as error:
+        lost = type(error) if isinstance(error, Unavailable | WriterFenced) else Unavailable
+        stored = any(isinstance(one, Ack) and not one.duplicate for one in answers)
+        return lost(str(error), outcome="unknown" if stored else "not written")
+    return None
 
 
 def _may_join(group: list[Ask], ask: Ask) -> bool:

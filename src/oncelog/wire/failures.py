@@ -38,6 +38,14 @@ MESSAGE_BYTES_MAX = 2048
 TRAILER_BYTES_MAX = 6 * 1024
 
 
+class LogMoved(WriterFenced):
+    """The server lost the log to another one: what can be recognised is sent again. On the wire it is the
+    ``WriterFenced`` with a ``retry_after_s``; one without says that the producer itself was taken.
+    """
+
+    retry_after_s = 0.0
+
+
 def to_message(error: OncelogError) -> Any:
     """Return an error as a message with all its fields."""
     made = messages.Error(kind=_kind(error), message=str(error))
@@ -92,6 +100,10 @@ def _wrong_version(text: str, found: Any) -> OncelogError:
 def _again(found: Any) -> dict[str, Any]:
     after_s = found.retry_after_s if found.HasField("retry_after_s") else 1.0
     return {"retry_after_s": after_s, "outcome": _outcome(found)}
+
+
+def _fenced(found: Any) -> type[WriterFenced]:
+    return LogMoved if found.HasField("retry_after_s") else WriterFenced
 
 
 def _optional(found: Any, name: str) -> Any:
@@ -189,7 +201,7 @@ _BUILD: Mapping[str, Callable[[str, Any], OncelogError]] = {
     "WrongExpectedVersion": _wrong_version,
     "TooManyCalls": lambda text, found: TooManyCalls(text, **_again(found)),
     "Unavailable": lambda text, found: Unavailable(text, **_again(found)),
-    "WriterFenced": lambda text, found: WriterFenced(text, outcome=_outcome(found)),
+    "WriterFenced": lambda text, found: _fenced(found)(text, outcome=_outcome(found)),
     "LogBusy": lambda text, found: LogBusy(text, pid=_optional(found, "pid")),
     "EffectFailed": lambda text, found: EffectFailed(text, error=_optional(found, "error")),
 }
