@@ -40,3 +40,15 @@ def test_a_place_that_is_none(bucket_url: str) -> None:
         ended = shell("log", "copy", source, target)
         assert ended.code == 2
         assert hint in ended.err.decode()
+
+
+def test_a_doctor_of_a_bucket(bucket_url: str) -> None:
+    """A bucket that works is told so after an object was stored in it and removed; one that is not there is bad."""
+    sound = {check["what"]: check for check in shell("doctor", "--json", url=bucket_url).lines}
+    assert (sound["database"]["verdict"], sound["bucket"]["verdict"]) == ("ok", "ok")
+    assert shell("log", "list", "--json", url=bucket_url).lines == []
+    done = shell("doctor", "--json", url="s3://there-is-no-such-bucket/shop")
+    (bad,) = (check for check in done.lines if check["verdict"] == "bad")
+    assert (done.code, done.err) == (1, b"")
+    assert "there-is-no-such-bucket" in bad["found"]
+    assert "the name of the bucket" in bad["advice"] or "credentials" in bad["advice"]

@@ -21,7 +21,7 @@ class Noun(NamedTuple):
 
 _JOBS = "Jobs"
 NOUNS: dict[str, Noun] = {
-    "status": Noun("doctor", "Show what is here."),
+    "status": Noun("status", "Show what is here."),
     "doctor": Noun("doctor", "Look for what is wrong with the set-up."),
     "log": Noun("logs.log", "Logs: make them, fill them, read them, keep them in order."),
     "stream": Noun("logs.stream", "Streams: events with versions."),

@@ -51,7 +51,7 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
     ``oncelog+tls://host:7676`` is ``oncelog://host:7676`` with the option ``tls``.
     """
     scheme = url.partition("://")[0]
-    targets = _targets(url)
+    found = targets(url)
     for name in options:
         if name not in _OPTIONS:
             message = f"option {name!r}: those of a server are {', '.join(_OPTIONS)}"
@@ -66,8 +66,8 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
         options = {**options, "tls_ca": os.environ[CA_VARIABLE]}
     token = given if given is not None or file is not None else os.environ.get(TOKEN_VARIABLE) or None
     return Address(
-        url=f"{scheme}://{','.join(targets)}",
-        targets=targets,
+        url=f"{scheme}://{','.join(found)}",
+        targets=found,
         token=None if token is None else _checked_token(token),
         token_file=None if file is None else Path(file),
         tls=tls,
@@ -78,7 +78,7 @@ def parse(url: str, options: Mapping[str, str]) -> Address:
     )
 
 
-def _targets(url: str) -> tuple[str, ...]:
+def targets(url: str) -> tuple[str, ...]:
     """Return the addresses of a URL, each once: ``oncelog://a:7676,b:7676``."""
     scheme, separator, rest = url.partition("://")
     return tuple(dict.fromkeys(_target(f"{scheme}{separator}{part}") for part in rest.split(",")))

@@ -88,6 +88,13 @@ def batches(path: Path, format: InputFormat, fields: Fields) -> Iterator[Batch]:
             yield from _column_batches(path, stream, format, fields)
 
 
+def given(values: Sequence[bytes], fields: Fields) -> Batch:
+    """Return values of a command's own line as a batch: the place of each is its number, from 1."""
+    if fields:
+        return _json_batch(1, values, _document(fields), 0)
+    return _line_batch(1, values, 0)
+
+
 # Lines.
 
 
@@ -137,13 +144,16 @@ def _too_long(number: int) -> Refusal:
 
 
 def _line_batches(stream: BinaryIO) -> Iterator[Batch]:
-    for number, found, size in _numbered(stream):
-        refusals = [_too_long(place) for place, line in enumerate(found, number) if line is None]
-        places: Sequence[int] = range(number, number + len(found))
-        if refusals:
-            places = [place for place, line in enumerate(found, number) if line is not None]
-        values = pa.array([line for line in found if line is not None], pa.binary())
-        yield Batch(pa.record_batch({"value": values}), places, refusals, size)
+    return (_line_batch(number, found, size) for number, found, size in _numbered(stream))
+
+
+def _line_batch(number: int, found: Sequence[bytes | None], size: int) -> Batch:
+    refusals = [_too_long(place) for place, line in enumerate(found, number) if line is None]
+    places: Sequence[int] = range(number, number + len(found))
+    if refusals:
+        places = [place for place, line in enumerate(found, number) if line is not None]
+    values = pa.array([line for line in found if line is not None], pa.binary())
+    return Batch(pa.record_batch({"value": values}), places, refusals, size)
 
 
 # JSON lines.
@@ -230,20 +240,23 @@ def _as_id(value: Any, path: str) -> str:
 
 
 def _json_batches(stream: BinaryIO, record: Any) -> Iterator[Batch]:
-    for number, found, size in _numbered(stream):
-        rows: list[dict[str, Any]] = []
-        places: list[int] = []
-        refusals: list[Refusal] = []
-        for place, line in enumerate(found, number):
-            if line is None:
-                refusals.append(_too_long(place))
-            elif line.strip():
-                try:
-                    rows.append(record(line))
-                    places.append(place)
-                except (msgspec.MsgspecError, InvalidArgument, UnicodeError, RecursionError) as error:
-                    refusals.append(Refusal(place, str(error)))
-        yield Batch(_columns(rows), places, refusals, size)
+    return (_json_batch(number, found, record, size) for number, found, size in _numbered(stream))
+
+
+def _json_batch(number: int, found: Sequence[bytes | None], record: Any, size: int) -> Batch:
+    rows: list[dict[str, Any]] = []
+    places: list[int] = []
+    refusals: list[Refusal] = []
+    for place, line in enumerate(found, number):
+        if line is None:
+            refusals.append(_too_long(place))
+        elif line.strip():
+            try:
+                rows.append(record(line))
+                places.append(place)
+            except (msgspec.MsgspecError, InvalidArgument, UnicodeError, RecursionError) as error:
+                refusals.append(Refusal(place, str(error)))
+    return Batch(_columns(rows), places, refusals, size)
 
 
 def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:

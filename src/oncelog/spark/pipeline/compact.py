@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ def _merged(spark: SparkSession, sink: Sink, files: Sequence[Path], target: Path
 @contextmanager
 def _session(given: Spec, spark: SparkSession | None) -> Iterator[SparkSession]:
     """Yield the session that was given, or one of this machine: the files are on this machine."""
-    running = spark or session.start(given.name, "local[*]", given.run.conf, given.run.packages)
+    quiet = Path(os.devnull)
+    running = spark or session.start(given.name, "local[*]", given.run.conf, given.run.packages, log_file=quiet)
     try:
         yield running
     finally:

@@ -9,7 +9,6 @@ import fcntl
 import mmap
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -378,6 +377,8 @@ def _write_past_cache(descriptor: int, data: pa.Buffer) -> int:
 
 def _boot_id() -> str:
     if sys.platform == "darwin":
+        import subprocess  # noqa: PLC0415 (a first append does not wait for it)
+
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603  fixed
     return _BOOT_ID.read_text().strip()

@@ -71,8 +71,9 @@ def tell_outcome(outcome: Outcome, report: Path | None) -> None:
     facts += [("schema", Text(change, "yellow")) for change in outcome.widened]
     if outcome.exported is not None:
         facts.append(("sent on", f"{outcome.exported:,}"))
-    took = f"{show_count(outcome.batches, 'batch').replace('batchs', 'batches')}, {show_duration(outcome.seconds)}"
-    facts.append(("this run", f"{outcome.rows:,} rows in {took}"))
+    batches = f" in {outcome.batches:,} {'batch' if outcome.batches == 1 else 'batches'}" if outcome.batches else ""
+    took = show_duration(outcome.seconds)
+    facts.append(("this run", f"{show_count(outcome.rows, 'row')}{batches}, {took}"))
     if report is not None:
         facts.append(("report", Text(str(report), "cyan")))
     print_facts([(f"{outcome.pipeline} → {outcome.log}", facts)])

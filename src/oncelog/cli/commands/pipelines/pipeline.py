@@ -13,7 +13,7 @@ import typer
 from oncelog.cli.commands.pipelines import output
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
-from oncelog.cli.terminal.output import meter, note, print_json, say
+from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.errors import InvalidArgument
 
@@ -251,7 +251,7 @@ def compact(
     if json:
         print_json(done)
     else:
-        say(f"{done.files_before:,} files are ", (f"{done.files_after:,}", "bold green"), " now")
+        say(plural(done.files_before, "file"), " before, ", (f"{done.files_after:,}", "bold green"), " now")
 
 
 @_command("status orders.toml", "status orders.toml --json | jq .behind")
@@ -292,7 +292,7 @@ def rejected(
     found = rejects.rejected(given, after)
     if save is not None:
         count = rejects.save(given, after, save)
-        say(f"{count:,} texts are in ", (str(save), "cyan"), ": mend them, and put the file into the source's folder")
+        say(plural(count, "text"), " saved to ", (str(save), "cyan"), ": mend it, and put it into the source's folder")
         return
     for one in found:
         if json:

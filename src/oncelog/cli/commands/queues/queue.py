@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 import oncelog
+from oncelog.cli.commands.logs.describe import refusals
 from oncelog.cli.commands.queues import settings as queue_settings
 from oncelog.cli.commands.queues.dead_letters import dlq
 from oncelog.cli.commands.queues.options import (
@@ -25,6 +26,7 @@ from oncelog.cli.commands.queues.options import (
 )
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes, show_help
+from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
@@ -32,6 +34,7 @@ from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
     from oncelog import Database, Delivery
+    from oncelog.cli.records.sending import Sending
     from oncelog.queue.deliver.consumer import Consumer
     from oncelog.queue.inspect import QueueStats
 
@@ -102,6 +105,7 @@ def list_queues(url: Url, *, state: State = None, json: Json = False) -> None:
     "send emails 'welcome!' --id user-7",
     "send emails --key customer-7 --delay 10m hello",
     "send emails < day.txt",
+    "send emails --id-field user.id < day.jsonl",
 )
 def send(
     name: QueueName,
@@ -112,6 +116,9 @@ def send(
     ] = None,
     *,
     id: Annotated[str, typer.Option(help="The id of the one message: sent again, it is there once.")] = "",
+    id_field: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where each JSON document has its id, as in user.id.")
+    ] = None,
     key: Annotated[str, typer.Option(help="What picks its partition, and is kept in order.")] = "",
     tenant: Annotated[str, typer.Option(help="Whose it is.")] = "",
     delay: Annotated[
@@ -127,30 +134,33 @@ def send(
 ) -> None:
     """Send messages. They are durable when this ends.
 
-    With --id, one message: sent again, also after an error, it is in the queue once.
+    With --id, one message: sent again, also after an error, it is in the queue once. With --id-field, each value or
+    line is a JSON document that has its own id. Refused ones are shown on stderr; everything else is sent, and the exit
+    code is 1.
     """
-    from oncelog import Message  # noqa: PLC0415 (not for those who ask for help)
+    from oncelog.cli.records.sending import Sending  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
-    if id and len(values or ()) != 1:
-        message = "--id is for one message: give its value"
+    if id and (id_field is not None or len(values or ()) != 1):
+        message = "--id is for one message: give its value; --id-field is for many"
         raise typer.BadParameter(message)
-    lines = (value.encode() for value in values) if values else (line.rstrip(b"\n") for line in sys.stdin.buffer)
-    stored = duplicates = 0
+    common = {"id": id, "key": key, "tenant": tenant, "delay_s": delay, "deadline_s": deadline}
     with opened_queue(url, name, state, create=create) as queue:
-        batch: list[Message] = []
-        for line in lines:
-            batch.append(Message(line, id, key, tenant, None, delay, deadline))
-            if len(batch) == _BATCH:
-                stored += len(queue.send_many(batch))
-                batch = []
-        answers = queue.send_many(batch) if batch else []
-        duplicates = sum(answer.duplicate for answer in answers)
-        stored += len(answers) - duplicates
-    if json:
-        print_json({"queue": name, "sent": stored, "duplicates": duplicates})
-    else:
-        known = f", {duplicates:,} duplicates" if duplicates else ""
-        say((name, "cyan"), ": ", plural(stored, "message"), f" sent{known}")
+        run = Sending(queue, common, refusals(as_json=json))
+        try:
+            run.run(values, id_field)
+        finally:
+            _tell_sent(name, run, as_json=json)
+    if run.refused:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _tell_sent(name: str, run: Sending, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"queue": name, "sent": run.sent, "duplicates": run.duplicates, "refused": run.refused})
+        return
+    known = f", {show_count(run.duplicates, 'duplicate')}" if run.duplicates else ""
+    refused = (f", {run.refused:,} refused", "yellow") if run.refused else ""
+    say((name, "cyan"), ": ", plural(run.sent, "message"), f" sent{known}", refused)
 
 
 @queue_command(
