@@ -100,9 +100,9 @@ def test_the_first_page_loads_no_command() -> None:
 def test_one_word_stands_for_one_thing() -> None:
     """The field of an id is ``--id-field`` everywhere, a group ``--group`` or ``-g``, a queue's memory ``--state``."""
     names = {words: {name for one in command.params for name in one.opts} for words, command in EVERY.items()}
-    with_field = {("ingest",), ("pipeline", "init"), ("log", "append")}
+    with_field = {("ingest",), ("pipeline", "init"), ("log", "append"), ("queue", "send")}
     assert {words for words, given in names.items() if "--id-field" in given} == with_field
-    assert {words for words, given in names.items() if "--id" in given} <= with_field | {("queue", "send")}
+    assert {words for words, given in names.items() if "--id" in given} <= with_field
     assert all("-g" in given for given in names.values() if "--group" in given)
     assert all("--state" in given for given in names.values() if "--queue-state" in given)
 
