@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.content import content_ids
 from oncelog.dedup.identity import Hasher
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.types import Record
 
 ROWS = 10_000
@@ -79,7 +79,7 @@ class Writer:
 
     def __init__(self) -> None:
         """Fill a window several times over."""
-        self.window = Window(FOREVER_US, WINDOW_KEYS)
+        self.window = DedupWindow(FOREVER_US, WINDOW_KEYS)
         self.position = 0
         for _ in range(3 * WINDOW_KEYS // ROWS):
             self.add(some_keys(ROWS))
@@ -120,14 +120,14 @@ def window() -> None:
     misses = [some_keys(ROWS) for _ in range(8)]
     show("window, find, hit", best_ns(lambda: [writer.window.find(keys) for keys in hits], 8 * ROWS))
     show("window, find, miss", best_ns(lambda: [writer.window.find(keys) for keys in misses], 8 * ROWS))
-    show("window, distinct", best_ns(lambda: Window.distinct(misses[0]), ROWS))
+    show("window, distinct", best_ns(lambda: DedupWindow.distinct(misses[0]), ROWS))
     known, fresh = hits[0][:1000].tolist(), [some_keys(1000).tolist() for _ in range(10)]
     show("window, find one, hit", best_ns(lambda: [writer.window.find_one(*key) for key in known], 1000))
     show("window, find one, miss", best_ns(lambda: [writer.window.find_one(*key) for key in fresh[0]], 1000))
     batches = iter(fresh)
     show("window, add one, commit, evict", best_ns(lambda: writer.add_singly(next(batches)), 1000, 10))
     state = writer.window.dump()
-    show("window, load", best_ns(lambda: Window.load(state, FOREVER_US, WINDOW_KEYS), WINDOW_KEYS, 10))
+    show("window, load", best_ns(lambda: DedupWindow.load(state, FOREVER_US, WINDOW_KEYS), WINDOW_KEYS, 10))
 
 
 if __name__ == "__main__":

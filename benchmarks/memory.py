@@ -27,7 +27,7 @@ from benchmarks.postgresql import PostgreSQL
 from benchmarks.records import Batch
 from oncelog.dedup import kernels
 from oncelog.dedup.runs.entries import Entries
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.format.runs.run import Run
 from oncelog.format.runs.times import Commits
 from oncelog.log.memory.building import delete_run, store_run
@@ -95,7 +95,7 @@ class Oncelog(Memory):
         self._home = LocalStorage(self.folder).home("ids")
         self._objects = RunObjects(self._home)
         self.runs = RunSet.open(self._objects, [])
-        self._window = Window(10**18, 2 * RUN_IDS)
+        self._window = DedupWindow(10**18, 2 * RUN_IDS)
         self._recent: list[tuple[Keys, NDArray[np.int64]]] = []
         self._position = self._number = 0
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Measurement, Plan
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 
 WORKLOAD = "window of 100,000 keys"
 _KEYS = 100_000
@@ -51,21 +51,21 @@ def _keys(random: np.random.Generator, count: int) -> Keys:
     return random.integers(0, 2**64, (count, 2), np.uint64)
 
 
-def _filled(keys: Keys) -> Window:
-    made = Window(10**18, _KEYS)
+def _filled(keys: Keys) -> DedupWindow:
+    made = DedupWindow(10**18, _KEYS)
     for start in range(0, len(keys), _BATCH):
         _add(made, keys[start : start + _BATCH], start)
     return made
 
 
-def _add(to: Window, keys: Keys, position: int) -> None:
+def _add(to: DedupWindow, keys: Keys, position: int) -> None:
     positions = np.arange(position, position + len(keys))
     to.add(keys, positions, keys[:, 0].copy(), np.ones(len(keys), np.bool_))
     to.commit(position + len(keys), position, position)
     to.evict(position)
 
 
-def _adder(to: Window) -> Callable[[Keys], None]:
+def _adder(to: DedupWindow) -> Callable[[Keys], None]:
     position = _KEYS
 
     def add(keys: Keys) -> None:

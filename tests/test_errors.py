@@ -18,7 +18,7 @@ import oncelog
 from oncelog import errors
 from oncelog.inbox.decisions import Undecided
 from oncelog.queue.state.database import StateBusy
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.streams.expecting import Earlier
 from oncelog.types import Ack
 
@@ -60,7 +60,7 @@ SAMPLES: list[errors.OncelogError] = [
     Undecided("m", retry_after_s=3, outcome="unknown"),
     Earlier("stream", 3, 4, 5),
     StateBusy("m", retry_after_s=2),
-    Refused(413, "m", headers={"connection": "close"}),
+    HttpRefusal(413, "m", headers={"connection": "close"}),
 ]
 
 

@@ -23,7 +23,7 @@ from oncelog import LogSettings, Window
 from oncelog.errors import Closed
 from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
-from oncelog.log.append.open_segment import Run
+from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.writer import Writer
 from oncelog.types import Ack, Record
@@ -180,7 +180,7 @@ def acknowledged(futures: dict[str, Future[Ack]]) -> dict[str, Ack]:
 
 
 @pytest.mark.parametrize("window", [Window(), Window(max_keys=1000)], ids=["all", "bounded"])
-@pytest.mark.parametrize(("inside", "every"), [(Adopter._commit, 23), (Run._let_go, 5), (Adopter._remember, 1)])
+@pytest.mark.parametrize(("inside", "every"), [(Adopter._commit, 23), (SegmentRun._let_go, 5), (Adopter._remember, 1)])
 def test_a_file_is_adopted_and_known_or_the_writer_has_ended(inside: Any, every: int, window: Window) -> None:
     """Between the manifest that adopts a file and the writer's note of it the writer knows too little: it gave the
     file's positions to other records, and did not know the file's ids.
@@ -219,9 +219,9 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
     """Ctrl-C while the lock is waited for, behind a write: who holds it goes on holding it."""
     stored, taken, left = threading.Event(), threading.Event(), threading.Event()
     held: list[bool] = []
-    store = Run.append
+    store = SegmentRun.append
 
-    def append_while_locked(run: Run, group: Group) -> int:
+    def append_while_locked(run: SegmentRun, group: Group) -> int:
         end = store(run, group)
         stored.set()
         assert taken.wait(30)
@@ -230,7 +230,7 @@ def test_another_threads_lock_is_not_given_back(tmp_path: Path, monkeypatch: pyt
     with oncelog.connect(tmp_path.as_uri()) as db, orders(db).writer() as writer:
         writer.append(b"first")
         lock = writer._committer._lock
-        monkeypatch.setattr(Run, "append", append_while_locked)
+        monkeypatch.setattr(SegmentRun, "append", append_while_locked)
         waiting = threading.main_thread().ident or 0
 
         def decide() -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pytest
 
-from oncelog.dedup.window import Window as DedupWindow
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import Closed, Unavailable
 from oncelog.limits import KIB, MIB
 from oncelog.log.log import Log

@@ -203,7 +203,7 @@ def test_a_call_that_fails_once(error: int) -> None:
 def test_an_index_that_counts_wrongly_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control: a stored directory that is one event ahead of its position gives versions that leave one out."""
 
-    def dump(self: Directory, log_id: str, position: int, page: stored.Page) -> stored.Directory:
+    def dump(self: Directory, log_id: str, position: int, page: stored.StreamPage) -> stored.StoredDirectory:
         self.counts[0] += 1
         try:
             return taken(self, log_id, position, page)

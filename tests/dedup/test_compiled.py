@@ -17,7 +17,7 @@ from oncelog.dedup import kernels
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
 from oncelog.dedup.repeats import distinct
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.format.payload import columns
 from oncelog.types import Record
 
@@ -106,7 +106,7 @@ def test_windows_answer_alike(chosen: Chosen, data: st.DataObject, *, crowd: boo
     """What was added is found under the same handle, what was evicted is not, also where all keys share buckets."""
     half = st.integers(0, 3) if crowd else st.integers(0, 2**32 - 1)
     key = st.tuples(half, st.integers(0, 50)).map(lambda pair: (pair[0] << 32 | pair[1], pair[0] << 32 | pair[1] * 7))
-    windows = {who: Window(100, 60) for who in ("numpy", "numba")}
+    windows = {who: DedupWindow(100, 60) for who in ("numpy", "numba")}
     known: dict[tuple[int, int], int] = {}
     position = now = 0
     for _ in range(data.draw(st.integers(1, 8))):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup import slots
 from oncelog.dedup.kernels import choose
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 
 FOREVER_US = 10**15
 
@@ -23,7 +23,7 @@ def some_keys(count: int, seed: int) -> NDArray[np.uint64]:
     return np.random.default_rng(seed).integers(0, 2**64, (count, 2), dtype=np.uint64)
 
 
-def store(window: Window, keys: NDArray[np.uint64], first: int, tick_us: int = 1) -> None:
+def store(window: DedupWindow, keys: NDArray[np.uint64], first: int, tick_us: int = 1) -> None:
     """Add, commit and evict, as a writer does; position and fingerprint are the key's number."""
     positions = np.arange(first, first + len(keys))
     window.add(keys, positions, positions.astype(np.uint64))
@@ -37,7 +37,7 @@ def test_full_window_keeps_within_its_memory(batch: int) -> None:
     keys = some_keys(250_000, 1)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    window = Window(FOREVER_US, 100_000)
+    window = DedupWindow(FOREVER_US, 100_000)
     for first in range(0, len(keys), batch):
         store(window, keys[first : first + batch], first, tick_us=first)
     used = tracemalloc.get_traced_memory()[0] - before
@@ -53,14 +53,14 @@ def test_full_window_keeps_within_its_memory(batch: int) -> None:
 
 def test_small_window_is_small() -> None:
     """Thousands of logs with few ids each cost little memory."""
-    window = Window(FOREVER_US, 100_000_000)
+    window = DedupWindow(FOREVER_US, 100_000_000)
     store(window, some_keys(10, 1), 0)
     assert window.nbytes < 4_000
 
 
 def test_pending_beyond_the_limit_are_kept_and_their_memory_returned() -> None:
     """Pending keys are never evicted, however many; when they are committed and gone, so is most of their room."""
-    window = Window(FOREVER_US, 1_000)
+    window = DedupWindow(FOREVER_US, 1_000)
     keys = some_keys(20_000, 2)
     window.add(keys, np.arange(20_000), np.zeros(20_000, np.uint64))
     assert window.evict(FOREVER_US) == 0
@@ -75,8 +75,8 @@ def test_pending_beyond_the_limit_are_kept_and_their_memory_returned() -> None:
 @pytest.mark.parametrize("buckets", [1, 3, 40])
 def test_no_key_is_lost_in_a_crowded_table(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """When many keys of one call find their buckets full, those that move and those that wait are all found."""
-    monkeypatch.setattr(Window, "_bucket_count", lambda _: buckets)
-    window = Window(FOREVER_US, 300)
+    monkeypatch.setattr(DedupWindow, "_bucket_count", lambda _: buckets)
+    window = DedupWindow(FOREVER_US, 300)
     for round_ in range(12):
         keys = some_keys(100, round_)
         store(window, keys, 100 * round_)
@@ -93,7 +93,7 @@ def test_keys_that_are_alike_in_one_part_do_not_crowd(near: int, wish: str) -> N
     """One sum over numbered ids may put them close together; the other then spreads them, and none is spilled."""
     parts = np.random.default_rng(5).integers(0, 2**32, (20_000, 2, 2), dtype=np.uint64)
     parts[:, :, near] >>= np.uint64(12)
-    window = Window(FOREVER_US, 20_000)
+    window = DedupWindow(FOREVER_US, 20_000)
     choose(wish)
     try:
         store(window, parts[:, :, 0] << np.uint64(32) | parts[:, :, 1], 0)
@@ -104,7 +104,7 @@ def test_keys_that_are_alike_in_one_part_do_not_crowd(near: int, wish: str) -> N
 
 def test_spilled_keys_do_not_pile_up() -> None:
     """Keys that always collide cost memory only while they live."""
-    window = Window(FOREVER_US, 100)
+    window = DedupWindow(FOREVER_US, 100)
     for number in range(5_000):
         store(window, np.array([[number, 7]], dtype=np.uint64), number)
     assert window.count == 100
@@ -116,7 +116,7 @@ def test_spilled_keys_do_not_pile_up() -> None:
 def test_numbers_run_out_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renumbering the slots loses nothing, and handles stay good."""
     monkeypatch.setattr(slots, "_NUMBER_MAX", 400)
-    window = Window(FOREVER_US, 200)
+    window = DedupWindow(FOREVER_US, 200)
     kept = -1
     for round_ in range(40):
         store(window, some_keys(50, round_), 50 * round_)
@@ -129,7 +129,7 @@ def test_numbers_run_out_again_and_again(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("singly", [False, True])
 def test_slots_pass_two_to_the_32(singly: bool) -> None:  # noqa: FBT001
     """The four billionth key of a long-lived writer is found, and so are those around it."""
-    window = Window(FOREVER_US, 20, first_handle=2**32 - 65)
+    window = DedupWindow(FOREVER_US, 20, first_handle=2**32 - 65)
     for round_ in range(20):
         keys = some_keys(10, round_)
         if singly:
@@ -152,7 +152,7 @@ def test_slots_pass_two_to_the_32(singly: bool) -> None:  # noqa: FBT001
 @given(st.lists(st.integers(0, 2**45), min_size=1, max_size=60), st.integers(0, 2**50))
 def test_far_apart_positions_ticks_and_times(steps: list[int], origin: int) -> None:
     """Numbers that need more than 32 bits, at once or after a while, come back as they were."""
-    window = Window(2**62, 20)
+    window = DedupWindow(2**62, 20)
     keys = some_keys(len(steps), 3)
     moments = origin + np.cumsum(np.array(steps) + 1)
     for row, moment in enumerate(moments.tolist()):
@@ -163,12 +163,12 @@ def test_far_apart_positions_ticks_and_times(steps: list[int], origin: int) -> N
     assert state.positions.tolist() == moments[-20:].tolist()
     assert state.ticks.tolist() == (moments[-20:] // 3).tolist()
     assert state.times.tolist() == (moments[-20:] * 2).tolist()
-    assert Window.load(state, 2**62, 20).dump().times.tolist() == state.times.tolist()
+    assert DedupWindow.load(state, 2**62, 20).dump().times.tolist() == state.times.tolist()
 
 
 def test_base_follows_a_long_life() -> None:
     """A window whose positions and times move on for ever stays narrow as long as those within it are close."""
-    window = Window(FOREVER_US, 64)
+    window = DedupWindow(FOREVER_US, 64)
     for round_ in range(200):
         before, first = max(0, round_ - 1) << 26, round_ << 26
         keys = some_keys(32, round_)
@@ -187,13 +187,13 @@ def test_base_follows_a_long_life() -> None:
 def test_repeats_in_one_batch_of_keys(pairs: list[tuple[int, int]]) -> None:
     """A repeated id in one call is seen, and led to its first row, also when only half of the key repeats."""
     keys = np.array(pairs, dtype=np.uint64).reshape(-1, 2)
-    assert Window.first_occurrence(keys).tolist() == [pairs.index(pair) for pair in pairs]
-    assert Window.distinct(keys) == (len(set(pairs)) == len(pairs))
+    assert DedupWindow.first_occurrence(keys).tolist() == [pairs.index(pair) for pair in pairs]
+    assert DedupWindow.distinct(keys) == (len(set(pairs)) == len(pairs))
 
 
 def test_evict_through_takes_the_whole_batch() -> None:
     """Recovery may learn that a key was evicted: then all before it was, and the rest of its batch."""
-    window = Window(FOREVER_US, 100)
+    window = DedupWindow(FOREVER_US, 100)
     keys = some_keys(6, 4)
     starts = np.array([True, True, False, False, True, True])
     window.add(keys, np.arange(6), np.zeros(6, np.uint64), starts)
@@ -205,7 +205,7 @@ def test_evict_through_takes_the_whole_batch() -> None:
 
 def test_hot_keys_do_not_fill_the_ring_with_ghosts() -> None:
     """Refreshing the same keys for ever costs little more memory than having them, and leaves pending ones pending."""
-    window = Window(FOREVER_US, 1_100, refresh_on_hit=True)
+    window = DedupWindow(FOREVER_US, 1_100, refresh_on_hit=True)
     keys = some_keys(1_100, 5)
     store(window, keys[:1_000], 0)
     window.add(keys[1_000:], np.arange(1_000, 1_100), np.zeros(100, np.uint64))
@@ -223,7 +223,7 @@ def test_hot_keys_do_not_fill_the_ring_with_ghosts() -> None:
 
 def test_commits_find_their_keys_among_refreshed_ones() -> None:
     """Keys that were refreshed while others were pending stay committed, and those others are committed in turn."""
-    window = Window(100, 1_000, refresh_on_hit=True)
+    window = DedupWindow(100, 1_000, refresh_on_hit=True)
     keys = some_keys(30, 6)
     store(window, keys[:10], 0, tick_us=10)
     window.add(keys[10:20], np.arange(10, 20), np.zeros(10, np.uint64))
@@ -242,7 +242,7 @@ def test_commits_find_their_keys_among_refreshed_ones() -> None:
 
 def test_refreshed_keys_age_too() -> None:
     """A key that was refreshed with nothing pending is evicted when its second life is over."""
-    window = Window(100, 1_000, refresh_on_hit=True)
+    window = DedupWindow(100, 1_000, refresh_on_hit=True)
     keys = some_keys(10, 7)
     store(window, keys, 0, tick_us=10)
     window.refresh(window.find(keys[:3]), 50)
@@ -254,7 +254,7 @@ def test_refreshed_keys_age_too() -> None:
 
 def test_each_key_can_be_committed_at_a_time_of_its_own() -> None:
     """A window that is rebuilt from many small blocks ages as the one that was lost would have."""
-    window = Window(10, 100)
+    window = DedupWindow(10, 100)
     keys = np.arange(12, dtype=np.uint64).reshape(6, 2)
     window.add(keys, np.arange(6), np.arange(6, dtype=np.uint64), np.ones(6, np.bool_))
     window.commit_each(np.array([1, 1, 2, 3, 9, 9]), np.array([10, 10, 20, 30, 90, 2**40]))

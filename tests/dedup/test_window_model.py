@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 
 DURATION_US = 50
 KEYS = 160
@@ -51,7 +51,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.window = Window(
+        self.window = DedupWindow(
             DURATION_US, self.max_keys, refresh_on_hit=self.refresh_on_hit, first_handle=self.first_handle
         )
         self.batches: list[list[Known]] = []
@@ -153,7 +153,7 @@ class WindowMachine(RuleBasedStateMachine):
     @rule(max_keys=st.integers(1, 30))
     def reload(self, max_keys: int) -> None:
         """Dump the window and load it, perhaps into a smaller one."""
-        self.window = Window.load(self.window.dump(), DURATION_US, max_keys, refresh_on_hit=self.refresh_on_hit)
+        self.window = DedupWindow.load(self.window.dump(), DURATION_US, max_keys, refresh_on_hit=self.refresh_on_hit)
         self.max_keys = max_keys
         self.evicted = 0
         while len(self.known) > max_keys:

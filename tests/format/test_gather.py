@@ -18,7 +18,7 @@ from tests.format.samples import STAMP, chain, flips, records, whole, within
 plain = st.builds(Record, value=st.binary(max_size=40), id=st.none() | st.text(min_size=1, max_size=20))
 
 
-def gathered(blocks: Sequence[bytes]) -> list[gather.Gathered]:
+def gathered(blocks: Sequence[bytes]) -> list[gather.GatheredBlocks]:
     """Return the blocks, gathered."""
     return list(gather.gather(map(pa.py_buffer, blocks)))
 

@@ -225,7 +225,7 @@ def _envelopes() -> dict[str, tuple[bytes, Callable[[pa.Buffer, str], Any]]]:
         forgotten=(("p", 3),),
         base="bases/x", open_segment=1, next_segment=2, next_position=20,
     )  # fmt: skip
-    row = streams.Page("l", 0, *golden_rows())
+    row = streams.StreamPage("l", 0, *golden_rows())
     found: dict[str, tuple[bytes, Callable[[pa.Buffer, str], Any]]] = {
         "version": (manifest.encode_version(manifest.Version(1, 1, bytes(8), "bodies/x", 1)), manifest.decode_version),
         "body": (manifest.encode_body(body), manifest.decode_body),

@@ -15,9 +15,9 @@ import redis.asyncio
 from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable
 from oncelog.inbox.effect import Effect
 from oncelog.inbox.inbox import Inbox
-from oncelog.inbox.leases import Keeper
+from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import Claim
+from oncelog.inbox.store import KeyClaim
 from tests.inbox.places import AnyPlace
 
 
@@ -266,14 +266,14 @@ def test_a_lease_is_renewed_by_itself_while_its_effect_is_at_work(
 ) -> None:
     """A handler may take longer than its lease; when it has ended, nothing is renewed any more."""
     renewed: queue.Queue[bool] = queue.Queue()
-    original = Keeper._renew
+    original = LeaseKeeper._renew
 
-    def noted(self: Keeper, claim: Claim) -> Steps[bool]:
+    def noted(self: LeaseKeeper, claim: KeyClaim) -> Steps[bool]:
         kept = yield from original(self, claim)
         renewed.put(kept)
         return kept
 
-    monkeypatch.setattr(Keeper, "_renew", noted)
+    monkeypatch.setattr(LeaseKeeper, "_renew", noted)
     with kind.inbox(lease_s=60) as inbox:
         assert inbox._keeper is not None
         inbox._keeper._pause_s = 0.01

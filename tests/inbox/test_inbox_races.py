@@ -17,7 +17,7 @@ import redis.asyncio
 from oncelog import Inbox, InvalidArgument, LeaseLost
 from oncelog.inbox.decisions import Identity, Stored
 from oncelog.inbox.steps import run
-from oncelog.inbox.store import Claim, Connection, Held, Outcome
+from oncelog.inbox.store import AttemptOutcome, Connection, HeldKey, KeyClaim
 from tests.inbox.places import AnyPlace, RedisPlace
 
 KEY = Identity("", "", "", "k")
@@ -39,9 +39,9 @@ def seen(inbox: Inbox) -> Stored:
     return stored
 
 
-def take_over(inbox: Inbox, stored: Stored, nonce: str) -> Held | None:
+def take_over(inbox: Inbox, stored: Stored, nonce: str) -> HeldKey | None:
     """Take the key over from the attempt that was seen there, as an effect does."""
-    claim = Claim(KEY, nonce, f"owner of {nonce}", None, 60_000_000, None)
+    claim = KeyClaim(KEY, nonce, f"owner of {nonce}", None, 60_000_000, None)
     with connection_of(inbox) as connection:
         run(connection.begin())
         held = run(connection.claim_again(claim, stored))
@@ -56,7 +56,7 @@ def test_of_two_who_saw_a_lease_run_out_one_takes_the_key(kind: AnyPlace) -> Non
         late.__enter__()
         kind.expire()
         stored = seen(inbox)
-        assert isinstance(take_over(inbox, stored, "first"), Held)
+        assert isinstance(take_over(inbox, stored, "first"), HeldKey)
         assert take_over(inbox, stored, "second") is None
         assert seen(inbox).owner == "owner of first"
         with pytest.raises(LeaseLost):
@@ -70,7 +70,7 @@ def test_of_two_who_saw_a_failure_one_takes_the_key(kind: AnyPlace) -> None:
             raise RuntimeError
         stored = seen(inbox)
         assert stored.status == "FAILED"
-        assert isinstance(take_over(inbox, stored, "first"), Held)
+        assert isinstance(take_over(inbox, stored, "first"), HeldKey)
         assert take_over(inbox, stored, "second") is None
 
 
@@ -129,7 +129,7 @@ def test_one_whose_key_was_taken_over_cannot_make_it_fail(kind: AnyPlace) -> Non
 
 _Decide = Callable[[Connection, Stored], Any]
 _DECISIONS: list[_Decide] = [
-    lambda connection, stored: connection.settle(KEY, stored, Outcome("COMMITTED", event="resolved"), None),
+    lambda connection, stored: connection.settle(KEY, stored, AttemptOutcome("COMMITTED", event="resolved"), None),
     lambda connection, stored: connection.erase(KEY, stored),
 ]
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from oncelog.dedup.window import Window as DedupWindow
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, PartialOverlap, WriterFenced
 from oncelog.limits import KIB
 from oncelog.log.log import Log

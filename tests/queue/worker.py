@@ -19,7 +19,7 @@ import oncelog
 from oncelog import Delivery, LeaseLost, Message, OncelogError
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import delivery as machine
-from oncelog.queue.rules.delivery import Change, Condition, Rules, Run
+from oncelog.queue.rules.delivery import Change, Condition, MessageRun, Rules
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import Transaction
 
@@ -84,14 +84,16 @@ def _live(url: str, where: str | None, task: Task) -> None:
         os._exit(0)
 
 
-def _expire_early(runs: Iterable[Run], rules: Rules) -> Change:
+def _expire_early(runs: Iterable[MessageRun], rules: Rules) -> Change:
     """Now and then take leases for over that are not: the bug that the history must show."""
     early_us = EARLY_US if rules.chance() < 0.5 else 0
     change = _expire(runs, rules._replace(now_us=rules.now_us + early_us))
     return Change(change.gone, [msgspec.structs.replace(run, at_us=rules.now_us) for run in change.come])
 
 
-def _due_early(transaction: Transaction, group_id: int, condition: Condition, now_us: int, limit: int) -> list[Run]:
+def _due_early(
+    transaction: Transaction, group_id: int, condition: Condition, now_us: int, limit: int
+) -> list[MessageRun]:
     ahead_us = EARLY_US if condition is Condition.LEASED else 0
     return _due(transaction, group_id, condition, now_us + ahead_us, limit)
 

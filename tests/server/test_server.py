@@ -11,7 +11,7 @@ import pytest
 from oncelog.errors import OncelogError, Outcome, Unavailable, WriterFenced
 from oncelog.server.fleet.fleet import Fleet
 from oncelog.server.server import Server
-from oncelog.server.sessions import Answer
+from oncelog.server.sessions import FrameAnswer
 from tests.server.inside import serving
 
 
@@ -40,7 +40,7 @@ def test_a_server_that_lost_its_bucket_refuses_and_cuts_its_streams() -> None:
         def __init__(self) -> None:
             self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
-        def send(self, tag: int, answer: Answer) -> None:
+        def send(self, tag: int, answer: FrameAnswer) -> None:
             raise AssertionError(tag, answer)
 
         def end(self, error: Exception) -> None:

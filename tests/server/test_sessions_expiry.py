@@ -7,7 +7,7 @@ import pytest
 from oncelog.errors import LogBusy, Unavailable
 from oncelog.server.desk import Lane
 from oncelog.server.server import Server
-from oncelog.server.sessions import Answer
+from oncelog.server.sessions import FrameAnswer
 from oncelog.types import Record
 from tests.server.inside import serving
 
@@ -19,7 +19,7 @@ class _Stream:
         self.sent: list[int] = []
         self.ended: Exception | None = None
 
-    def send(self, tag: int, answer: Answer) -> None:  # noqa: ARG002
+    def send(self, tag: int, answer: FrameAnswer) -> None:  # noqa: ARG002
         self.sent.append(tag)
 
     def end(self, error: Exception) -> None:
@@ -50,7 +50,7 @@ def test_a_session_is_kept_for_a_while_after_its_stream_and_its_producer_as_long
         session.receive(1)
         server.sessions.tidy(session.ended_us + 2 * kept_us)  # a frame is being decided: nothing is forgotten
         assert len(server.sessions) == 1
-        session.settle(1, Answer.of_error(Unavailable("x")))
+        session.settle(1, FrameAnswer.of_error(Unavailable("x")))
         server.sessions.tidy(session.ended_us + kept_us)
         assert len(server.sessions) == 0
         del session, again
@@ -87,7 +87,7 @@ def test_the_stream_that_had_a_session_is_ended_by_the_next_one() -> None:
         server.sessions.attach(bytes(16), "a", new)
         assert isinstance(old.ended, Unavailable)
         server.sessions.detach(session, old)
-        session.settle(1, Answer.of_error(Unavailable("x")))
+        session.settle(1, FrameAnswer.of_error(Unavailable("x")))
         assert (old.sent, new.sent) == ([], [1])
 
     serving(work)

@@ -78,7 +78,7 @@ def test_a_piece_is_encoded_once_for_all_who_follow() -> None:
     """A hundred followers cost one encoding of each piece, and no thread of their own."""
     counted = 0
 
-    def encode(piece: tails.Piece) -> int:
+    def encode(piece: tails.TailPiece) -> int:
         nonlocal counted
         counted += 1
         return piece.next

@@ -161,7 +161,7 @@ def test_a_directory_that_is_ahead_of_the_log_is_not_believed() -> None:
     log = Database(storage).log("orders")
     streams = Database(storage).streams("orders")
     streams.list()
-    ahead = streams._index.directory.dump(log.log_id, 10_000, stored.Page(log.log_id, 9_984, *_empty(16)))
+    ahead = streams._index.directory.dump(log.log_id, 10_000, stored.StreamPage(log.log_id, 9_984, *_empty(16)))
     log._home.create(f"{DIRECTORIES_PREFIX}{10_000:020d}-ffff", [stored.encode_directory(ahead)])
     assert found(Database(storage).streams("orders")) == expected
 
@@ -240,14 +240,14 @@ def test_a_million_streams_are_compact() -> None:
     few, many = numbered(10_000), numbered(20_000)
     assert few.nbytes / 10_000 < 36 + 90
     assert many.nbytes / 20_000 < 36 + 90
-    page = stored.Page("id", 0, *_empty(0))
+    page = stored.StreamPage("id", 0, *_empty(0))
     data = stored.encode_directory(many.dump("id", 0, page))
     assert len(data) / 20_000 < 36 + 60
 
 
 def test_opening_a_stored_directory_does_nothing_for_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is loaded as arrays: no name is hashed again."""
-    page = stored.Page("id", 0, *_empty(0))
+    page = stored.StreamPage("id", 0, *_empty(0))
     data = stored.encode_directory(numbered(10_000).dump("id", 0, page))
     monkeypatch.setattr("oncelog.streams.directory.xxhash", None)
     loaded = Directory.load(7, stored.decode_directory(data, "directory"))
@@ -280,7 +280,7 @@ def test_the_directory_says_what_a_dictionary_says(batches: list[list[str]]) -> 
 @pytest.mark.parametrize("decode", [stored.decode_directory, stored.decode_page])
 def test_every_byte_counts(decode: Callable[[bytes, str], object]) -> None:
     """A flipped byte is an error, never another stream or another version."""
-    page = stored.Page("id", 16, np.arange(16, dtype=np.int32), np.arange(16, dtype=np.int32))
+    page = stored.StreamPage("id", 16, np.arange(16, dtype=np.int32), np.arange(16, dtype=np.int32))
     whole = decode is stored.decode_directory
     data = stored.encode_directory(numbered(3).dump("id", 17, page)) if whole else stored.encode_page(page)
     decode(data, "it")

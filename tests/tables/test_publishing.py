@@ -23,7 +23,7 @@ from oncelog.log.log import Log
 from oncelog.tables import publishing
 from oncelog.tables.delta import DeltaPublication
 from oncelog.tables.iceberg import IcebergPublication
-from oncelog.tables.publishing import Change, Published, State, Table
+from oncelog.tables.publishing import Published, PublishedTable, State, TableChange
 
 KEEP_S = 7 * 86400.0
 SETTINGS = LogSettings(window=Window(max_keys=2), segment_bytes=64 * 1024, seal="off", snapshot_records=1_000_000)
@@ -45,7 +45,7 @@ class Delta:
     def __init__(self, folder: Path) -> None:
         self._path = str(folder / "table")
 
-    def table(self, keep_s: float = KEEP_S) -> Table:
+    def table(self, keep_s: float = KEEP_S) -> PublishedTable:
         """Return the table to publish to."""
         return DeltaPublication(self._path, SYSTEM, keep_s)
 
@@ -78,7 +78,7 @@ class Iceberg:
         """Return the catalog, loaded anew."""
         return load_catalog("default", **self._options)
 
-    def table(self, keep_s: float = KEEP_S) -> Table:
+    def table(self, keep_s: float = KEEP_S) -> PublishedTable:
         """Return the table to publish to."""
         return IcebergPublication("shop.orders", SYSTEM, keep_s, options=self._options, in_place=self._in_place)
 
@@ -289,7 +289,7 @@ def test_file_that_is_merged_while_it_is_being_published(log: Log, tmp_path: Pat
         def __init__(self) -> None:
             self.states = [without_files(state)]
 
-        def bring(self, given: State) -> Change | None:
+        def bring(self, given: State) -> TableChange | None:
             """Publish the state that was true earlier, once."""
             return readers.table().bring(self.states.pop() if self.states else given)
 
@@ -314,7 +314,7 @@ def test_table_that_others_commit_to_all_the_time(log: Log) -> None:
 
         name = "busy"
 
-        def bring(self, _: State) -> Change | None:
+        def bring(self, _: State) -> TableChange | None:
             """Be overtaken."""
             return None
 
@@ -349,7 +349,7 @@ def test_bucket(bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "s3.region": "us-east-1",
     }
     options = catalog(tmp_path) | {"warehouse": f"{bucket_url}/warehouse"} | s3
-    tables: list[Table] = [
+    tables: list[PublishedTable] = [
         DeltaPublication(f"{bucket_url}/table", SYSTEM, 0.0),
         IcebergPublication("shop.orders", SYSTEM, 0.0, options=options),
     ]

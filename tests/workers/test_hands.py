@@ -12,7 +12,7 @@ import pytest
 from oncelog import Delivery, Effect, Inbox, Queue
 from oncelog.testing.clock import SimulatedClock
 from oncelog.workers import worker as worker_module
-from oncelog.workers.hands import Hands, OutOfTime
+from oncelog.workers.hands import HandlerThreads, OutOfTime
 from tests.workers.until import Until, work
 
 LONG_S = 60.0
@@ -180,7 +180,7 @@ def test_a_timeout_of_the_handlers_own_is_its_own_error(queue: Queue) -> None:
 
 def test_a_pool_begins_no_more_threads_than_it_has_places() -> None:
     """Threads are used again; one that is left behind is replaced, and never counted again."""
-    hands = Hands(2)
+    hands = HandlerThreads(2)
     seen: set[int] = set()
     gate, done = threading.Semaphore(0), threading.Semaphore(0)
 

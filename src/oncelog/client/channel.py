@@ -80,7 +80,7 @@ class Broken(Exception):
         return Unavailable(f"the server does not answer ({self})", outcome=outcome)  # type: ignore[arg-type]
 
 
-class Bell:
+class ArrivalBell:
     """Rings when something has come, on any stream of a connection: one thread looks for all tasks that wait."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Channel:
         self._streams: list[int] = [0]
         """How many streams each connection has."""
         self._closing = threading.Condition()
-        self.bell = Bell()
+        self.bell = ArrivalBell()
         self.closed = False
 
     # Making calls.

@@ -24,7 +24,7 @@ from oncelog.errors import Closed, InvalidArgument, LeaseLost, OncelogError, Una
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import QUEUE_PREFETCH_MAX
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
-from oncelog.queue.deliver.settling import Settlement
+from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
 from oncelog.types import moment
 from oncelog.wire import messages, values
@@ -44,17 +44,17 @@ class Leases:
         self._channel = channel
         self.queue = queue
         self.group = group
-        self._batcher: Batcher[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]] = Batcher(
+        self._batcher: Batcher[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]] = Batcher(
             "oncelog-settler", self._settle_all
         )
 
-    def settle(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> None:
+    def settle(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> None:
         """Settle deliveries in one call; ``LeaseLost`` if some were lost to others."""
         lost = self.lost_of(deliveries, settlement)
         if lost:
             raise _lost_error(lost)
 
-    def submit(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> Pending[None]:
+    def submit(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> Pending[None]:
         """Settle deliveries without waiting, together with all of the same kind that are submitted meanwhile."""
         pending = begun()
         try:
@@ -63,17 +63,21 @@ class Leases:
             return failed(error)
         return pending
 
-    def _settle_all(self, submitted: Sequence[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]]) -> None:
+    def _settle_all(
+        self, submitted: Sequence[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]]
+    ) -> None:
         left = list(submitted)
         while left:
             settlement = left[0][1]
-            alike: list[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]] = []
+            alike: list[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]] = []
             while left and left[0][1] == settlement:
                 alike.append(left.pop(0))
             self._settle_alike(alike, settlement)
 
     def _settle_alike(
-        self, alike: Sequence[tuple[Sequence[RemoteDelivery], Settlement, Pending[None]]], settlement: Settlement
+        self,
+        alike: Sequence[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]],
+        settlement: SettlementRequest,
     ) -> None:
         try:
             lost = {_name(one) for one in self.lost_of([one for group, _, _ in alike for one in group], settlement)}
@@ -87,7 +91,7 @@ class Leases:
             seen.update(map(_name, group))  # settled twice in one call: the second has lost
             answer(pending, lambda mine=mine: _check(mine))  # type: ignore[misc]
 
-    def lost_of(self, deliveries: Sequence[RemoteDelivery], settlement: Settlement) -> list[RemoteDelivery]:
+    def lost_of(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> list[RemoteDelivery]:
         """Settle deliveries in one call; return those that were lost to others.
 
         A repeat after a break that finds a lease gone does not know whether its first attempt ended it: unknown.
@@ -222,21 +226,21 @@ class RemoteDelivery(Delivery):
         return int(self._found.redriven)
 
     def ack(self) -> None:
-        self._leases.settle([self], Settlement("acked"))
+        self._leases.settle([self], SettlementRequest("acked"))
 
     def nack(self, reason: str, *, retry: bool = True) -> None:
-        self._leases.settle([self], Settlement.refusal(reason, retry=retry))
+        self._leases.settle([self], SettlementRequest.refusal(reason, retry=retry))
 
     def extend(self, seconds: float) -> None:
         span_us = message.span_us("seconds", seconds)
-        self._leases.settle([self], Settlement("extended", extend_us=span_us))
+        self._leases.settle([self], SettlementRequest("extended", extend_us=span_us))
         self.until_us = self._leases.until_us(span_us)
 
     def submit_ack(self) -> Pending[None]:
-        return self._leases.submit([self], Settlement("acked"))
+        return self._leases.submit([self], SettlementRequest("acked"))
 
     def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
-        return self._leases.submit([self], Settlement.refusal(reason, retry=retry))
+        return self._leases.submit([self], SettlementRequest.refusal(reason, retry=retry))
 
     def submit_extend(self, seconds: float) -> Pending[None]:
         span_us = message.span_us("seconds", seconds)
@@ -244,7 +248,7 @@ class RemoteDelivery(Delivery):
         def extended(_: None) -> None:
             self.until_us = self._leases.until_us(span_us)
 
-        return mapped(self._leases.submit([self], Settlement("extended", extend_us=span_us)), extended)
+        return mapped(self._leases.submit([self], SettlementRequest("extended", extend_us=span_us)), extended)
 
 
 class RemoteConsumer(Consumer):
@@ -350,7 +354,7 @@ class RemoteConsumer(Consumer):
 
     def _renew(self) -> None:
         held = self._remote_held()
-        lost = set(map(id, self._leases.lost_of(held, Settlement("extended", extend_us=self._lease_us))))
+        lost = set(map(id, self._leases.lost_of(held, SettlementRequest("extended", extend_us=self._lease_us))))
         self._held.clear()
         for one in held:
             if id(one) not in lost:
@@ -361,13 +365,13 @@ class RemoteConsumer(Consumer):
         return [one for one in self._held if isinstance(one, RemoteDelivery)]
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        self._leases.settle(self._mine(deliveries), Settlement("acked"))
+        self._leases.settle(self._mine(deliveries), SettlementRequest("acked"))
 
     def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
-        return self._leases.submit(self._mine(deliveries), Settlement("acked"))
+        return self._leases.submit(self._mine(deliveries), SettlementRequest("acked"))
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
-        self._leases.settle(self._mine(deliveries), Settlement.refusal(reason, retry=retry))
+        self._leases.settle(self._mine(deliveries), SettlementRequest.refusal(reason, retry=retry))
 
     def _mine(self, deliveries: object) -> list[RemoteDelivery]:
         self._check_process()
@@ -419,4 +423,4 @@ class RemoteConsumer(Consumer):
             held += [one for one in iterator.ready if isinstance(one, RemoteDelivery)]
             iterator.ready.clear()
         if held:
-            self._leases.lost_of(held, Settlement("returned"))
+            self._leases.lost_of(held, SettlementRequest("returned"))

@@ -58,9 +58,9 @@ class RemoteDatabase(Database):
     # Logs.
 
     def log(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Log:
-        return self._log_of(self._made(name, "log", settings, log_module.Made, create=create))
+        return self._log_of(self._made(name, "log", settings, log_module.MadeLog, create=create))
 
-    def _log_of(self, made: log_module.Made) -> RemoteLog:
+    def _log_of(self, made: log_module.MadeLog) -> RemoteLog:
         return self._kept(
             ("log", made.name),
             lambda held: held.log_id == made.log_id,
@@ -85,7 +85,7 @@ class RemoteDatabase(Database):
         raise unsupported(what)
 
     def streams(self, name: str, settings: LogSettings | None = None, *, create: bool = False) -> Streams:
-        made = self._made(name, "streams", settings, log_module.Made, create=create)
+        made = self._made(name, "streams", settings, log_module.MadeLog, create=create)
         log = self._log_of(made)
         return self._kept(("streams", made.name), lambda held: inner.is_of(held, log), lambda: RemoteStreams(log))
 
@@ -109,7 +109,9 @@ class RemoteDatabase(Database):
     ) -> Queue:
         """Open a work queue; create it only when asked to. Where its state is, is the server's to say."""
         _check_state(state)
-        made = self._made(name, "queue", settings, queue_module.Made, create=create, adopt=adopt, partitions=partitions)
+        made = self._made(
+            name, "queue", settings, queue_module.MadeQueue, create=create, adopt=adopt, partitions=partitions
+        )
         return self._kept(("queue", made.name), lambda _: True, lambda: RemoteQueue(self._channel, made, self.log))
 
     def queues(self, *, state: str | None = None) -> list[str]:

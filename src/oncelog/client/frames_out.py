@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from oncelog.concurrency import futures
+from oncelog.concurrency.futures import AckFuture
 from oncelog.errors import AppendErrors, Closed, CorruptionError, LogBusy, OncelogError, Unavailable, WriterFenced
-from oncelog.log.append import decisions, futures
-from oncelog.log.append.futures import AckFuture
+from oncelog.log.append import payloads
 from oncelog.log.append.groups import record_bytes
 from oncelog.types import Ack, ColumnAcks, Record
 from oncelog.wire import failures, frames, messages, values
@@ -96,7 +97,7 @@ class Frame:
             if self.kind is Kind.EACH and len(self.records) >= ROWS_MIN:
                 self.kind = Kind.ROWS
             if self.kind is Kind.ROWS:
-                self._body = memoryview(frames.table_bytes(decisions.payload_of(self.records)))
+                self._body = memoryview(frames.table_bytes(payloads.payload_of(self.records)))
             else:
                 made = messages.Records(records=[values.record_message(record) for record in self.records])
                 self._body = made.SerializeToString()

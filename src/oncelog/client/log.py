@@ -23,9 +23,9 @@ from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import LEASE_S_MAX
-from oncelog.log.append import decisions
+from oncelog.log.append import payloads
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import Audit, By
@@ -52,7 +52,7 @@ STAGE_BYTES = 2 << 20
 Told = Callable[[int, int], None]
 
 
-class Made(msgspec.Struct, frozen=True):
+class MadeLog(msgspec.Struct, frozen=True):
     """What the server says of a log that was opened or created."""
 
     name: str
@@ -70,7 +70,7 @@ class Payloads(NamedTuple):
 class RemoteLog(Log):
     """An append-only log on a server. Made by ``Database.log``; safe to share between threads."""
 
-    def __init__(self, channel: Channel, made: Made, policy: Callable[[str | None], ProducerPolicy]) -> None:
+    def __init__(self, channel: Channel, made: MadeLog, policy: Callable[[str | None], ProducerPolicy]) -> None:
         Handle.__init__(self)
         self.name = made.name
         self.channel = channel
@@ -314,7 +314,7 @@ class RemoteLog(Log):
 
     def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
         """Check tables for ``store``: a bad row is refused here, before anything is sent."""
-        payloads = [decisions.intake_of(table, self.settings_seen, self.log_id) for table in tables]
+        payloads = [payloads.intake_of(table, self.settings_seen, self.log_id) for table in tables]
         return Payloads(payloads, None if columns is None else list(columns))
 
     def _store(self, prepared: Any) -> Staged:
@@ -343,7 +343,7 @@ class RemoteLog(Log):
     def ingest(
         self,
         staged: Sequence[Staged],
-        batch: Batch | None,
+        batch: BatchName | None,
         *,
         on_conflict: OnConflict,
         on_replay: OnReplay,

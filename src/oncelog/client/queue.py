@@ -37,7 +37,7 @@ SEND_BYTES = 2 << 20
 """So many messages go into one call, at most, and so many bytes, unless one alone is larger."""
 
 
-class Made(msgspec.Struct, frozen=True):
+class MadeQueue(msgspec.Struct, frozen=True):
     """What the server says of a queue that was opened or created."""
 
     name: str
@@ -48,7 +48,7 @@ class Made(msgspec.Struct, frozen=True):
 _Letters = list[DeadLetter]
 
 
-class _Submission(NamedTuple):
+class _QueuedSend(NamedTuple):
     message: Message
     on_pending: OnPending
     timeout_s: float
@@ -58,14 +58,14 @@ class _Submission(NamedTuple):
 class RemoteQueue(Queue):
     """A work queue on a server. Made by ``Database.queue``; safe to share between threads."""
 
-    def __init__(self, channel: Channel, made: Made, open_log: Callable[[str], Log]) -> None:
+    def __init__(self, channel: Channel, made: MadeQueue, open_log: Callable[[str], Log]) -> None:
         Handle.__init__(self)
         self._open_log = open_log
         self.name = made.name
         self._channel = channel
         self._made = made
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._batcher: Batcher[_Submission] = Batcher("oncelog-sender", self._send_submitted)
+        self._batcher: Batcher[_QueuedSend] = Batcher("oncelog-sender", self._send_submitted)
 
     def ask(self, key: str, request: Any, kind: Any) -> Any:
         """Ask the server what may be asked again; return the document that it answers."""
@@ -81,13 +81,13 @@ class RemoteQueue(Queue):
 
     @property
     def settings(self) -> QueueSettings:
-        self._made = self.ask("Queue.Info", self._asked(), Made)
+        self._made = self.ask("Queue.Info", self._asked(), MadeQueue)
         return self._made.settings
 
     def _is_stored(self) -> bool:
         """Tell whether it is still there; it is taken to be while nobody can tell."""
         try:
-            self.ask("Queue.Info", self._asked(), Made)
+            self.ask("Queue.Info", self._asked(), MadeQueue)
         except NotFound:
             return False
         except Unavailable:
@@ -151,20 +151,20 @@ class RemoteQueue(Queue):
             _check_pending(on_pending)
             within_s = arguments.seconds("timeout_s", timeout_s)
             one = message_rules.check(Message(value, id, key, tenant, headers, delay_s, deadline_s, retry))
-            submission = _Submission(one, on_pending, within_s, begun())
+            submission = _QueuedSend(one, on_pending, within_s, begun())
             self._batcher.put(submission, size_bytes=len(value), timeout_s=within_s)
         except OncelogError as error:
             return failed(error)
         return submission.pending
 
-    def _send_submitted(self, submitted: Sequence[_Submission]) -> None:
+    def _send_submitted(self, submitted: Sequence[_QueuedSend]) -> None:
         for on_pending, alike in groupby(submitted, key=lambda one: one.on_pending):
             left = list(alike)
             for run in _runs([one.message for one in left]):
                 group, left = left[: len(run)], left[len(run) :]
                 self._settle(group, on_pending)
 
-    def _settle(self, group: Sequence[_Submission], on_pending: OnPending) -> None:
+    def _settle(self, group: Sequence[_QueuedSend], on_pending: OnPending) -> None:
         answers: Sequence[Any]
         try:
             answers = self._sent_run([one.message for one in group], on_pending, max(one.timeout_s for one in group))

@@ -15,12 +15,13 @@ import pyarrow as pa
 from oncelog.client import frames_out
 from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame, Gathered
 from oncelog.client.session import Opening, Session
+from oncelog.concurrency import futures
+from oncelog.concurrency.futures import AckFuture
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
-from oncelog.log.append import decisions, futures
-from oncelog.log.append.futures import AckFuture
+from oncelog.log.append import payloads
 from oncelog.log.append.groups import record_bytes
 from oncelog.log.append.sequences import stamped
 from oncelog.settings import LogSettings
@@ -86,7 +87,7 @@ class Sending:
         intake.check_record(record)
         if record.sequence is not None or record.producer is not None or self.producer is not None:
             if record.id is not None:
-                raise decisions.named_twice(id=record.id)
+                raise payloads.named_twice(id=record.id)
             if record.producer is None:
                 record = msgspec.structs.replace(record, producer=self.producer or assigned())
         if record.id is not None and self.settings.idempotence == "off":
@@ -188,7 +189,7 @@ class Sending:
     ) -> list[tuple[Frame, Pending[ColumnAcks]]]:
         """Send the rows of a table, in frames. A table with a bad row is refused before anything is sent."""
         with self._in_order():
-            payload = decisions.intake_of(
+            payload = payloads.intake_of(
                 table, self.settings, self.log_id, lambda payload: self._owned_rows(payload, producer)
             )
             return [self._send_rows(piece, deadline_us) for piece in _pieces(payload)]
@@ -198,7 +199,7 @@ class Sending:
         if name is not None:
             payload = stamped(payload, name)
         if "producer" in payload.schema.names:
-            decisions.check_named_once(payload)
+            payloads.check_named_once(payload)
         if self._counting is not None and name == self.producer:
             payload = self._counted(payload)
         return payload

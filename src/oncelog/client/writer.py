@@ -12,15 +12,15 @@ from oncelog import arguments
 from oncelog.client.frames_out import Frame
 from oncelog.client.sending import Sending, joined
 from oncelog.client.session import Opening
+from oncelog.concurrency import futures
 from oncelog.concurrency.pending import Pending, begun, failed, settle
 from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.log.append import futures
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.counters import Counts
-from oncelog.log.append.decisions import Admitted
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.producer import Producer
@@ -229,7 +229,7 @@ class RemoteWriter(Writer):
     def ingest(
         self,
         staged: Sequence[Staged],
-        batch: Batch | None = None,
+        batch: BatchName | None = None,
         *,
         on_conflict: OnConflict = "quarantine",
         on_replay: OnReplay = "error",

@@ -15,11 +15,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oncelog.console.acts import Acts
-from oncelog.console.live import Live
+from oncelog.console.live import LivePages
 from oncelog.console.pages import ROOT, Pages
 from oncelog.console.queue_pages import QueuePages
 from oncelog.console.source import Source
-from oncelog.console.viewer import Gate
+from oncelog.console.viewer import ViewerGate
 from oncelog.console.work_pages import WorkPages
 
 _HEADERS = [
@@ -35,11 +35,11 @@ _KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 """A browser keeps style and script: their addresses have a part that changes with their content."""
 
 
-def build(source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Starlette:
+def build(source: Source, gate: ViewerGate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> Starlette:
     """Return the application. ``run`` runs what blocks in a thread. It answers below ``/console``."""
     pages = Pages(source, gate, run)
     acts, work, queues = Acts(pages), WorkPages(pages), QueuePages(pages)
-    live = Live(pages, queues)
+    live = LivePages(pages, queues)
     page = pages.page
     routes = [
         Route("/", page(pages.overview)),

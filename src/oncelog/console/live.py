@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from oncelog.console.pages import Pages
 from oncelog.console.queue_pages import QueuePages
-from oncelog.console.source import Answer, Sample, Source
+from oncelog.console.source import Answer, LogMoment, Source
 from oncelog.console.viewer import Viewer
 from oncelog.errors import OncelogError
 from oncelog.types import Entry
@@ -32,7 +32,7 @@ KEPT = 60
 """Samples that a small plot shows."""
 
 
-class Row(NamedTuple):
+class LiveRow(NamedTuple):
     """A row of a live tail: a new record, or an answer that stored nothing."""
 
     at: datetime
@@ -48,8 +48,8 @@ class _Following:
         self._name = name
         self._reads = reads
         self._answered: datetime | None = None
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
-        self.rows: deque[Row] = deque(maxlen=ROWS)
+        self.samples: deque[LogMoment] = deque(maxlen=KEPT)
+        self.rows: deque[LiveRow] = deque(maxlen=ROWS)
 
     def step(self) -> int:
         """Look again; return how many records are new since the last look."""
@@ -60,20 +60,20 @@ class _Following:
             self.rows.extendleft(self._fresh(behind))
         return sample.end_position - behind
 
-    def _fresh(self, behind: int) -> list[Row]:
+    def _fresh(self, behind: int) -> list[LiveRow]:
         """Return what happened since a position, the oldest first: new records, and answers that stored nothing."""
-        rows = [Row(entry.timestamp, entry=entry) for entry in self._source.latest(self._name, ROWS, behind)]
+        rows = [LiveRow(entry.timestamp, entry=entry) for entry in self._source.latest(self._name, ROWS, behind)]
         answers = self._source.answers(self._name, ROWS)
         since, self._answered = self._answered, answers[0].at if answers else self._answered
         rows += [
-            Row(answer.at, answer=answer)
+            LiveRow(answer.at, answer=answer)
             for answer in answers
             if not answer.outcome.startswith("stored") and (since is None or answer.at > since)
         ]
         return sorted(rows, key=lambda row: (row.at, row.entry.position if row.entry is not None else -1))
 
 
-class Live:
+class LivePages:
     """The streams of live pages."""
 
     def __init__(self, pages: Pages, queues: QueuePages) -> None:
@@ -145,20 +145,20 @@ class Live:
             yield _event({"verification": str(module.verification(name, now)), "state": "live"})
             await asyncio.sleep(TICK_S)
 
-    def _tiles(self, name: str, samples: deque[Sample]) -> str:
+    def _tiles(self, name: str, samples: deque[LogMoment]) -> str:
         module: Any = self._fragments.module
         return str(module.tiles(name, _rates(samples), samples[-1].counts))
 
-    def _details(self, samples: deque[Sample]) -> str:
+    def _details(self, samples: deque[LogMoment]) -> str:
         module: Any = self._fragments.module
         return str(module.details(samples[-1].info))
 
-    def _tail(self, name: str, rows: deque[Row], fresh: int) -> str:
+    def _tail(self, name: str, rows: deque[LiveRow], fresh: int) -> str:
         module: Any = self._fragments.module
         return str(module.tail(name, list(rows), max(1, fresh // ROWS)))
 
 
-def _rates(samples: deque[Sample]) -> dict[str, list[float]]:
+def _rates(samples: deque[LogMoment]) -> dict[str, list[float]]:
     """Return appends and duplicates a second, between each two samples."""
     rates: dict[str, list[float]] = {"appends": [], "duplicates": []}
     for before, after in zip(samples, list(samples)[1:], strict=False):

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from oncelog.console import render
 from oncelog.console.forms import form_of
 from oncelog.console.source import COUNTED_MAX, PAGE_ROWS, Source, when
-from oncelog.console.viewer import COOKIE, Gate, Kind, Verb, Viewer
+from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer, ViewerGate
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class Paging(NamedTuple):
 class Pages:
     """All pages of one console."""
 
-    def __init__(self, source: Source, gate: Gate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, source: Source, gate: ViewerGate, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self.source = source
         self.gate = gate
         self.run = run

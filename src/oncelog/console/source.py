@@ -24,7 +24,7 @@ from oncelog.console.viewer import Kind, Viewer
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.format.manifest import Mark
 from oncelog.format.snapshot import ProducerMark
-from oncelog.inbox.inbox import Inbox, Known
+from oncelog.inbox.inbox import Inbox, KeyStory
 from oncelog.log.append.counters import Counts
 from oncelog.log.info import LogInfo, SealedFileInfo
 from oncelog.log.jobs.verify import Verification
@@ -119,7 +119,7 @@ def content(entry: Entry) -> Other:
     return Other(entry.timestamp, "", value, len(value), hashlib.sha256(value).hexdigest(), headers, labels)
 
 
-class Found(NamedTuple):
+class FoundId(NamedTuple):
     """What is known of an id: where it is stored, as what, the recent answers, and other content that came under it.
 
     ``not_kept`` counts the recent conflicts whose content is not known any more.
@@ -148,7 +148,7 @@ class Verifying(NamedTuple):
         return self.result is not None or self.error is not None
 
 
-class Sample(NamedTuple):
+class LogMoment(NamedTuple):
     """A log at one moment; the difference of two samples is a rate."""
 
     at_us: int
@@ -255,10 +255,10 @@ class Source:
         """Return what is known of a log."""
         return self.log(name).info()
 
-    def sample(self, name: str) -> Sample:
+    def sample(self, name: str) -> LogMoment:
         """Return how far a log is now."""
         info = self.info(name)
-        return Sample(self.clock.elapsed_us(), info.last_position + 1, info.counters, info)
+        return LogMoment(self.clock.elapsed_us(), info.last_position + 1, info.counters, info)
 
     def files(self, name: str) -> list[SealedFileInfo]:
         """Return the sealed files of a log."""
@@ -286,7 +286,7 @@ class Source:
             raise NotFound(message)
         return found[0]
 
-    def find(self, name: str, id: str, stream: str | None = None) -> Found:
+    def find(self, name: str, id: str, stream: str | None = None) -> FoundId:
         """Return what is known of an id, from the memory of ids."""
         location = self.log(name).find(id, stream=stream)
         entry = None
@@ -298,7 +298,7 @@ class Source:
         refused = [answer.refused for answer in conflicts if answer.refused is not None]
         others = [*refused, *self._put_aside(name, id)]
         stored = content(entry) if entry is not None else None
-        return Found(id, location, entry, stored, answers, others[:COMPARED_MAX], len(conflicts) - len(refused))
+        return FoundId(id, location, entry, stored, answers, others[:COMPARED_MAX], len(conflicts) - len(refused))
 
     def _put_aside(self, name: str, id: str) -> list[Other]:
         """Return the rows with this id that Spark's sink put aside, among the newest ones."""
@@ -407,7 +407,7 @@ class Source:
             raise NotFound(message)
         return self.inboxes[name]
 
-    def inbox_keys(self, inbox: str, key: str, status: str) -> list[Known]:
+    def inbox_keys(self, inbox: str, key: str, status: str) -> list[KeyStory]:
         """Return the story of a key; without a key, the keys that changed last, those with a status if one is given."""
         if key:
             return self.inbox(inbox).show(key)

@@ -38,7 +38,7 @@ class Viewer(Protocol):
         ...
 
 
-class Gate(Protocol):
+class ViewerGate(Protocol):
     """Knows the sessions."""
 
     @property

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, GHOST, PENDING, START, Handles, Keys
-from oncelog.dedup.window import Window, WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 
 _FOREVER_US, _ALL_KEYS = 1 << 62, 1 << 40
 
 
-class Table(Window):
+class Table(DedupWindow):
     """A window without bounds. Not safe for threads: one owner."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from oncelog.dedup.repeats import distinct, first_occurrence
 from oncelog.dedup.ring import FLAG_BITS, FLAGS, GHOST, NARROW_MAX, PENDING, START, Handles, Keys, Ring
 from oncelog.dedup.slots import BUCKET_SLOTS, Slots
 
-__all__ = ["Window", "WindowState"]
+__all__ = ["DedupWindow", "WindowState"]
 
 _CAPACITY_MIN = 32
 _LOAD = 0.68
@@ -49,7 +49,7 @@ class WindowState:
     starts: NDArray[np.bool_]
 
 
-class Window:
+class DedupWindow:
     """A bounded memory of 128-bit keys: by age in up-time, and by number, whichever is reached first.
 
     Keys are (high, low) pairs, shape (n, 2). It does nothing by itself: who adds also evicts. Not safe for
@@ -472,7 +472,7 @@ class Window:
         )
 
     @classmethod
-    def load(cls, state: WindowState, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False) -> Window:
+    def load(cls, state: WindowState, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False) -> DedupWindow:
         """Make a window of dumped keys, which must be distinct. Of more than ``max_keys`` the newest batches stay."""
         window = cls(duration_us, max_keys, refresh_on_hit=refresh_on_hit)
         first = max(0, len(state.keys) - max_keys)

@@ -55,7 +55,7 @@ _COPIED_BYTES_MAX = 16_384
 _VALUE_AND_ID = VALUE | ID
 
 Stop: TypeAlias = Literal["end", "no block", "bad header", "bad body", "cut short", "broken chain"]
-"""Why a scan went no further: see ``Scan``."""
+"""Why a scan went no further: see ``BlockScan``."""
 
 
 class BlockHeader(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +96,7 @@ class Block(msgspec.Struct, frozen=True):
     payload: pa.RecordBatch
 
 
-class Scan(msgspec.Struct, frozen=True):
+class BlockScan(msgspec.Struct, frozen=True):
     """Blocks found one behind the other: where each begins, its first entry and how many it has.
 
     ``end`` is the offset behind the last of them and ``checksum`` the last one's (or what was given when there is
@@ -392,7 +392,7 @@ def scan(
     *,
     previous: int | None = 0,
     bodies: bool = False,
-) -> Scan:
+) -> BlockScan:
     """Hop from block to block from ``offset``, as far as they are whole and chained.
 
     ``previous`` is the checksum the first block must name, ``None`` when it is not known. ``bodies`` checks the bodies'
@@ -435,4 +435,4 @@ def scan(
         counts.append(count)
         last = checksum
         offset = behind
-    return Scan(offsets, first_entries, counts, offset, last or 0, stopped)
+    return BlockScan(offsets, first_entries, counts, offset, last or 0, stopped)

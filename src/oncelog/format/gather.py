@@ -44,7 +44,7 @@ GATHERED_BYTES_MAX = 4_194_304
 """Small blocks are gathered up to about this many bytes."""
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class GatheredBlocks(msgspec.Struct, frozen=True):
     """Consecutive blocks of one segment, checked, as one payload.
 
     ``counts``, ``timestamps_us`` and ``uptimes_us`` have an element a block. ``previous`` is what the first block names
@@ -74,7 +74,7 @@ class Gathered(msgspec.Struct, frozen=True):
         return np.repeat(np.array(self.uptimes_us, np.int64), self.counts)
 
 
-def gather(buffers: Iterable[pa.Buffer], *, full: bool = False) -> Iterator[Gathered]:
+def gather(buffers: Iterable[pa.Buffer], *, full: bool = False) -> Iterator[GatheredBlocks]:
     """Yield the blocks in ``buffers``, which follow each other in one segment, gathered as far as that is cheap.
 
     Every block is checked as ``decode`` checks it (but for what ``CheckedBlocks`` were found to be before), and must
@@ -186,12 +186,12 @@ class _Gathering:
         self.masks.append(mask)
         self.values, self.ids = [], []
 
-    def taken(self) -> Gathered:
+    def taken(self) -> GatheredBlocks:
         """Return what was gathered, and begin again."""
         assert self.follows is not None, "there is something to take"
         self._flush_singles()
         segment, first_entry, first_position, previous = self.first
-        gathered = Gathered(
+        gathered = GatheredBlocks(
             segment=segment,
             first_entry=first_entry,
             first_position=first_position,

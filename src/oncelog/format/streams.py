@@ -21,7 +21,7 @@ PAGE_KIND, DIRECTORY_KIND, VERSION = b"OLsp", b"OLsd", 1
 PAGE_ROWS = 1 << 16
 
 
-class Page(msgspec.Struct, frozen=True):
+class StreamPage(msgspec.Struct, frozen=True):
     """The stream (its number, -1 for none) and the version in it of each record, from a position on."""
 
     log_id: str
@@ -30,7 +30,7 @@ class Page(msgspec.Struct, frozen=True):
     versions: NDArray[np.int32]
 
 
-class Directory(msgspec.Struct, frozen=True):
+class StoredDirectory(msgspec.Struct, frozen=True):
     """The streams there are at a position, in the order of their first events: their numbers count from 0.
 
     ``names`` are the bytes of all names together, ``ends`` where each ends; ``counts`` are their events, ``firsts`` and
@@ -46,7 +46,7 @@ class Directory(msgspec.Struct, frozen=True):
     firsts: NDArray[np.int64]
     lasts: NDArray[np.int64]
     slots: NDArray[np.int32]
-    page: Page
+    page: StreamPage
 
 
 class _StoredPage(msgspec.Struct, frozen=True, array_like=True):
@@ -71,23 +71,23 @@ class _StoredDirectory(msgspec.Struct, frozen=True, array_like=True):
 _T = TypeVar("_T")
 
 
-def encode_page(page: Page) -> bytes:
+def encode_page(page: StreamPage) -> bytes:
     """Return a page as the bytes of its object."""
     return frame.wrap(PAGE_KIND, VERSION, msgspec.msgpack.encode(_stored(page)))
 
 
-def _stored(page: Page) -> _StoredPage:
+def _stored(page: StreamPage) -> _StoredPage:
     content = page.numbers.astype("<i4").tobytes() + page.versions.astype("<i4").tobytes()
     packed = pa.compress(content, codec="zstd", asbytes=True) if content else b""
     return _StoredPage(page.log_id, page.first_position, len(page.numbers), packed)
 
 
-def decode_page(data: pa.Buffer | bytes, what: str) -> Page:
+def decode_page(data: pa.Buffer | bytes, what: str) -> StreamPage:
     """Return a page; ``CorruptionError`` or ``Unsupported`` for anything else."""
     return _page(_decode(PAGE_KIND, data, _StoredPage, what), what)
 
 
-def _page(stored: _StoredPage, what: str) -> Page:
+def _page(stored: _StoredPage, what: str) -> StreamPage:
     size_bytes = 4 * stored.rows
     if not 0 <= stored.rows <= PAGE_ROWS:
         message = f"{what}: a page of {stored.rows} rows"
@@ -98,10 +98,10 @@ def _page(stored: _StoredPage, what: str) -> Page:
         message = f"{what}: its checksum holds and it cannot be read: {error}"
         raise CorruptionError(message) from error
     numbers, versions = np.frombuffer(content[:size_bytes], "<i4"), np.frombuffer(content[size_bytes:], "<i4")
-    return Page(stored.log_id, stored.first_position, numbers, versions)
+    return StreamPage(stored.log_id, stored.first_position, numbers, versions)
 
 
-def encode_directory(directory: Directory) -> bytes:
+def encode_directory(directory: StoredDirectory) -> bytes:
     """Return a directory as the bytes of its object."""
     stored = _StoredDirectory(
         log_id=directory.log_id,
@@ -117,10 +117,10 @@ def encode_directory(directory: Directory) -> bytes:
     return frame.wrap(DIRECTORY_KIND, VERSION, msgspec.msgpack.encode(stored))
 
 
-def decode_directory(data: pa.Buffer | bytes, what: str) -> Directory:
+def decode_directory(data: pa.Buffer | bytes, what: str) -> StoredDirectory:
     """Return a directory; ``CorruptionError`` or ``Unsupported`` for anything else."""
     stored = _decode(DIRECTORY_KIND, data, _StoredDirectory, what)
-    return Directory(
+    return StoredDirectory(
         log_id=stored.log_id,
         position=stored.position,
         names=stored.names,

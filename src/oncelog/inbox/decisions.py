@@ -165,7 +165,7 @@ def _failed(identity: Identity, stored: Stored) -> str:
 # The story of a key: a line an event.
 
 
-class Event(NamedTuple):
+class KeyEvent(NamedTuple):
     """Something that happened to a key. ``detail`` is the owner, or the reason of a failure."""
 
     at_us: int
@@ -184,7 +184,7 @@ def event_line(at_us: int, token: int, what: str, detail: str) -> str:
     return f"{at_us} {token}{event_tail(what, detail)}"
 
 
-def events(story: str) -> list[Event]:
+def events(story: str) -> list[KeyEvent]:
     """Return what a story tells.
 
     >>> events(event_line(5, 1, "claimed", "host:7"))
@@ -193,7 +193,7 @@ def events(story: str) -> list[Event]:
     found = []
     for line in story.split("\n")[:-1]:  # a reason may have other ends of lines in it
         at_us, token, what, detail = line.split(" ", 3)
-        found.append(Event(int(at_us), int(token), what, msgspec.json.decode(detail, type=str)))
+        found.append(KeyEvent(int(at_us), int(token), what, msgspec.json.decode(detail, type=str)))
     return found
 
 

@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from oncelog import limits
-from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
 from oncelog.errors import Outcome as OutcomeWord
+from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
 from oncelog.inbox import decisions as states
 from oncelog.inbox.decisions import Expired, Identity, Stored, Verdict
-from oncelog.inbox.leases import Keeper
+from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import Claim, Connection, Held, Outcome
+from oncelog.inbox.store import AttemptOutcome, Connection, HeldKey, KeyClaim
 from oncelog.inbox.stores.connections import Home
 
 _DRIVERS = {"sqlite3", "psycopg", "sqlalchemy", "redis"}
@@ -30,7 +30,7 @@ _at_work: ContextVar[frozenset[tuple[int, Identity]]] = ContextVar("oncelog_effe
 """The effects that this thread, or this task, is inside of."""
 
 
-class Rules(NamedTuple):
+class InboxRules(NamedTuple):
     """The rules of an inbox."""
 
     expired: Expired
@@ -100,10 +100,10 @@ class Once:
     def __init__(
         self,
         home: Home,
-        claim: Claim,
-        rules: Rules,
+        claim: KeyClaim,
+        rules: InboxRules,
         *,
-        keeper: Keeper | None,
+        keeper: LeaseKeeper | None,
         given: Any,
         nonce: Callable[[], str],
         count: Callable[[str], None],
@@ -194,13 +194,13 @@ class Once:
         if self._leased:
             yield from self.connection.begin()
 
-    def _try(self) -> Steps[Held | None]:
+    def _try(self) -> Steps[HeldKey | None]:
         """Take the key once: return it, or note that the effect is there; ``None`` otherwise when it has to be tried
         again. Without a lease the transaction stays open.
         """
         found = yield from self.connection.claim(self._claim)
         try:
-            held = found if isinstance(found, Held) else (yield from self._try_stored(found))
+            held = found if isinstance(found, HeldKey) else (yield from self._try_stored(found))
         except BaseException:
             yield from self.connection.rollback()
             raise
@@ -208,7 +208,7 @@ class Once:
             yield from self.connection.commit()
         return held
 
-    def _try_stored(self, stored: Stored) -> Steps[Held | None]:
+    def _try_stored(self, stored: Stored) -> Steps[HeldKey | None]:
         identity = self._claim.identity
         try:
             verdict = states.judge(identity, stored, self._claim.fingerprint, self._rules.expired)
@@ -218,7 +218,7 @@ class Once:
         if verdict is Verdict.AGAIN:
             return (yield from self.connection.claim_again(self._claim, stored))
         if verdict is Verdict.FAIL:
-            outcome = Outcome("FAILED", error=states.LEASE_EXPIRED, final=True, event="failed")
+            outcome = AttemptOutcome("FAILED", error=states.LEASE_EXPIRED, final=True, event="failed")
             yield from self.connection.settle(identity, stored, outcome, self._claim.retention_us)
             return None
         self.effect.done = True
@@ -273,7 +273,7 @@ class Once:
             yield from self.connection.commit()
             return
         try:
-            kept = yield from self.connection.finish(self._claim, Outcome("COMMITTED", result))
+            kept = yield from self.connection.finish(self._claim, AttemptOutcome("COMMITTED", result))
         except Exception as error:  # what the user did cannot be committed, or nobody knows whether it was
             if _explanation(error, self.connection, "unknown") is None:
                 yield from self._note(error)
@@ -296,7 +296,7 @@ class Once:
     def _note(self, error: BaseException) -> Steps[None]:
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
         final = isinstance(error, (EffectFailed, *self._rules.final))
-        outcome = Outcome("FAILED", error=_cut(reason), final=final, event="failed")
+        outcome = AttemptOutcome("FAILED", error=_cut(reason), final=final, event="failed")
         try:
             if self._leased:
                 yield from self.connection.begin()

@@ -18,13 +18,13 @@ from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.inbox import decisions as states
 from oncelog.inbox import keys
-from oncelog.inbox.decisions import Event, Expired, Identity, Status, Stored
+from oncelog.inbox.decisions import Expired, Identity, KeyEvent, Status, Stored
 from oncelog.inbox.decorator import Decoration
-from oncelog.inbox.effect import Once, Rules, explained
-from oncelog.inbox.leases import Keeper
+from oncelog.inbox.effect import InboxRules, Once, explained
+from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.reader import PositionReader
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import Claim, Connection, Outcome, Row
+from oncelog.inbox.store import AttemptOutcome, Connection, KeyClaim, KeyRow
 from oncelog.inbox.stores.connections import Home
 from oncelog.log.log import Log
 
@@ -45,7 +45,7 @@ _DECIDED: Mapping[str, tuple[Status, bool]] = {
 }
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class KeyStory(msgspec.Struct, frozen=True, kw_only=True):
     """The whole story of a key. Times are microseconds since 1970, by the database's clock."""
 
     tenant: str
@@ -65,7 +65,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     first_us: int
     changed_us: int
     keep_us: int | None
-    story: list[Event]
+    story: list[KeyEvent]
 
 
 class Inbox(Handle):
@@ -116,11 +116,11 @@ class Inbox(Handle):
         _check_final(final)
         self._lease_us = _span_us("lease_s", LEASE_S if lease_s is None and self._home.in_redis else lease_s)
         self._retention_us = _span_us("retention_s", retention_s)
-        self._rules = Rules(expired, final, Any)
+        self._rules = InboxRules(expired, final, Any)
         self._owner = arguments.text("owner", owner) if owner is not None else f"{socket.gethostname()}:{os.getpid()}"
-        self._keeper: Keeper | None = None
+        self._keeper: LeaseKeeper | None = None
         if self._lease_us is not None and self._home.several:
-            self._keeper = Keeper(self._home, clock, self._lease_us / 1e6)
+            self._keeper = LeaseKeeper(self._home, clock, self._lease_us / 1e6)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
@@ -155,18 +155,18 @@ class Inbox(Handle):
         told = self._told(message, key)
         identity = keys.identify(told, tenant=tenant, topic=topic, group=group, default=self._default)
         fingerprint = states.fingerprint(told.payload if payload is msgspec.UNSET else payload)
-        claim = Claim(identity, "", self._owner, fingerprint, self._lease_us, self._retention_us)
+        claim = KeyClaim(identity, "", self._owner, fingerprint, self._lease_us, self._retention_us)
         rules = self._rules if returns is Any else self._rules._replace(returns=returns)
         return Once(
             self._home, claim, rules, keeper=self._keeper, given=connection, nonce=self._nonce, count=self._count
         )
 
-    def _told(self, message: object, key: str | None) -> keys.Known:
+    def _told(self, message: object, key: str | None) -> keys.MessageIdentity:
         if message is None and key is None:
             error = "an effect needs a message or a key"
             raise InvalidArgument(error)
         if message is None:
-            return keys.Known(keys.text("key", key))
+            return keys.MessageIdentity(keys.text("key", key))
         return keys.known(message) if key is None else keys.keyed(message, key)
 
     def _nonce(self) -> str:
@@ -220,14 +220,14 @@ class Inbox(Handle):
     # Operating. These use a connection of their own, or the given one while no effect is at work on it.
 
     @arguments.checked
-    def show(self, key: str) -> list[Known]:
+    def show(self, key: str) -> list[KeyStory]:
         """Return the whole story of a key, in every tenant, topic and group that has it, the latest first."""
         name = keys.text("key", key)
         rows = self._asked(lambda connection: connection.find(name, _FOUND_MAX))
         return [_known(row) for row in rows]
 
     @arguments.checked
-    def latest(self, status: Status | None = None, *, limit: int = 100) -> list[Known]:
+    def latest(self, status: Status | None = None, *, limit: int = 100) -> list[KeyStory]:
         """Return the keys that changed last, the latest first; those that are PENDING, COMMITTED or FAILED, if so
         given. The store looks at every key: this is for people, not for a loop.
         """
@@ -239,11 +239,11 @@ class Inbox(Handle):
             raise InvalidArgument(error)
         return [_known(row) for row in self._asked(lambda connection: connection.latest(status, limit))]
 
-    def look(self, message: object = None, **named: Any) -> Known | None:
+    def look(self, message: object = None, **named: Any) -> KeyStory | None:
         """Return the story of one key, told as in ``once``; ``None`` if nothing is known of it."""
         identity = self._identity(message, **named)
         stored = self._stored(identity)
-        return None if stored is None else _known(Row(identity.digest, identity, stored))
+        return None if stored is None else _known(KeyRow(identity.digest, identity, stored))
 
     def resolve(self, message: object = None, *, to: Decision, result: object = None, **named: Any) -> None:
         """Decide what became of a key whose lease ran out or that failed: it is ``"committed"``, with a result, has
@@ -261,7 +261,7 @@ class Inbox(Handle):
             raise InvalidArgument(error)
         status, final = _DECIDED[to]
         reason = stored.error or states.LEASE_EXPIRED if status == "FAILED" else None
-        outcome = Outcome(status, states.encode_result(result), reason, final, event=f"resolved:{to}")
+        outcome = AttemptOutcome(status, states.encode_result(result), reason, final, event=f"resolved:{to}")
         self._change(identity, lambda connection: connection.settle(identity, stored, outcome, self._retention_us))
 
     def erase(self, message: object = None, **named: Any) -> None:
@@ -278,7 +278,7 @@ class Inbox(Handle):
             raise Unavailable(error, outcome="unknown")
         self._change(identity, lambda connection: connection.erase(identity, stored))
 
-    def prune(self, *, refused: Callable[[Sequence[Row]], Collection[bytes]] | None = None) -> int:
+    def prune(self, *, refused: Callable[[Sequence[KeyRow]], Collection[bytes]] | None = None) -> int:
         """Remove the keys whose retention is over; return how many. A key keeps the retention it was stored with.
 
         ``refused`` is asked which of the keys that could go may still come, and returns their digests: those stay. A
@@ -287,12 +287,12 @@ class Inbox(Handle):
         self._check_usable()
         return run(self._pruned(refused))
 
-    async def aprune(self, *, refused: Callable[[Sequence[Row]], Collection[bytes]] | None = None) -> int:
+    async def aprune(self, *, refused: Callable[[Sequence[KeyRow]], Collection[bytes]] | None = None) -> int:
         """Do as ``prune`` does, where connections are asynchronous."""
         self._check_usable()
         return await run_async(self._pruned(refused))
 
-    def _pruned(self, refused: Callable[[Sequence[Row]], Collection[bytes]] | None) -> Steps[int]:
+    def _pruned(self, refused: Callable[[Sequence[KeyRow]], Collection[bytes]] | None) -> Steps[int]:
         count, after = 0, b""
         while rows := (yield from self._ask(functools.partial(_expired, after=after))):
             after = rows[-1].digest
@@ -377,7 +377,7 @@ class Inbox(Handle):
         return answer
 
 
-def _expired(connection: Connection, after: bytes) -> Steps[list[Row]]:
+def _expired(connection: Connection, after: bytes) -> Steps[list[KeyRow]]:
     return connection.expired(_AT_ONCE, after)
 
 
@@ -402,10 +402,10 @@ def _span_us(name: str, seconds: float | None) -> int | None:
     return span_us
 
 
-def _known(row: Row) -> Known:
+def _known(row: KeyRow) -> KeyStory:
     identity, stored = row.identity, row.stored
     pending = stored.status == "PENDING" and stored.until_us is not None
-    return Known(
+    return KeyStory(
         tenant=identity.tenant,
         topic=identity.topic,
         group=identity.group,

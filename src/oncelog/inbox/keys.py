@@ -15,7 +15,7 @@ _PLAIN = min(limits.INBOX_KEY_BYTES_MAX, limits.LABEL_BYTES_MAX)
 """Plain characters up to which a name is surely short enough."""
 
 
-class Known(NamedTuple):
+class MessageIdentity(NamedTuple):
     """What a message tells of itself; ``None`` where it does not, ``UNSET`` for no payload."""
 
     key: str
@@ -25,7 +25,7 @@ class Known(NamedTuple):
     payload: object = msgspec.UNSET
 
 
-def known(message: object) -> Known:
+def known(message: object) -> MessageIdentity:
     """Return what a message tells of itself. ``InvalidArgument`` if it has nothing to be known by.
 
     A delivery of a queue is known by its ``inbox_key``, an entry of a log by its id, or without one by its position, a
@@ -36,37 +36,37 @@ def known(message: object) -> Known:
     'order-42'
     """
     if isinstance(message, str):
-        return Known(message)
+        return MessageIdentity(message)
     if hasattr(message, "inbox_key"):
         delivery: Any = message
-        return Known(delivery.inbox_key, delivery.topic, delivery.tenant, delivery.group, delivery.value)
+        return MessageIdentity(delivery.inbox_key, delivery.topic, delivery.tenant, delivery.group, delivery.value)
     if hasattr(message, "offset") and hasattr(message, "partition"):
         return _kafka(message)
     if hasattr(message, "position") and hasattr(message, "value"):
         entry: Any = message
         key = entry.id or f"@{_number('position', entry.position)}"
-        return Known(key, None, getattr(entry, "tenant", None), None, entry.value)
+        return MessageIdentity(key, None, getattr(entry, "tenant", None), None, entry.value)
     if hasattr(message, "headers") and hasattr(message, "method"):
         return _http(message)
     error = f"message: a {type(message).__name__} has nothing to be known by: give its key, a str"
     raise InvalidArgument(error)
 
 
-def keyed(message: object, key: str) -> Known:
+def keyed(message: object, key: str) -> MessageIdentity:
     """Return what a message tells of itself, but for its key, which is given."""
     try:
         return known(message)._replace(key=key)
     except InvalidArgument:
-        return Known(key)
+        return MessageIdentity(key)
 
 
-def _kafka(record: Any) -> Known:
+def _kafka(record: Any) -> MessageIdentity:
     def told(name: str) -> Any:
         value = getattr(record, name)
         return value() if callable(value) else value
 
     place = f"@{_number('partition', told('partition'))}:{_number('offset', told('offset'))}"
-    return Known(place, told("topic"), None, None, told("value"))
+    return MessageIdentity(place, told("topic"), None, None, told("value"))
 
 
 def _number(name: str, value: object) -> int:
@@ -77,7 +77,7 @@ def _number(name: str, value: object) -> int:
     return value
 
 
-def _http(request: Any) -> Known:
+def _http(request: Any) -> MessageIdentity:
     key = request.headers.get(HTTP_HEADER)
     if key is None:
         error = f"the request has no {HTTP_HEADER} header: refuse it, or give a key"
@@ -86,11 +86,11 @@ def _http(request: Any) -> Known:
     path = getattr(request, "path", None) or getattr(url, "path", "")
     body = getattr(request, "body", None)
     payload = body if isinstance(body, bytes) else msgspec.UNSET
-    return Known(text("key", key).strip('"'), f"{request.method} {path}", None, None, payload)
+    return MessageIdentity(text("key", key).strip('"'), f"{request.method} {path}", None, None, payload)
 
 
 def identify(
-    message: Known, *, tenant: str | None, topic: str | None, group: str | None, default: Identity
+    message: MessageIdentity, *, tenant: str | None, topic: str | None, group: str | None, default: Identity
 ) -> Identity:
     """Return what an effect is known by: what is given, else what the message tells, else the inbox's own."""
     identity = Identity(

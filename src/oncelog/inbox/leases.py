@@ -9,13 +9,13 @@ import threading
 from oncelog.clock import Clock
 from oncelog.concurrency.trouble import Trouble
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import Claim
+from oncelog.inbox.store import KeyClaim
 from oncelog.inbox.stores.connections import Home
 
 _logger = logging.getLogger("oncelog.inbox")
 
 
-class Keeper:
+class LeaseKeeper:
     """Renews leases, each three times within its length, on a connection that no effect is using.
 
     A process that is stopped renews nothing, and loses them. Safe to share between threads.
@@ -26,12 +26,12 @@ class Keeper:
         self._clock = clock
         self._pause_s = lease_s / 3
         self._changed = threading.Condition()
-        self._held: dict[str, Claim] = {}
+        self._held: dict[str, KeyClaim] = {}
         self._trouble = Trouble("oncelog.inbox", "renewing the leases of effects")
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, claim: Claim) -> None:
+    def add(self, claim: KeyClaim) -> None:
         """Renew this one from now on."""
         with self._changed:
             self._held[claim.nonce] = claim
@@ -39,12 +39,12 @@ class Keeper:
                 self._thread = threading.Thread(target=self._keep_all, name="oncelog-inbox", daemon=True)
                 self._thread.start()
 
-    def drop(self, claim: Claim) -> None:
+    def drop(self, claim: KeyClaim) -> None:
         """Renew this one no more."""
         with self._changed:
             self._held.pop(claim.nonce, None)
 
-    def renew(self, claim: Claim) -> bool:
+    def renew(self, claim: KeyClaim) -> bool:
         """Renew one now; tell whether it was still held."""
         return run(self._renew(claim))
 
@@ -68,7 +68,7 @@ class Keeper:
             for claim in held:
                 self._try(claim)
 
-    def _try(self, claim: Claim) -> None:
+    def _try(self, claim: KeyClaim) -> None:
         try:
             if not self.renew(claim):
                 self.drop(claim)
@@ -77,7 +77,7 @@ class Keeper:
         except Exception as error:  # noqa: BLE001  it is tried again soon; at the end the token decides
             self._trouble.begin(error)
 
-    def _renew(self, claim: Claim) -> Steps[bool]:
+    def _renew(self, claim: KeyClaim) -> Steps[bool]:
         connection = yield from self._home.take()
         try:
             kept = yield from connection.renew(claim)
@@ -85,7 +85,7 @@ class Keeper:
             yield from self._home.give_back(connection)
         return kept
 
-    async def keep(self, claim: Claim) -> None:
+    async def keep(self, claim: KeyClaim) -> None:
         """Renew one for ever, in an event loop."""
         while True:
             await asyncio.sleep(self._pause_s)

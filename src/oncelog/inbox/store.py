@@ -9,7 +9,7 @@ from oncelog.inbox.decisions import Identity, Status, Stored
 from oncelog.inbox.steps import Steps
 
 
-class Claim(NamedTuple):
+class KeyClaim(NamedTuple):
     """An attempt that wants a key. ``lease_us`` is ``None`` where the user's own transaction holds it."""
 
     identity: Identity
@@ -20,7 +20,7 @@ class Claim(NamedTuple):
     retention_us: int | None
 
 
-class Held(NamedTuple):
+class HeldKey(NamedTuple):
     """A key that an attempt has got."""
 
     token: int
@@ -28,7 +28,7 @@ class Held(NamedTuple):
     last_error: str | None
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """How an attempt ended. ``event`` is what the story says, ``final`` whether a failure is one for good."""
 
     status: Status
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     event: str = "committed"
 
 
-class Row(NamedTuple):
+class KeyRow(NamedTuple):
     """A key among others. An erased one has no name any more, and is known by its digest alone."""
 
     digest: bytes
@@ -82,7 +82,7 @@ class Connection(Protocol):
 
     # The store. What changes a key names the nonce that it expects there, and returns whether it was.
 
-    def claim(self, claim: Claim) -> Steps[Held | Stored]:
+    def claim(self, claim: KeyClaim) -> Steps[HeldKey | Stored]:
         """Begin, and take a key that is absent; return what is stored if it is not."""
         ...
 
@@ -94,23 +94,25 @@ class Connection(Protocol):
         """Return what is stored of a key, outside of any effect."""
         ...
 
-    def claim_again(self, claim: Claim, stored: Stored) -> Steps[Held | None]:
+    def claim_again(self, claim: KeyClaim, stored: Stored) -> Steps[HeldKey | None]:
         """Take a key over from the attempt that was seen there."""
         ...
 
-    def finish(self, claim: Claim, outcome: Outcome) -> Steps[bool]:
+    def finish(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[bool]:
         """Store how an attempt ended, and commit."""
         ...
 
-    def note_failure(self, claim: Claim, outcome: Outcome) -> Steps[None]:
+    def note_failure(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[None]:
         """Store that an attempt failed which has left no trace: its transaction was taken back."""
         ...
 
-    def settle(self, identity: Identity, stored: Stored, outcome: Outcome, retention_us: int | None) -> Steps[bool]:
+    def settle(
+        self, identity: Identity, stored: Stored, outcome: AttemptOutcome, retention_us: int | None
+    ) -> Steps[bool]:
         """Store what somebody has decided about a key as it was seen."""
         ...
 
-    def renew(self, claim: Claim) -> Steps[bool]:
+    def renew(self, claim: KeyClaim) -> Steps[bool]:
         """Have the lease again, from now."""
         ...
 
@@ -118,7 +120,7 @@ class Connection(Protocol):
         """Forget all but that the key was there."""
         ...
 
-    def expired(self, limit: int, after: bytes) -> Steps[list[Row]]:
+    def expired(self, limit: int, after: bytes) -> Steps[list[KeyRow]]:
         """Return keys that need not be kept any longer, in the order of their digests, from behind one."""
         ...
 
@@ -126,10 +128,10 @@ class Connection(Protocol):
         """Remove keys that need not be kept any longer; return how many."""
         ...
 
-    def find(self, key: str, limit: int) -> Steps[list[Row]]:
+    def find(self, key: str, limit: int) -> Steps[list[KeyRow]]:
         """Return what is stored under a key, whatever its tenant, topic and group."""
         ...
 
-    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+    def latest(self, status: Status | None, limit: int) -> Steps[list[KeyRow]]:
         """Return the keys that changed last, the latest first; those with a status, if one is given."""
         ...

@@ -11,11 +11,11 @@ import threading
 
 from oncelog import arguments
 from oncelog.clock import SYSTEM
+from oncelog.concurrency import futures
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, weakly
-from oncelog.log.append import futures
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
@@ -27,7 +27,9 @@ from oncelog.storage.base import Claim
 class Ending(Handle):
     """Ends one writer. Every method may be called by any thread, and again."""
 
-    def __init__(self, session: Session, *, claim: Claim, watch: Watch, keeper: Keeper, door: Batcher[Knock]) -> None:
+    def __init__(
+        self, session: WriterSession, *, claim: Claim, watch: Watch, keeper: Keeper, door: Batcher[Knock]
+    ) -> None:
         super().__init__()
         self._what = f"writer of log {session.run.known.manifest.name!r}"
         self._session = session

@@ -21,7 +21,7 @@ from oncelog.log.find import Compared
 from oncelog.log.info import Extent
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged
-from oncelog.log.jobs.workers import Desk
+from oncelog.log.jobs.workers import JobContext
 from oncelog.log.read.reader import Reader
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.takeover.fencing import Holding
@@ -65,7 +65,7 @@ def extents(log: Log, start: int, end: int) -> list[Extent]:
     return log._extents(start, end)
 
 
-def desk(log: Log, first_position: int) -> Desk:
+def desk(log: Log, first_position: int) -> JobContext:
     """Return what work on parts of a log is done with, in another process; the log begins at ``first_position``."""
     return log._desk(first_position)
 

@@ -23,7 +23,7 @@ from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log import info, inner, open_writer
-from oncelog.log.append import decisions
+from oncelog.log.append import payloads
 from oncelog.log.ending import Ending
 from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
@@ -35,9 +35,9 @@ from oncelog.log.jobs.purge import Purge
 from oncelog.log.jobs.rebuild_memory import Rebuilding
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
 from oncelog.log.jobs.verify import Verification
-from oncelog.log.jobs.workers import Desk, Hands, checked_hands
+from oncelog.log.jobs.workers import Hands, JobContext, checked_hands
 from oncelog.log.memory.objects import RunObjects
-from oncelog.log.read.leases import Lease
+from oncelog.log.read.leases import ReaderLease
 from oncelog.log.read.reader import Reader, Tail, check_columns
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.stored import bases, secrets, snapshots
@@ -236,8 +236,12 @@ class Log(Handle):
         self._check_usable()
         return Scan(self._home, self._manifests, self.name, columns)
 
-    def _lease(self, duration_s: float | None) -> Lease | None:
-        return None if duration_s is None else Lease.of(self.name, self._home, self._manifests, self._clock, duration_s)
+    def _lease(self, duration_s: float | None) -> ReaderLease | None:
+        return (
+            None
+            if duration_s is None
+            else ReaderLease.of(self.name, self._home, self._manifests, self._clock, duration_s)
+        )
 
     def _opened(self, handle: _Opened) -> _Opened:
         self._check_usable()
@@ -344,7 +348,7 @@ class Log(Handle):
         others.
         """
         manifest = self._manifest()
-        payloads = (decisions.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
+        payloads = (payloads.intake_of(table, manifest.settings, manifest.log_id) for table in tables)
         with_ids = ["id"] if manifest.settings.idempotence == "content" else []
         schema = sealed.STAGED_SCHEMA if columns is None else sealed.staged_schema([*columns, *with_ids])
         return staging.prepare(secrets.hasher_of(self._home, manifest), payloads, schema)
@@ -494,11 +498,11 @@ class Log(Handle):
         aside = conflicts.ConflictManifests(self._home, self._clock) if is_whole else None
         return verify.verify(self._home, self._manifests, self._refresh(), aside, progress)
 
-    def _desk(self, first_position: int) -> Desk:
+    def _desk(self, first_position: int) -> JobContext:
         """Return what work on parts of this log is done with, for ``Hands`` of another process that go by a manifest in
         which the log begins at ``first_position``.
         """
-        return Desk(self._home, secrets.hasher_of(self._home, self._manifest()), self._clock, first_position)
+        return JobContext(self._home, secrets.hasher_of(self._home, self._manifest()), self._clock, first_position)
 
     @arguments.checked
     def audit(

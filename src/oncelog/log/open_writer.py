@@ -14,10 +14,10 @@ from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
-from oncelog.log.append.open_segment import Run
+from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.append.sequences import Sequences
-from oncelog.log.append.session import Session
-from oncelog.log.append.tail import NO_LIMIT, Tail
+from oncelog.log.append.session import WriterSession
+from oncelog.log.append.tail import NO_LIMIT, SegmentTail
 from oncelog.log.append.uptime import Uptime
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
@@ -68,14 +68,14 @@ def open_writer(
         epoch = known.manifest.epoch
         known, found = _recovered(home, manifests, known, objects, held)
         fencing.check_epoch(known.manifest, epoch)  # recovery may have read a newer manifest: that of another writer
-        tail = Tail(
+        tail = SegmentTail(
             epoch=epoch,
             writer=identity,
             settings=settings,
             last_timestamp_us=known.manifest.last_timestamp_us,
             ids_max=limits.MEMORY_RUN_IDS if isinstance(found.window, Table) else NO_LIMIT,
         )
-        run = Run(home, manifests, known, tail=tail, clock=clock, settings=settings)
+        run = SegmentRun(home, manifests, known, tail=tail, clock=clock, settings=settings)
         session = _session(home, manifests, clock, settings, run=run, found=found, policy=policy(), objects=objects)
         return Writer(
             session,
@@ -101,11 +101,11 @@ def _session(
     clock: Clock,
     settings: LogSettings,
     *,
-    run: Run,
+    run: SegmentRun,
     found: Recovered,
     policy: ProducerPolicy,
     objects: RunObjects,
-) -> Session:
+) -> WriterSession:
     """Return the parts of a writer that begins with what was found."""
     manifest = run.known.manifest
     counters = Counters()
@@ -119,7 +119,7 @@ def _session(
         counters=counters,
         next_position=manifest.next_position,
     )
-    return Session(
+    return WriterSession(
         home=home,
         manifests=manifests,
         clock=clock,

@@ -17,7 +17,7 @@ from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, LogBusy, WriterFenced
 from oncelog.format.payload import intake
 from oncelog.handle import Handle
-from oncelog.log.append import decisions
+from oncelog.log.append import payloads
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
 from oncelog.log.append.sequences import Sequences, stamped
@@ -206,9 +206,9 @@ class Producing(Handle, ABC):
     def _owned(self, record: Record) -> Record:
         """Return a record that carries a sequence, or will, with its producer."""
         if record.id is not None:
-            raise decisions.named_twice(id=record.id)
+            raise payloads.named_twice(id=record.id)
         if record.producer is None:
-            return decisions.replace(record, producer=self.producer)
+            return payloads.replace(record, producer=self.producer)
         return record
 
     def _owned_rows(self, payload: pa.RecordBatch, producer: str | None) -> pa.RecordBatch:
@@ -220,7 +220,7 @@ class Producing(Handle, ABC):
             payload = stamped(payload, self.producer)
         elif "producer" not in names:
             return payload
-        decisions.check_named_once(payload)
+        payloads.check_named_once(payload)
         return payload
 
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from oncelog import arguments
 from oncelog.concurrency.batcher import Batcher
+from oncelog.concurrency.futures import AckFuture, settle
 from oncelog.concurrency.pending import Pending, failed, on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import weakly
 from oncelog.log.append.absorber import Absorber
-from oncelog.log.append.decisions import Admitted
-from oncelog.log.append.futures import AckFuture, settle
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.groups import Crowd, record_bytes
 from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.producing import Producing

@@ -9,8 +9,9 @@ import msgspec
 import pyarrow as pa
 
 from oncelog import arguments, limits
+from oncelog.concurrency import futures
 from oncelog.dedup.content import content_id
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import (
     Closed,
     InvalidArgument,
@@ -20,20 +21,20 @@ from oncelog.errors import (
 )
 from oncelog.format.payload import intake, plain
 from oncelog.format.payload.tables import Tabular
-from oncelog.format.runs.run import Run as StoredRun
+from oncelog.format.runs.run import Run
 from oncelog.handle import close_soon, closes_anywhere, weakly
-from oncelog.log.append import decisions, futures
+from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.admitter import Admitter
 from oncelog.log.append.answers import Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
-from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.groups import Group
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.submitting import Submission, Submitting
@@ -59,13 +60,13 @@ class Writer(Submitting):
 
     def __init__(
         self,
-        session: Session,
+        session: WriterSession,
         *,
         claim: Claim,
         watch: Watch,
         watermark: int,
         policy: Callable[[], ProducerPolicy],
-        unreadable: Sequence[StoredRun],
+        unreadable: Sequence[Run],
     ) -> None:
         super().__init__()
         self._run = session.run
@@ -88,7 +89,7 @@ class Writer(Submitting):
         self._keeper = Keeper(session, memory, watermark=watermark, follow_policy=weakly(self._follow_policy))
         self._ending = Ending(session, claim=claim, watch=watch, keeper=self._keeper, door=self._door)
 
-    def _begin_to_admit(self, session: Session) -> None:
+    def _begin_to_admit(self, session: WriterSession) -> None:
         """Make what decides records, and answers them."""
         self._answers = Answers(session.run, session.recall, session.settings)
         decider = Decider(session.core)
@@ -153,7 +154,7 @@ class Writer(Submitting):
             message = f"id {record.id!r}: this log has idempotence off, so it cannot keep the promise an id asks for"
             raise InvalidArgument(message)
         if record.id is None and self._names_content and record.producer is None:
-            record = decisions.replace(record, id=content_id(self._log_id, record))
+            record = payloads.replace(record, id=content_id(self._log_id, record))
         return record
 
     # Appending many.
@@ -185,7 +186,7 @@ class Writer(Submitting):
                 self._check_usable()
                 results[row] = error
                 self._counters.refused += 1
-        admitted, pieces = self._admitter.payload(decisions.payload_of(checked), deadline_us)
+        admitted, pieces = self._admitter.payload(payloads.payload_of(checked), deadline_us)
 
         def answer() -> list[Ack]:
             for row, result in zip(good, self._answers.rows(admitted), strict=True):
@@ -200,7 +201,7 @@ class Writer(Submitting):
         payload = plain.payload(records) if self._own is None else None
         if payload is None or (self._window is None and "id" in payload.schema.names):
             return None
-        return decisions.check_columns(payload, self._settings, self._log_id)
+        return payloads.check_columns(payload, self._settings, self._log_id)
 
     def append_batch(
         self,
@@ -228,7 +229,7 @@ class Writer(Submitting):
         checked = [self._checked(record) for record in records]
         if judge is not None:
             arguments.function("judge", judge)
-        payload = decisions.batch_payload(checked, self._settings)
+        payload = payloads.batch_payload(checked, self._settings)
         if not checked:
             return Submission(Admitted(payload), 1, list)
         admitted = self._admitter.together(payload, judge, deadline_us)
@@ -266,7 +267,7 @@ class Writer(Submitting):
     def _admit_arrow(self, table: Tabular, producer: str | None, deadline_us: int | None) -> Submission:
         """Admit the rows of a table; the answer is in columns, or ``AppendErrors``."""
         self._check_usable()
-        payload = decisions.intake_of(
+        payload = payloads.intake_of(
             table, self._settings, self._log_id, lambda payload: self._owned_rows(payload, producer)
         )
         admitted, pieces = self._admitter.payload(payload, deadline_us)
@@ -341,7 +342,7 @@ class Writer(Submitting):
     def ingest(
         self,
         staged: Sequence[Staged],
-        batch: Batch | None = None,
+        batch: BatchName | None = None,
         *,
         on_conflict: OnConflict = "quarantine",
         on_replay: OnReplay = "error",
@@ -384,7 +385,7 @@ class Writer(Submitting):
         self._check_process()
         return {} if self._window is None else self._committer.locked(self._state_of, self._window)
 
-    def _state_of(self, window: Window) -> Mapping[str, int | None]:
+    def _state_of(self, window: DedupWindow) -> Mapping[str, int | None]:
         """Return how full a window is. The lock is held."""
         oldest_us = window.oldest_tick_us
         uptime_us = self._uptime.at(self._clock.elapsed_us())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from oncelog.queue.deliver.settling import LeaseName, Settlement
+from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import Queue
 
 
@@ -20,7 +20,7 @@ def take_writers(queue: Queue, timeout_s: float) -> None:
     queue._take_writers(timeout_s)
 
 
-def settle(queue: Queue, group: str, leases: Iterable[LeaseName], settlement: Settlement) -> list[LeaseName]:
+def settle(queue: Queue, group: str, leases: Iterable[LeaseName], settlement: SettlementRequest) -> list[LeaseName]:
     """Settle deliveries of a group by the names of their leases; return the leases that were lost to other consumers.
 
     For a server that hands deliveries to other processes. Raises ``NotFound`` when there is no such group.

@@ -10,7 +10,7 @@ import msgspec
 from oncelog.clock import Clock
 from oncelog.errors import LogBusy, NotFound
 from oncelog.queue.rules import message
-from oncelog.queue.rules.delivery import Condition, Run
+from oncelog.queue.rules.delivery import Condition, MessageRun
 from oncelog.queue.rules.queue_time import resumed_us
 from oncelog.queue.send.topic import Topic
 from oncelog.queue.state import statements
@@ -161,7 +161,7 @@ def peek(
     return found[:limit]
 
 
-def _peeked(partition: int, entry: Entry, run: Run | None, now_us: int) -> Peeked:
+def _peeked(partition: int, entry: Entry, run: MessageRun | None, now_us: int) -> Peeked:
     return Peeked(
         partition=partition,
         position=entry.position,

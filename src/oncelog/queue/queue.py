@@ -18,14 +18,14 @@ from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
 from oncelog.queue.deliver.dead_letters import GROUP as RETURNED
 from oncelog.queue.deliver.dead_letters import Burials, DeadLetters, Undertaker
-from oncelog.queue.deliver.settling import LeaseName, Settlement, settle_leases
+from oncelog.queue.deliver.settling import LeaseName, SettlementRequest, settle_leases
 from oncelog.queue.deliver.trimming import Trimming
 from oncelog.queue.inspect import Peeked, QueueStats
 from oncelog.queue.rules import message, settings
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.sender import OnPending, Sending, SendStatus, Sent
+from oncelog.queue.send.sender import OnPending, Sender, SendStatus, Sent
 from oncelog.queue.send.submissions import Submissions
 from oncelog.queue.send.topic import DEAD_LETTERS, Topic
 from oncelog.queue.state import statements
@@ -70,7 +70,7 @@ class Queue(Handle):
         self._database = database
         self._clock = clock
         self._sibling = sibling
-        self._sending = Sending(topic, row.id, database, clock, row.settings)
+        self._sending = Sender(topic, row.id, database, clock, row.settings)
         self._submissions = Submissions(self._sending, clock, self._sent)
         self._lock = threading.Lock()
         self._brokers: dict[str, Broker] = {}
@@ -219,7 +219,7 @@ class Queue(Handle):
         self._consumers.add(consumer)
         return consumer
 
-    def _settle_leases(self, group: str, leases: Iterable[LeaseName], settlement: Settlement) -> list[LeaseName]:
+    def _settle_leases(self, group: str, leases: Iterable[LeaseName], settlement: SettlementRequest) -> list[LeaseName]:
         self._check_usable()
         with self._lock:
             known = group in self._brokers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Call(NamedTuple):
+class Caller(NamedTuple):
     """Who calls: the address, the bearer token and the names in the certificate, as far as there are any.
 
     A user's text must never show the token: ``repr`` does not.

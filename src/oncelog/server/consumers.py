@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from oncelog.errors import OncelogError
 from oncelog.queue import inner
 from oncelog.queue.deliver.consumer import Consumer, Delivery
-from oncelog.queue.deliver.settling import LeaseName, Settlement
+from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -85,11 +85,13 @@ class Consumers:
         """Give back what did not reach its client: it is delivered again at once, and counts as no attempt."""
         leases = [LeaseName(one.token, one.partition, one.position) for one in deliveries]
         if leases:
-            self._server.writers.post(lambda: inner.settle(self.queue(name), group, leases, Settlement("returned")))
+            self._server.writers.post(
+                lambda: inner.settle(self.queue(name), group, leases, SettlementRequest("returned"))
+            )
             self._server.wake_queue(name)
 
     async def settle(
-        self, name: str, group: str, leases: Sequence[LeaseName], settlement: Settlement
+        self, name: str, group: str, leases: Sequence[LeaseName], settlement: SettlementRequest
     ) -> list[LeaseName]:
         """Settle deliveries in one commit; return those that were lost to others."""
         lost = await self._server.write(lambda: inner.settle(self.queue(name), group, leases, settlement), name)
@@ -113,7 +115,7 @@ class Consumers:
         return self._attached((key, name, group))
 
     async def settle_once(
-        self, session: ConsumerSession, tag: int, leases: Sequence[LeaseName], settlement: Settlement
+        self, session: ConsumerSession, tag: int, leases: Sequence[LeaseName], settlement: SettlementRequest
     ) -> list[LeaseName]:
         """Settle deliveries, unless that was asked before under the same tag: then the answer is the same.
 

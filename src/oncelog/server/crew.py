@@ -18,7 +18,7 @@ IDLE_S = 5.0
 """A thread without work ends after so long."""
 
 
-class _Task(NamedTuple):
+class _CrewTask(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any] | None
 
@@ -36,7 +36,7 @@ class Crew:
         self._waiting_max = waiting_max
         self._clock = clock
         self._changed = threading.Condition()
-        self._tasks: deque[_Task] = deque()
+        self._tasks: deque[_CrewTask] = deque()
         self._idle = 0
         self._busy = 0
         self._threads = 0
@@ -50,14 +50,14 @@ class Crew:
         """Run a function in a thread; return its result."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_T] = loop.create_future()
-        self._put(_Task(work, answer))
+        self._put(_CrewTask(work, answer))
         return await answer
 
     def post(self, work: Callable[[], object]) -> None:
         """Run a function in a thread, for its effect alone: what it raises is dropped."""
-        self._put(_Task(work, None), always=True)
+        self._put(_CrewTask(work, None), always=True)
 
-    def _put(self, task: _Task, *, always: bool = False) -> None:
+    def _put(self, task: _CrewTask, *, always: bool = False) -> None:
         with self._changed:
             waiting = len(self._tasks) - (self._threads_max - self._busy)
             if waiting >= self._waiting_max and not always:
@@ -80,7 +80,7 @@ class Crew:
                 _answer(task.answer, *_outcome(task.work))
             task = self._next(1)
 
-    def _next(self, done: int) -> _Task | None:
+    def _next(self, done: int) -> _CrewTask | None:
         """Return the next task, or ``None`` when there was none for a while. ``done`` tasks have ended."""
         with self._changed:
             self._busy -= done

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from oncelog.errors import AppendErrors, IdConflict, OncelogError
-from oncelog.server.ring import Answered, Refused
+from oncelog.server.ring import Answered, RefusedAppend
 from oncelog.types import Ack, ColumnAcks, Record
 
 NOTED_MAX = 256
@@ -68,7 +68,7 @@ def _of_rows(table: pa.Table, answers: Sequence[object], peer: str, now_us: int)
         yield Answered(now_us, id, peer, outcome, position, _row(table, row) if keeps else None)
 
 
-def _row(table: pa.Table, row: int) -> Refused:
+def _row(table: pa.Table, row: int) -> RefusedAppend:
     return _refused(table.slice(row, 1).to_pylist()[0])
 
 
@@ -134,13 +134,13 @@ def _parts(record: Record) -> dict[str, Any]:
     return {"value": record.value, "headers": record.headers, **{name: getattr(record, name) for name in _LABELS}}
 
 
-def _refused(parts: Mapping[str, Any]) -> Refused:
+def _refused(parts: Mapping[str, Any]) -> RefusedAppend:
     """Return the beginning of a record that was refused, and what its whole value can be recognised by."""
     value = parts.get("value") or b""
     whole = value.encode() if isinstance(value, str) else bytes(value)
     given = parts.get("headers") or {}
     headers = list(dict(given).items())[:_HEADERS_MAX]
-    return Refused(
+    return RefusedAppend(
         value=whole[:REFUSED_BYTES_MAX],
         size_bytes=len(whole),
         digest=hashlib.sha256(whole).hexdigest(),

@@ -12,7 +12,7 @@ ANSWERS_MAX = 10_000
 _OVERHEAD_BYTES = 200
 
 
-class Refused(NamedTuple):
+class RefusedAppend(NamedTuple):
     """The content of an append that was refused, because its id is taken by other content: the beginning of the value,
     and the size and the SHA-256 of the whole value.
     """
@@ -32,7 +32,7 @@ class Answered(NamedTuple):
     peer: str
     outcome: str
     position: int | None
-    refused: Refused | None = None
+    refused: RefusedAppend | None = None
 
 
 class RingBudget:
@@ -43,7 +43,7 @@ class RingBudget:
         self.used_bytes = 0
 
 
-class Ring:
+class AnswerRing:
     """The latest answers of one log. One thread adds; any thread reads."""
 
     def __init__(self, budget: RingBudget, answers_max: int = ANSWERS_MAX) -> None:
@@ -78,7 +78,7 @@ def _size_bytes(answered: Answered) -> int:
     return _OVERHEAD_BYTES + len(answered.id or "") + len(answered.peer) + _refused_bytes(answered.refused)
 
 
-def _refused_bytes(refused: Refused | None) -> int:
+def _refused_bytes(refused: RefusedAppend | None) -> int:
     if refused is None:
         return 0
     parts = [*refused.headers.items(), *refused.labels.items()]

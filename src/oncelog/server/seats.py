@@ -22,7 +22,7 @@ from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S, Writer
 from oncelog.server.budget import Budget
 from oncelog.server.desk import Ask, Desk, Settled, Way
-from oncelog.server.ring import Ring
+from oncelog.server.ring import AnswerRing
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Seat:
         self.name = name
         self._server = server
         self._clock: Clock = server.clock
-        self.ring = Ring(server.ring_budget)
+        self.ring = AnswerRing(server.ring_budget)
         self.desk = Desk(self, server.loop, server.clock)
         self.budget = Budget(server.settings.log_bytes_max, f"log {name!r}")
         self.generation = 0

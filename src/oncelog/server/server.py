@@ -27,10 +27,10 @@ from oncelog.server.seats import Seat, Seats
 from oncelog.server.security import token_object
 from oncelog.server.security.gate import Gate
 from oncelog.server.security.token_object import TokenObject
-from oncelog.server.sessions import Sessions
+from oncelog.server.sessions import FrameSessions
 from oncelog.server.settings import ServeSettings
 from oncelog.server.tails import Tails
-from oncelog.server.watch.calls import Calls
+from oncelog.server.watch.calls import CallCounts
 
 _T = TypeVar("_T")
 
@@ -64,7 +64,7 @@ VERSION = importlib.metadata.version("oncelog")
 _log = logging.getLogger("oncelog.server")
 
 
-class Turns:
+class WaitingCalls:
     """Those who wait for a thread to write, of one name."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Server:
         """The tokens in the database. They are used unless the settings name a file."""
         self.gate: Gate | None = None
         """Judges every call of gRPC; HTTP sets it, and judges its own calls by the same functions."""
-        self.calls = Calls()
+        self.calls = CallCounts()
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.name = settings.name or settings.grpc
@@ -106,7 +106,7 @@ class Server:
         self.workers = Crew("job", 1, waiting_max=100, clock=clock)
         self.closers = Crew("close", 8, clock=clock)
         self.seats = Seats(self)
-        self.sessions = Sessions(self)
+        self.sessions = FrameSessions(self)
         self.tails = Tails(self)
         self.jobs = Jobs(self)
         self.consumers = Consumers(self)
@@ -118,7 +118,7 @@ class Server:
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
         """Called, and not waited for, when the server begins to drain."""
         self._telling: list[asyncio.Future[None]] = []
-        self._turns: dict[str, Turns] = {}
+        self._turns: dict[str, WaitingCalls] = {}
         self._wakers: dict[str, set[asyncio.Event]] = {}
         self._tidying: asyncio.Task[None] | None = None
         database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.without(name, LEAVE_S))
@@ -204,7 +204,7 @@ class Server:
         At most ``WRITERS_EACH`` threads work for one name: a log whose storage hangs must not take them all.
         """
         self.check_serving()
-        turns = self._turns.setdefault(name, Turns())
+        turns = self._turns.setdefault(name, WaitingCalls())
         turns.waiting += 1
         try:
             async with turns.limit:

@@ -22,14 +22,14 @@ KEPT_MAX = 1024
 """Answers that a session may leave unacknowledged (``answered``) before its stream is ended."""
 
 
-class Answer(NamedTuple):
+class FrameAnswer(NamedTuple):
     """The answer to a frame: ``Kind.RESULTS``, ``Kind.COLUMNS`` or ``Kind.ERROR``, and its bytes."""
 
     kind: Kind
     body: bytes
 
     @classmethod
-    def of_error(cls, error: OncelogError) -> Answer:
+    def of_error(cls, error: OncelogError) -> FrameAnswer:
         """Return an error as an answer."""
         return cls(Kind.ERROR, failures.to_message(error).SerializeToString())
 
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 class Stream(Protocol):
     """The stream that a session has now."""
 
-    def send(self, tag: int, answer: Answer) -> None:
+    def send(self, tag: int, answer: FrameAnswer) -> None:
         """Send the answer to a frame."""
         ...
 
@@ -46,7 +46,7 @@ class Stream(Protocol):
         ...
 
 
-class Session:
+class FrameSession:
     """One client's frames for one log. Used by the event loop alone.
 
     ``last_tag`` is the last tag that was received. ``answers`` has an entry for each tag above what the client has
@@ -56,7 +56,7 @@ class Session:
     def __init__(self, log: str) -> None:
         self.log = log
         self.last_tag = 0
-        self.answers: dict[int, Answer | None] = {}
+        self.answers: dict[int, FrameAnswer | None] = {}
         self.pending = 0
         """Frames that are being decided."""
         self.lane: Lane | None = None
@@ -77,7 +77,7 @@ class Session:
         self.answers[tag] = None
         self.pending += 1
 
-    def settle(self, tag: int, answer: Answer, *, send: bool = True) -> None:
+    def settle(self, tag: int, answer: FrameAnswer, *, send: bool = True) -> None:
         """Note the answer to a frame, and send it if there is a stream."""
         if self.answers.get(tag, answer) is None:
             self.answers[tag] = answer
@@ -86,18 +86,18 @@ class Session:
             self.stream.send(tag, answer)
 
 
-class Sessions:
+class FrameSessions:
     """The sessions of a server, by their 16 bytes and their log."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._sessions: dict[tuple[bytes, str], Session] = {}
+        self._sessions: dict[tuple[bytes, str], FrameSession] = {}
 
     def __len__(self) -> int:
         """Return how many sessions are kept."""
         return len(self._sessions)
 
-    def attach(self, key: bytes, log: str, stream: Stream) -> tuple[Session, bool]:
+    def attach(self, key: bytes, log: str, stream: Stream) -> tuple[FrameSession, bool]:
         """Give a session to a new stream, and tell whether the session was known. A stream that it has is ended."""
         if len(key) != SESSION_BYTES:
             message = f"a session is named by {SESSION_BYTES} random bytes, not {len(key)}"
@@ -106,7 +106,7 @@ class Sessions:
         resumed = session is not None
         if session is None:
             self._check_room()
-            session = self._sessions[key, log] = Session(log)
+            session = self._sessions[key, log] = FrameSession(log)
         elif session.stream is not None:
             session.stream.end(Unavailable("another stream of this session was opened", outcome="unknown"))
         session.stream = stream
@@ -124,7 +124,7 @@ class Sessions:
             message = f"this server has {len(self._sessions)} write sessions, and takes no more: try again later"
             raise Unavailable(message, retry_after_s=self._server.retry_after_s())
 
-    def detach(self, session: Session, stream: Stream) -> None:
+    def detach(self, session: FrameSession, stream: Stream) -> None:
         """Note that a stream has ended, unless another has taken its place."""
         if session.stream is stream:
             session.stream = None

@@ -55,7 +55,7 @@ LINGER_S = 5.0
 _T = TypeVar("_T")
 
 
-class Piece:
+class TailPiece:
     """Some neighbouring records of a log, and where the log ended when they were read."""
 
     __slots__ = ("_encoded", "end", "rows", "size_bytes")
@@ -91,30 +91,30 @@ class Piece:
         """Tell whether an encoder's work was done."""
         return encode.key in self._encoded
 
-    def behind(self, position: int) -> Piece:
+    def behind(self, position: int) -> TailPiece:
         """Return the records from a position on."""
-        return self if position <= self.first else Piece(self.rows.cut(position - self.first), self.end)
+        return self if position <= self.first else TailPiece(self.rows.cut(position - self.first), self.end)
 
 
 class Encode(Generic[_T]):
     """A way to encode pieces, and the name by which followers share the result."""
 
-    def __init__(self, key: Hashable, function: Callable[[Piece], _T]) -> None:
+    def __init__(self, key: Hashable, function: Callable[[TailPiece], _T]) -> None:
         self.key = key
         self.function = function
 
 
-ENTRIES: Encode[list[Entry]] = Encode("entries", Piece.entries)
+ENTRIES: Encode[list[Entry]] = Encode("entries", TailPiece.entries)
 
 
-def pieces(found: list[Rows], end: int) -> Iterator[Piece]:
+def pieces(found: list[Rows], end: int) -> Iterator[TailPiece]:
     """Cut rows into pieces that are not too large."""
     for rows in found:
         if rows.count > 1 and rows.payload.nbytes > PIECE_BYTES:
             half = rows.count // 2
             yield from pieces([rows.cut(0, half), rows.cut(half)], end)
         elif rows.count:
-            yield Piece(rows, end)
+            yield TailPiece(rows, end)
 
 
 class _Hub:
@@ -126,7 +126,7 @@ class _Hub:
         self._tail: Tail | None = None
         self._log: Log | None = None
         self._checked_us = 0
-        self._recent: list[Piece] = []
+        self._recent: list[TailPiece] = []
         self._bytes = 0
         self.since = self.until = 0
         self.end = 0
@@ -166,7 +166,7 @@ class _Hub:
         self._checked_us = self._server.clock.elapsed_us()
         self.since = self.until = self.end = self._tail.position
 
-    def _look(self) -> list[Piece]:
+    def _look(self) -> list[TailPiece]:
         """Read on, and encode what was found for those who follow. For a thread."""
         assert self._tail is not None
         found = self._tail.poll_rows(0)
@@ -198,7 +198,7 @@ class _Hub:
             return HELD_S
         return LOOK_S if self._server.database.url.startswith(("file:", "memory:")) else LOOK_BUCKET_S
 
-    def _take(self, found: list[Piece]) -> bool:
+    def _take(self, found: list[TailPiece]) -> bool:
         for piece in found:
             self._recent.append(piece)
             self._bytes += piece.size_bytes
@@ -224,7 +224,7 @@ class _Hub:
         changed, self._changed = self._changed, self._server.loop.create_future()
         changed.set_result(None)
 
-    def at(self, position: int) -> Piece:
+    def at(self, position: int) -> TailPiece:
         """Return the piece with the record at a position, which is from ``since`` to before ``until``."""
         return self._recent[bisect.bisect_right(self._recent, position, key=lambda piece: piece.next)]
 
@@ -302,12 +302,12 @@ class Tails:
         limit: int | None = None,
         lease_s: float | None = None,
         columns: list[str] | None = None,
-    ) -> AsyncIterator[tuple[Piece, _T]]:
+    ) -> AsyncIterator[tuple[TailPiece, _T]]:
         """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded."""
         reader, end = await self._server.read(lambda: self._reader(name, start, limit, lease_s, columns))
         found = (piece for rows in reader.rows() for piece in pieces([rows], end))
 
-        def step() -> tuple[Piece, _T] | None:
+        def step() -> tuple[TailPiece, _T] | None:
             piece = next(found, None)
             return None if piece is None else (piece, encode.function(piece))
 
@@ -334,7 +334,7 @@ class Tails:
 
     async def follow(
         self, name: str, start: Start, encode: Encode[_T], *, lease_s: float | None = None, beat_s: float = 15.0
-    ) -> AsyncGenerator[tuple[Piece, _T] | tuple[None, int], None]:
+    ) -> AsyncGenerator[tuple[TailPiece, _T] | tuple[None, int], None]:
         """Yield the records from ``start`` on, as they become durable, in pieces, encoded; it ends when the server
         drains.
 
@@ -357,7 +357,7 @@ class Tails:
 
     async def _with_hub(
         self, hub: _Hub, name: str, position: int, encode: Encode[_T], beat_s: float
-    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+    ) -> AsyncIterator[tuple[TailPiece, _T] | tuple[None, int]]:
         while not self._server.draining.is_set():
             if hub.error is not None:
                 raise hub.error
@@ -379,7 +379,7 @@ class Tails:
 
     async def _catch_up(
         self, hub: _Hub, name: str, position: int, encode: Encode[_T]
-    ) -> AsyncIterator[tuple[Piece, _T]]:
+    ) -> AsyncIterator[tuple[TailPiece, _T]]:
         """Yield what lies before the pieces that a hub has."""
         scan = await self._server.read(lambda: _scan(self._server.open_log(name), position))
         while position < hub.since and not self._server.draining.is_set():
@@ -393,7 +393,7 @@ class Tails:
 
     async def _alone(
         self, name: str, start: Start, encode: Encode[_T], lease_s: float, beat_s: float
-    ) -> AsyncIterator[tuple[Piece, _T] | tuple[None, int]]:
+    ) -> AsyncIterator[tuple[TailPiece, _T] | tuple[None, int]]:
         """Follow without the hub: the lease is that of the reader."""
         tail = await self._server.read(lambda: self._server.open_log(name).tail(start, lease_s=lease_s))
         look_s = min(beat_s, lease_s / 3, LOOK_BUCKET_S)
@@ -453,11 +453,11 @@ def _scan(log: Log, position: int) -> Scan:
     return scan
 
 
-def _step(scan: Scan, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
+def _step(scan: Scan, encode: Encode[_T]) -> list[tuple[TailPiece, _T]]:
     return [(piece, encode.function(piece)) for piece in pieces(scan.next_rows(), scan.end())]
 
 
-def _polled(tail: Tail, encode: Encode[_T]) -> list[tuple[Piece, _T]]:
+def _polled(tail: Tail, encode: Encode[_T]) -> list[tuple[TailPiece, _T]]:
     return [(piece, encode.function(piece)) for piece in pieces(tail.poll_rows(0), tail.end())]
 
 

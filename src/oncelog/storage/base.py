@@ -37,7 +37,7 @@ REMOVING = "removing"
 """The key of an object that is in a home whose removal has begun, where that cannot be done at once."""
 
 
-class Tail(msgspec.Struct, frozen=True):
+class SegmentEnd(msgspec.Struct, frozen=True):
     """Where a segment ends: all that recovery may count on, and no more.
 
     ``entries`` and ``blocks`` are how many there are; ``end`` is the cursor behind the last block and
@@ -156,7 +156,7 @@ class LogHome(Protocol):
         """Prepare a new, empty segment for the writer of ``epoch``. Called under a claim, once a segment."""
         ...
 
-    def fence(self, segment: int, epoch: int) -> Tail:
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Stop every writer of an epoch below ``epoch`` from adding to a segment, for ever; return where it ends.
 
         All that is below the returned tail is durable, readable and will not change; nothing will ever be behind it.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, WriterFenced
 from oncelog.format import block as block_format
-from oncelog.storage.base import Chunk, Tail
+from oncelog.storage.base import Chunk, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.chunks import joined
 from oncelog.storage.keys import check_home_key, check_key, check_prefix
@@ -143,7 +143,7 @@ class MemoryHome:
             self._bell.nudge()
             return MemorySegmentWriter(self, state, epoch, self._in_flight_max)
 
-    def fence(self, segment: int, epoch: int) -> Tail:
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Stop all appends to a segment, for ever, by every writer; return where it ends."""
         with self._lock:
             state = self._segments.setdefault(segment, _Segment(segment))
@@ -322,14 +322,14 @@ class _Segment:
             self.blocks.append(following)
             self.entries.append(header.first_entry + header.count)
 
-    def tail(self) -> Tail:
+    def tail(self) -> SegmentEnd:
         if not self.blocks:
-            return Tail(entries=0, blocks=0, end=0, checksum=0)
+            return SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         last = block_format.read_header(self.blocks[-1], 0)
         if last is None:
             message = f"memory: the last block of segment {self.number} has lost its header"
             raise CorruptionError(message)
-        return Tail(
+        return SegmentEnd(
             entries=self.entries[-1],
             blocks=len(self.blocks),
             end=len(self.blocks),

@@ -41,7 +41,7 @@ class Directory:
         return directory
 
     @classmethod
-    def load(cls, seed: int, found: stored.Directory) -> Directory:
+    def load(cls, seed: int, found: stored.StoredDirectory) -> Directory:
         """Return the streams of a stored directory."""
         directory = cls(seed)
         directory._names = bytearray(found.names)
@@ -51,10 +51,10 @@ class Directory:
         directory.size = len(found.ends)
         return directory
 
-    def dump(self, log_id: str, position: int, page: stored.Page) -> stored.Directory:
+    def dump(self, log_id: str, position: int, page: stored.StreamPage) -> stored.StoredDirectory:
         """Return what is to be stored; nothing of it changes any more."""
         size = self.size
-        return stored.Directory(
+        return stored.StoredDirectory(
             log_id=log_id,
             position=position,
             names=bytes(self._names),

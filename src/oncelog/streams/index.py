@@ -17,7 +17,7 @@ from oncelog.clock import Clock
 from oncelog.concurrency.trouble import Trouble
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import streams as stored
-from oncelog.format.streams import PAGE_ROWS, Page
+from oncelog.format.streams import PAGE_ROWS, StreamPage
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
@@ -55,14 +55,14 @@ class Index:
         self._trouble = Trouble("oncelog.streams", f"storing the index of streams of log {log.name!r}")
         self._begin(Directory(self._seed), 0)
 
-    def _begin(self, directory: Directory, position: int, page: Page | None = None) -> None:
+    def _begin(self, directory: Directory, position: int, page: StreamPage | None = None) -> None:
         self.directory = directory
         self.position = position
         self._numbers = np.full(PAGE_ROWS, -1, np.int32)
         self._versions = np.full(PAGE_ROWS, -1, np.int32)
         self._page_first = position - position % PAGE_ROWS
-        self._full: OrderedDict[int, Page] = OrderedDict()
-        self._unsaved: dict[int, Page] = {}
+        self._full: OrderedDict[int, StreamPage] = OrderedDict()
+        self._unsaved: dict[int, StreamPage] = {}
         self._kept = 0  # so many of those could not be saved
         if page is not None:
             self._numbers[: len(page.numbers)] = page.numbers
@@ -84,7 +84,7 @@ class Index:
                 self._begin(Directory.load(self._seed, found), found.position, found.page)
         self.catch_up()
 
-    def _newest(self) -> stored.Directory | None:
+    def _newest(self) -> stored.StoredDirectory | None:
         """Return the stored directory with the highest position, unless the log begins behind it or ends before it."""
         first, end = self._log.first_position(), inner.scan(self._log).end()
         for key in reversed(self._home.list(DIRECTORIES_PREFIX)):
@@ -115,7 +115,9 @@ class Index:
         """Store the directory as it is now, and delete what is no longer needed."""
         with self._lock:
             count = self.position - self._page_first
-            page = Page(self._log_id, self._page_first, self._numbers[:count].copy(), self._versions[:count].copy())
+            page = StreamPage(
+                self._log_id, self._page_first, self._numbers[:count].copy(), self._versions[:count].copy()
+            )
             taken = self.directory.dump(self._log_id, self.position, page)
         key = f"{DIRECTORIES_PREFIX}{taken.position:020d}-{self._clock.token(4).hex()}"
         self._home.create(key, [stored.encode_directory(taken)])
@@ -181,14 +183,14 @@ class Index:
         """Go on at a position; a page that is full now is put away."""
         if position >= self._page_first + PAGE_ROWS:
             if self.position > self._page_first:
-                page = Page(self._log_id, self._page_first, self._numbers, self._versions)
+                page = StreamPage(self._log_id, self._page_first, self._numbers, self._versions)
                 self._unsaved[page.first_position] = page
             self._page_first = position - position % PAGE_ROWS
             self._numbers = np.full(PAGE_ROWS, -1, np.int32)
             self._versions = np.full(PAGE_ROWS, -1, np.int32)
         self.position = position
 
-    def _save(self, page: Page) -> None:
+    def _save(self, page: StreamPage) -> None:
         """Store a full page; one that cannot be stored stays in memory, until the next is full."""
         try:
             self._home.create(_page_key(page.first_position), [stored.encode_page(page)])
@@ -202,7 +204,7 @@ class Index:
             self._kept = len(self._unsaved)
             self._remember(page)
 
-    def _remember(self, page: Page) -> None:
+    def _remember(self, page: StreamPage) -> None:
         self._full[page.first_position] = page
         while len(self._full) > PAGES_KEPT:
             self._full.popitem(last=False)
@@ -263,7 +265,7 @@ class Index:
             positions, versions = rows[wanted] + page_first, versions[wanted]
             yield (positions[::-1], versions[::-1]) if backward else (positions, versions)
 
-    def _page(self, position: int) -> Page:
+    def _page(self, position: int) -> StreamPage:
         """Return the page that holds a position; one that is lost or damaged is folded again, with all others.
 
         ``NotFound`` for one whose records were truncated away.
@@ -279,10 +281,10 @@ class Index:
     def _is_truncated(self, page_first: int) -> bool:
         return page_first + PAGE_ROWS <= self._log.first_position()
 
-    def _kept_page(self, first: int) -> Page:
+    def _kept_page(self, first: int) -> StreamPage:
         with self._lock:
             if first == self._page_first:
-                return Page(self._log_id, first, self._numbers, self._versions)
+                return StreamPage(self._log_id, first, self._numbers, self._versions)
             page = self._full.get(first) or self._unsaved.get(first)
         if page is None:
             key = _page_key(first)

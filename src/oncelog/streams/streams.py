@@ -23,7 +23,7 @@ from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenc
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log import inner
-from oncelog.log.append.decisions import Admitted
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.log import Log
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import TIMEOUT_S, Writer
@@ -42,7 +42,7 @@ from oncelog.streams.events import (
 from oncelog.streams.expecting import Earlier, stored_already, wrong_version
 from oncelog.streams.index import Index
 from oncelog.streams.reading import Filter, Pieces
-from oncelog.streams.subscription import BEHIND_MAX, Live, Past, Subscription
+from oncelog.streams.subscription import BEHIND_MAX, LiveEvents, Past, Subscription
 from oncelog.types import Ack, Record
 
 CAPACITY_VARIABLE = "ONCELOG_DEDUP_CAPACITY"
@@ -104,7 +104,7 @@ class Streams(Handle):
         self._next_position: int | None = None  # all before it is in the index, or in _ahead
         self._stored = 0
         self._housekeeper = Housekeeper("oncelog.streams", f"the streams of log {log.name!r}")
-        self._live = Live(log, self._index, clock)
+        self._live = LiveEvents(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)
 

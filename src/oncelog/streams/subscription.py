@@ -43,7 +43,7 @@ Past = Callable[[int | None], tuple[Pieces, int, int]]
 """What gives the events from a position on (``None``: from the start), the position behind them, and the first."""
 
 
-class Live:
+class LiveEvents:
     """The newest events of a log, for all subscribers of a process. Safe to share between threads.
 
     It holds all events from position ``since`` to before ``until``; ``end`` is where the log was seen to end.
@@ -180,7 +180,7 @@ class Subscription(Fed[StreamEvent | CaughtUp]):
 
     def __init__(
         self,
-        live: Live,
+        live: LiveEvents,
         past: Past,
         wanted: Filter,
         clock: Clock,

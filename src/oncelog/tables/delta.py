@@ -18,7 +18,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.storage.bucket.paths import bucket_of
 from oncelog.tables.places import place_at
-from oncelog.tables.publishing import COLUMNS, FIRST, Change, State, told
+from oncelog.tables.publishing import COLUMNS, FIRST, State, TableChange, told
 
 _APP = "oncelog/log/"
 _HOUR_S = 3600
@@ -37,14 +37,14 @@ class DeltaPublication:
         self._place = place_at(location)
         self._options = {"allow_http": "true"} if bucket_of(location) is not None else None
 
-    def bring(self, state: State) -> Change | None:
+    def bring(self, state: State) -> TableChange | None:
         """Compare, link and commit; the commit is made with the table object that was compared."""
         for file in state.files[:1]:
             self._place.check(file.path)
         with told(self.name, OSError, DeltaError):
             return self._bring(state)
 
-    def _bring(self, state: State) -> Change | None:
+    def _bring(self, state: State) -> TableChange | None:
         table = self._opened(state)
         app = f"{_APP}{state.log_id}"
         known = table.transaction_version(app)
@@ -54,7 +54,7 @@ class DeltaPublication:
         new = {name: file for name, file in wanted.items() if name not in listed}
         old = {name: size for name, size in listed.items() if name not in wanted}
         if not new and not old:
-            return Change(0, 0)
+            return TableChange(0, 0)
         for name, file in new.items():
             self._place.bring(file.path, name)
         now_ms = self._clock.now_us() // 1000
@@ -68,7 +68,7 @@ class DeltaPublication:
             table.create_write_transaction(actions, "append", table.schema(), [FIRST], commit_properties=noted)
         except CommitFailedError:
             return None
-        return Change(len(new), len(old))
+        return TableChange(len(new), len(old))
 
     def let_go(self) -> None:
         """Remove files that left the table longer than ``keep_s`` ago; a commit of Delta's tells of it."""

@@ -41,7 +41,7 @@ from oncelog.format.payload.schema import TIMESTAMP_TYPE
 from oncelog.format.sealed import FINGERPRINT, IDENTITY, START, TIMESTAMP, UPTIME
 from oncelog.log.info import SealedFileInfo
 from oncelog.tables.places import place_at
-from oncelog.tables.publishing import COLUMNS, FIRST, Change, State, told
+from oncelog.tables.publishing import COLUMNS, FIRST, State, TableChange, told
 from oncelog.types import micros
 
 _RETRIES = "commit.retry.num-retries"
@@ -91,12 +91,12 @@ class IcebergPublication:
             message = f"catalog {catalog!r}: {error}; give it as in --option uri=sqlite:////var/lib/catalog.db"
             raise InvalidArgument(message) from error
 
-    def bring(self, state: State) -> Change | None:
+    def bring(self, state: State) -> TableChange | None:
         """Compare, link and commit. Retries of pyiceberg's are off: a stale table would be committed all the same."""
         with told(self.name, OSError, RESTError):
             return self._bring(state)
 
-    def _bring(self, state: State) -> Change | None:
+    def _bring(self, state: State) -> TableChange | None:
         table = self._opened(state)
         if int(table.properties.get(_VERSION, -1)) > state.version:
             return None
@@ -105,13 +105,13 @@ class IcebergPublication:
         new = {path: file for path, file in wanted.items() if path not in listed}
         old = [file for path, file in listed.items() if path not in wanted]
         if not new and not old:
-            return Change(0, 0)
+            return TableChange(0, 0)
         added = [self._added(table, path, file) for path, file in new.items()]
         try:
             self._commit(table, state, added, old)
         except CommitFailedException:
             return None
-        return Change(len(added), len(old))
+        return TableChange(len(added), len(old))
 
     def let_go(self) -> None:
         """Remove the files that only old snapshots need, then those snapshots: a kill between leaves no file behind."""

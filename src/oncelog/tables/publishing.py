@@ -61,7 +61,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return {f"{FIRST}={file.first_position}/{file.path.rpartition('/')[2]}": file for file in self.files}
 
 
-class Change(msgspec.Struct, frozen=True):
+class TableChange(msgspec.Struct, frozen=True):
     """What a publication did: how many files came into the table, how many left it."""
 
     added: int
@@ -86,12 +86,12 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     removed: int
 
 
-class Table(Protocol):
+class PublishedTable(Protocol):
     """A table that a log is published to."""
 
     name: str
 
-    def bring(self, state: State) -> Change | None:
+    def bring(self, state: State) -> TableChange | None:
         """Make the table list the files of a state, in one commit. Return ``None``, with nothing changed, when the
         state is older than the table's, or another commit came first.
         """
@@ -112,7 +112,7 @@ def told(name: str, *failures: type[Exception]) -> Iterator[None]:
         raise Unavailable(message, outcome="unknown") from error
 
 
-def publish(log: Log, table: Table) -> Published:
+def publish(log: Log, table: PublishedTable) -> Published:
     """Bring a table to the state of a log. What is not sealed yet is not in it.
 
     ``Unavailable`` if others commit to the table, or the log changes its files, all the time.
@@ -144,7 +144,7 @@ def state_of(log: Log) -> State:
             )
 
 
-def _published(table: Table, state: State, change: Change) -> Published:
+def _published(table: PublishedTable, state: State, change: TableChange) -> Published:
     rows = sum(file.records for file in state.files)
     first = state.files[0].first_position if state.files else state.first_position
     last = state.files[-1] if state.files else None

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 from oncelog.errors import InvalidArgument, LogBusy, NotFound, WriterFenced
-from oncelog.storage.base import LogHome, Storage, Tail
+from oncelog.storage.base import LogHome, SegmentEnd, Storage
 from oncelog.testing.blocks import BlockChain
-from oncelog.testing.writing import Claimed, Writing, fill, read_all, seal
+from oncelog.testing.writing import ClaimedLog, Writing, fill, read_all, seal
 
 _PLENTY = 1 << 30
 _LONG_S = 60.0
@@ -297,18 +297,18 @@ class SegmentsContract:
     def test_a_tail_tells_what_there_is(self, home: LogHome) -> None:
         """Entries, blocks, end, checksum and size are those of what was appended."""
         chain = fill(home, 3, 5)
-        with Claimed(home):
+        with ClaimedLog(home):
             tail = home.fence(3, 9)
         end = home.locate(3, chain.entries, None)
         size_bytes = sum(map(len, chain.made))
-        assert tail == Tail(entries=15, blocks=5, end=end, checksum=chain.checksum, size_bytes=size_bytes)
+        assert tail == SegmentEnd(entries=15, blocks=5, end=end, checksum=chain.checksum, size_bytes=size_bytes)
         assert home.blocks(3, tail.end, tail.end, _PLENTY) == ([], tail.end)
 
     def test_a_segment_never_started_has_an_empty_tail(self, home: LogHome) -> None:
         """Fencing what is not there works, and says so every time."""
-        with Claimed(home):
-            assert home.fence(5, 2) == Tail(entries=0, blocks=0, end=0, checksum=0)
-            assert home.fence(5, 2) == Tail(entries=0, blocks=0, end=0, checksum=0)
+        with ClaimedLog(home):
+            assert home.fence(5, 2) == SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
+            assert home.fence(5, 2) == SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
 
     def test_locate(self, home: LogHome) -> None:
         """Every entry is found in its block, open and closed; what lies behind is at the end."""

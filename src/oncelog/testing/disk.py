@@ -17,7 +17,7 @@ from oncelog.limits import MIB
 from oncelog.storage.base import Chunk
 from oncelog.storage.local.disk import Identity
 from oncelog.testing.faults import Faults, When
-from oncelog.testing.file_system import File, Folder, Node
+from oncelog.testing.file_system import Node, SimulatedFile, SimulatedFolder
 
 Keep = Literal["none", "all", "some"]
 """What of the unsynced a power cut leaves: nothing, everything, or a random part, down to single sectors."""
@@ -39,7 +39,7 @@ class SimulatedDisk:
         self.read_only = False
         self._file_bytes_max = file_bytes_max
         self._lock = threading.RLock()
-        self._root = Folder()
+        self._root = SimulatedFolder()
         self._descriptors: dict[int, _Open] = {}
         self._next_descriptor = _FIRST_DESCRIPTOR
         self._next_inode = 1
@@ -109,7 +109,7 @@ class SimulatedDisk:
             if node is not None and exclusive:
                 raise _error(errno.EEXIST, path)
             if node is None and create:
-                node = folder.entries[name] = File(self._inode(), self._file_bytes_max)
+                node = folder.entries[name] = SimulatedFile(self._inode(), self._file_bytes_max)
             return self._opened(node, path)
 
     def open_to_read(self, path: Path) -> int:
@@ -186,7 +186,7 @@ class SimulatedDisk:
                 node = self._node(path)
             except FileNotFoundError:
                 return None
-            return (self._starts, node.inode) if isinstance(node, File) else None
+            return (self._starts, node.inode) if isinstance(node, SimulatedFile) else None
 
     def identity_of(self, descriptor: int) -> Identity:
         """Return which file a descriptor stands for."""
@@ -197,7 +197,7 @@ class SimulatedDisk:
         """Tell whether a folder is there."""
         with self._call("is_directory", path):
             try:
-                return isinstance(self._node(path), Folder)
+                return isinstance(self._node(path), SimulatedFolder)
             except FileNotFoundError:
                 return False
 
@@ -205,10 +205,10 @@ class SimulatedDisk:
         """Make a folder."""
         with self._call("make_directory", path, change=True):
             folder, name = self._parent(path)
-            if isinstance(folder.entries.get(name), File):
+            if isinstance(folder.entries.get(name), SimulatedFile):
                 raise _error(errno.ENOTDIR, path)
             made = name not in folder.entries
-            folder.entries.setdefault(name, Folder())
+            folder.entries.setdefault(name, SimulatedFolder())
             return made
 
     def check_owner(self, path: Path) -> None:
@@ -217,7 +217,7 @@ class SimulatedDisk:
     def list_directory(self, path: Path) -> list[tuple[str, bool]]:
         """Return names, and which are folders."""
         with self._call("list_directory", path):
-            return [(name, isinstance(node, Folder)) for name, node in self._folder(path).entries.items()]
+            return [(name, isinstance(node, SimulatedFolder)) for name, node in self._folder(path).entries.items()]
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty folder."""
@@ -298,7 +298,7 @@ class SimulatedDisk:
     def _opened(self, node: Node | None, path: Path) -> int:
         if node is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(node, Folder):
+        if isinstance(node, SimulatedFolder):
             raise _error(errno.EISDIR, path)
         self._next_descriptor += 1
         self._descriptors[self._next_descriptor] = _Open(node, path)
@@ -321,7 +321,7 @@ class SimulatedDisk:
     def _node(self, path: Path) -> Node:
         node: Node = self._root
         for part in path.parts[1:]:
-            if not isinstance(node, Folder):
+            if not isinstance(node, SimulatedFolder):
                 raise _error(errno.ENOTDIR, path)
             found = node.entries.get(part)
             if found is None:
@@ -329,26 +329,26 @@ class SimulatedDisk:
             node = found
         return node
 
-    def _folder(self, path: Path) -> Folder:
+    def _folder(self, path: Path) -> SimulatedFolder:
         node = self._node(path)
-        if not isinstance(node, Folder):
+        if not isinstance(node, SimulatedFolder):
             raise _error(errno.ENOTDIR, path)
         return node
 
-    def _file(self, path: Path) -> File:
+    def _file(self, path: Path) -> SimulatedFile:
         node = self._node(path)
-        if not isinstance(node, File):
+        if not isinstance(node, SimulatedFile):
             raise _error(errno.EISDIR, path)
         return node
 
-    def _parent(self, path: Path) -> tuple[Folder, str]:
+    def _parent(self, path: Path) -> tuple[SimulatedFolder, str]:
         return self._folder(path.parent), path.name
 
 
 class _Open:
     """What a descriptor stands for. A sync error is reported to it once."""
 
-    def __init__(self, file: File, path: Path) -> None:
+    def __init__(self, file: SimulatedFile, path: Path) -> None:
         self.file = file
         self.path = path
         self.errors_seen = file.errors

@@ -11,7 +11,7 @@ import pyarrow as pa
 _SECTOR_BYTES = 512
 
 
-class File:
+class SimulatedFile:
     """A file's content twice: in the page cache, which may be mapped, and on the platter."""
 
     def __init__(self, inode: int, size_bytes_max: int) -> None:
@@ -86,7 +86,7 @@ class File:
         return mmap.mmap(-1, self._size_bytes_max, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-class Folder:
+class SimulatedFolder:
     """Names, as everybody sees them, and as they would be after a power cut."""
 
     def __init__(self) -> None:
@@ -114,21 +114,23 @@ class Folder:
                 self.entries[name] = node
         self.durable = dict(self.entries)
         for node in self.entries.values():
-            if isinstance(node, Folder):
+            if isinstance(node, SimulatedFolder):
                 node._lose_names(survives)  # noqa: SLF001  another of this class
 
-    def _files(self) -> dict[int, File]:
+    def _files(self) -> dict[int, SimulatedFile]:
         return _files_in(self.entries, lambda folder: folder._files())  # noqa: SLF001
 
-    def _durable_files(self) -> dict[int, File]:
+    def _durable_files(self) -> dict[int, SimulatedFile]:
         return _files_in(self.durable, lambda folder: folder._durable_files())  # noqa: SLF001
 
 
-Node: TypeAlias = File | Folder
+Node: TypeAlias = SimulatedFile | SimulatedFolder
 
 
-def _files_in(nodes: dict[str, Node], below: Callable[[Folder], dict[int, File]]) -> dict[int, File]:
-    found: dict[int, File] = {}
+def _files_in(
+    nodes: dict[str, Node], below: Callable[[SimulatedFolder], dict[int, SimulatedFile]]
+) -> dict[int, SimulatedFile]:
+    found: dict[int, SimulatedFile] = {}
     for node in nodes.values():
-        found.update({node.inode: node} if isinstance(node, File) else below(node))
+        found.update({node.inode: node} if isinstance(node, SimulatedFile) else below(node))
     return found

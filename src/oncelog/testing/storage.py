@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from oncelog.errors import Unavailable
-from oncelog.storage.base import Chunk, Claim, LogHome, SegmentWriter, Storage, Tail
+from oncelog.storage.base import Chunk, Claim, LogHome, SegmentEnd, SegmentWriter, Storage
 from oncelog.testing.faults import Faults, When
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class FaultyHome:
 
         return self._storage.call("start_segment", str(segment), work)
 
-    def fence(self, segment: int, epoch: int) -> Tail:
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Fence a segment."""
         return self._storage.call("fence", str(segment), lambda: self._inner.fence(segment, epoch))
 

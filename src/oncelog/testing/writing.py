@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Self
 
-from oncelog.storage.base import LogHome, SegmentWriter, Tail
+from oncelog.storage.base import LogHome, SegmentEnd, SegmentWriter
 from oncelog.testing.blocks import BlockChain
 
 
-class Claimed:
+class ClaimedLog:
     """Holds a log for a while."""
 
     def __init__(self, home: LogHome) -> None:
@@ -52,9 +52,9 @@ def fill(home: LogHome, segment: int, blocks: int) -> BlockChain:
     return writing.chain
 
 
-def seal(home: LogHome, segment: int) -> Tail:
+def seal(home: LogHome, segment: int) -> SegmentEnd:
     """Fence a segment, as a writer that closes it does."""
-    with Claimed(home):
+    with ClaimedLog(home):
         return home.fence(segment, 1_000)
 
 

@@ -13,7 +13,7 @@ from oncelog.workers.handlers import is_async
 from oncelog.workers.hands import OutOfTime, Trying
 
 
-class Ended(Exception):
+class HandlerExit(Exception):
     """A handler ended in what is no ``Exception``: SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError."""
 
     def __init__(self, error: BaseException) -> None:
@@ -76,7 +76,7 @@ class Calls:
         except Exception:
             raise
         except BaseException as error:
-            raise Ended(error) from error
+            raise HandlerExit(error) from error
 
     def _had(self, trying: Trying) -> str:
         if self._inbox is None:
@@ -96,7 +96,7 @@ class Calls:
         except Exception:
             raise
         except BaseException as error:  # which would end the loop and all that runs in it, or just this task
-            raise Ended(error) from error
+            raise HandlerExit(error) from error
 
     async def _awaited(self, trying: Trying) -> str:
         if self._inbox is None:

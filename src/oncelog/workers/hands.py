@@ -24,7 +24,7 @@ class OutOfTime(Exception):
         self.limit_s = limit_s
 
 
-class Hands:
+class HandlerThreads:
     """A pool of threads whose members can be left behind.
 
     A thread cannot be stopped. One whose handler is given up is not waited for, at the end of the process neither

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from oncelog.errors import InvalidArgument
 from oncelog.inbox.decisions import Identity
 from oncelog.inbox.inbox import Inbox
-from oncelog.inbox.store import Row
+from oncelog.inbox.store import KeyRow
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message
 from oncelog.queue.send.topic import DEAD_LETTERS
@@ -45,8 +45,8 @@ async def aprune(inbox: Inbox, queue: Queue, group: str) -> int:
     return await inbox.aprune(refused=_refused_by(queue, group))
 
 
-def _refused_by(queue: Queue, group: str) -> Callable[[Sequence[Row]], Collection[bytes]]:
-    def refused(rows: Sequence[Row]) -> Collection[bytes]:
+def _refused_by(queue: Queue, group: str) -> Callable[[Sequence[KeyRow]], Collection[bytes]]:
+    def refused(rows: Sequence[KeyRow]) -> Collection[bytes]:
         """Return which keys stay; those of other queues and groups are for others to forget."""
         mine = {row.digest for row in rows if (row.identity.topic, row.identity.group) == (queue.name, group)}
         others = {row.digest for row in rows} - mine

@@ -28,9 +28,9 @@ from oncelog.inbox.inbox import Inbox
 from oncelog.queue.deliver.consumer import Consumer, Delivery
 from oncelog.queue.queue import Queue
 from oncelog.workers import retention
-from oncelog.workers.calls import Calls, Ended
+from oncelog.workers.calls import Calls, HandlerExit
 from oncelog.workers.handlers import described
-from oncelog.workers.hands import Hands, OutOfTime, Trying
+from oncelog.workers.hands import HandlerThreads, OutOfTime, Trying
 from oncelog.workers.signals import stopped_by_signals
 
 _logger = logging.getLogger("oncelog.worker")
@@ -93,7 +93,7 @@ class Worker:
         self._changed = threading.Condition()
         self._in_hand: dict[int, Trying] = {}
         self._left_behind = 0
-        self._hands = Hands(concurrency)
+        self._hands = HandlerThreads(concurrency)
         self._stopping = False
         self._away = False
         self._counts: Counter[str] = Counter()
@@ -276,7 +276,7 @@ class Worker:
 
     def _is_final(self, error: Exception) -> bool:
         final = inner.final(self._inbox) if self._inbox is not None else ()
-        raised = error.__cause__ if isinstance(error, Ended) else error
+        raised = error.__cause__ if isinstance(error, HandlerExit) else error
         return isinstance(raised, (BadValue, EffectFailed, IdConflict, *final))
 
     def _ack(self, delivery: Delivery, word: str) -> None:
@@ -297,7 +297,7 @@ class Worker:
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
         _logger.warning("%s failed", described(delivery), exc_info=error)
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
-        if isinstance(error, Ended):
+        if isinstance(error, HandlerExit):
             reason = str(error)
         try:
             delivery.nack(reason, retry=again)
@@ -410,7 +410,7 @@ class Worker:
     ) -> None:
         with self._changed:
             self._counts[word] += 1
-        raised = error.__cause__ if isinstance(error, Ended) else error
+        raised = error.__cause__ if isinstance(error, HandlerExit) else error
         self._hear(WorkerEvent(word, about, delivery, raised))
 
     def _hear(self, event: WorkerEvent) -> None:

@@ -18,16 +18,18 @@ import pyarrow as pa
 
 from oncelog.clock import Beating, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import Closed, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block
 from oncelog.format.payload import columns
 from oncelog.log.append import core as core_module
 from oncelog.log.append import decider as decider_module
 from oncelog.log.append import tail as tail_module
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.counters import Counters
-from oncelog.log.append.decisions import Admitted, Keys, Seen
+from oncelog.log.append.decisions import Seen
 from oncelog.log.append.groups import Group, Ticket, record_bytes
+from oncelog.log.append.payloads import Keys
 from oncelog.log.append.sequences import Sequences
 from oncelog.log.append.uptime import Uptime
 from oncelog.log.stored.adopted_ids import Adopted
@@ -148,7 +150,7 @@ class World:
         self.flights: list[Flight] = []
         self.waits: list[tuple[Ticket, Record]] = []
         self.is_fenced = False
-        window = Window(LONG_US, 1 << 20)
+        window = DedupWindow(LONG_US, 1 << 20)
         known = [(position, record) for position, record in enumerate(self.log) if record.id is not None]
         if known:
             keys = [key_of(record) for _, record in known]
@@ -158,7 +160,7 @@ class World:
                 np.array([key[2] for key in keys], np.uint64),
             )
             window.commit(len(self.log), 0, 0)
-        tail = self.tail_module.Tail(
+        tail = self.tail_module.SegmentTail(
             epoch=self.epoch,
             writer=bytes(16),
             settings=SETTINGS,

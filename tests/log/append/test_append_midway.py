@@ -10,8 +10,8 @@ import pytest
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.log.append.absorber import COLUMNS_MIN
 from oncelog.log.append.groups import Group
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.tail import Tail
+from oncelog.log.append.open_segment import SegmentRun
+from oncelog.log.append.tail import SegmentTail
 from oncelog.types import Record
 from tests.log.watched import orders
 from tests.log.worlds import DiskWorld
@@ -31,7 +31,7 @@ def test_answers_that_cannot_be_given_now_end_nothing(count: int, monkeypatch: p
         writer.append_many(records)
         with monkeypatch.context() as patched:
             for name in ("places_of", "place_of"):
-                patched.setattr(Run, name, away)
+                patched.setattr(SegmentRun, name, away)
             futures = [writer.submit(record.value, id=record.id) for record in records]
             for future in futures:
                 assert AWAY in str(future.exception(timeout=30))
@@ -43,9 +43,9 @@ def test_closed_while_a_block_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows then whether it is stored: that is what is said, and the next writer finds out."""
     made, goes_on = threading.Event(), threading.Event()
     errors: list[OncelogError] = []
-    encode = Tail.encode
+    encode = SegmentTail.encode
 
-    def slowly(tail: Tail, group: Group) -> None:
+    def slowly(tail: SegmentTail, group: Group) -> None:
         made.set()
         assert goes_on.wait(30)
         encode(tail, group)
@@ -62,7 +62,7 @@ def test_closed_while_a_block_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
             errors.append(error)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Tail, "encode", slowly)
+        patched.setattr(SegmentTail, "encode", slowly)
         appending = threading.Thread(target=append)
         appending.start()
         assert made.wait(30)

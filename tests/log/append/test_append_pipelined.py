@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from oncelog import Unavailable
+from oncelog.concurrency.futures import settle
 from oncelog.connect import Database
 from oncelog.log.append import committer as committer_module
-from oncelog.log.append.futures import settle
 from oncelog.settings import LogSettings
 from oncelog.storage.base import Chunk
 from oncelog.storage.memory import MemoryHome, MemoryStorage

@@ -15,7 +15,7 @@ from oncelog.connect import Database
 from oncelog.errors import IdConflict, InvalidArgument, NotFound, Unsupported
 from oncelog.limits import MARK_S_MAX, MARKED_BATCHES_MAX
 from oncelog.log.ingest import batch_marks
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
@@ -30,15 +30,15 @@ from tests.log.worlds import DiskWorld, living
 QUERY = "4f1c"
 
 
-def batch(number: int, producer: str = QUERY, owner: str = QUERY) -> Batch:
+def batch(number: int, producer: str = QUERY, owner: str = QUERY) -> BatchName:
     """Return a batch of a query."""
-    return Batch(producer=producer, number=number, owner=owner)
+    return BatchName(producer=producer, number=number, owner=owner)
 
 
 def ingest(
     log: Log,
     content: Sequence[Sequence[Record]],
-    named: Batch | None = None,
+    named: BatchName | None = None,
     *,
     on_conflict: OnConflict = "quarantine",
     on_replay: OnReplay = "error",
@@ -239,8 +239,8 @@ def test_marks_are_kept_for_the_active(quick: Shop, monkeypatch: pytest.MonkeyPa
     assert [mark.producer for mark in log.marks()] == ["p2"]
 
 
-@pytest.mark.parametrize("named", [Batch(producer="", number=0), Batch(producer="p", number=-1)])
-def test_names_that_are_none(quick: Shop, named: Batch) -> None:
+@pytest.mark.parametrize("named", [BatchName(producer="", number=0), BatchName(producer="p", number=-1)])
+def test_names_that_are_none(quick: Shop, named: BatchName) -> None:
     """A producer without a name, and a batch before the first, are refused."""
     with pytest.raises(InvalidArgument):
         ingest(quick.log(SETTINGS), [plain([1])], named)

@@ -12,7 +12,7 @@ from oncelog import limits
 from oncelog.errors import CorruptionError
 from oncelog.limits import KIB
 from oncelog.log.jobs import rebuild_memory
-from oncelog.log.jobs.workers import Desk
+from oncelog.log.jobs.workers import JobContext
 from oncelog.log.log import Log
 from oncelog.settings import LogSettings
 from oncelog.types import Ack, Record
@@ -36,7 +36,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self.pieces = 0
 
-    def each(self, desk: Desk, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
+    def each(self, desk: JobContext, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
         """Yield the second result for each part."""
         for part in parts:
             self.pieces += 1
@@ -94,7 +94,7 @@ def test_a_piece_whose_segments_are_sealed_meanwhile_is_read_where_they_are() ->
     log, acks = filled(shop)
 
     class Sealed(Elsewhere):
-        def each(self, desk: Desk, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
+        def each(self, desk: JobContext, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
             if not self.pieces:
                 log.seal()
             self.pieces += len(parts)
@@ -124,7 +124,7 @@ def test_work_that_fails_leaves_nothing_behind() -> None:
     log, acks = filled(shop)
 
     class Failing:
-        def each(self, desk: Desk, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
+        def each(self, desk: JobContext, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
             yield from (work(desk, part) for part in parts[:2])
             message = "a task failed"
             raise RuntimeError(message)

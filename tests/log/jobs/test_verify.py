@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
-from oncelog.dedup.window import Window as IdWindow
+from oncelog.dedup.window import DedupWindow as IdWindow
 from oncelog.format import identities as identities_format
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
-from oncelog.log.append.tail import Tail
+from oncelog.log.append.tail import SegmentTail
 from oncelog.log.ingest import staging
 from oncelog.log.jobs.verify import Finding, Verification
 from oncelog.log.log import Log
@@ -702,7 +702,7 @@ def test_the_same_id_twice_in_an_adopted_file(quick: Shop, monkeypatch: pytest.M
 def test_timestamps_that_go_back(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, seal: bool) -> None:
     """Time within a log never goes back; where it does is an error, within a segment and from one to the next."""
     log = filled(shop, 3)
-    monkeypatch.setattr(Tail, "timestamp_us", lambda _, now_us: now_us)
+    monkeypatch.setattr(SegmentTail, "timestamp_us", lambda _, now_us: now_us)
     shop.clock.jump(-60)
     with log.writer() as writer:
         append(writer, plain([10])[0])

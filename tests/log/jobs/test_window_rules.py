@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.format.manifest import Manifest
-from oncelog.log.jobs.window_rules import Repeats
+from oncelog.log.jobs.window_rules import WindowRepeats
 from oncelog.log.takeover.recovery import Remembered
 from oncelog.settings import LogSettings, Window
 from tests.log.shop import in_memory, known
@@ -49,7 +49,7 @@ def manifest(request: pytest.FixtureRequest) -> Manifest:
 def test_many_commits_at_once_are_judged_as_one_by_one(manifest: Manifest, story: list[tuple[int, list[int]]]) -> None:
     """The same ids are called too soon, whether the rule sees commits one by one or all of them together."""
     stored = remembered(story)
-    together, singly = (Repeats(manifest, lambda _: False) for _ in range(2))
+    together, singly = (WindowRepeats(manifest, lambda _: False) for _ in range(2))
     found = [what for commit in stored.commits() for what in singly.add(commit)]
     at_once = together.add(stored)
     if manifest.settings.window.unbounded:
@@ -59,4 +59,4 @@ def test_many_commits_at_once_are_judged_as_one_by_one(manifest: Manifest, story
 
 def test_an_id_that_comes_too_soon_is_found_among_many_commits(manifest: Manifest) -> None:
     """Each window finds the id that comes again in the next commit."""
-    assert Repeats(manifest, lambda _: False).add(remembered([(1, [1]), (1, [2]), (1, [2])]))
+    assert WindowRepeats(manifest, lambda _: False).add(remembered([(1, [1]), (1, [2]), (1, [2])]))

@@ -13,7 +13,7 @@ import pytest
 import oncelog
 from oncelog import LogSettings, Record, Window
 from oncelog.errors import CorruptionError, NotFound
-from oncelog.log.jobs.workers import Desk, Threads
+from oncelog.log.jobs.workers import JobContext, Threads
 from oncelog.log.log import Log
 from oncelog.spark.session.tasks import Tasks
 
@@ -74,7 +74,7 @@ def test_tasks_find_and_purge_what_threads_do(tmp_path: Path, spark: SparkSessio
 class Twice(Threads):
     """Hands that do all work twice, as Spark does when it takes a task for lost; the second result counts."""
 
-    def each(self, desk: Desk, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
+    def each(self, desk: JobContext, work: Any, parts: Sequence[Any]) -> Iterator[Any]:
         """Yield what the second of two attempts at each part returns."""
         return super().each(desk, lambda *given: (work(*given), work(*given))[1], parts)
 
@@ -91,7 +91,7 @@ def test_work_that_is_done_twice_counts_once(tmp_path: Path) -> None:
     assert log.audit().duplicates == 0
 
 
-def refused(desk: Desk, part: int) -> int:
+def refused(desk: JobContext, part: int) -> int:
     """Fail at one part, as work does on what is not there."""
     if part == 3:
         message = "gone"

@@ -113,7 +113,7 @@ def test_the_environment_says_where_fronts_are_kept(
     expected: str | None,
 ) -> None:
     """In the user's folder for caches, readable by the user alone, or where the user wants them, or nowhere."""
-    monkeypatch.setattr(front_cache._Choice, "cache", None)
+    monkeypatch.setattr(front_cache._CacheChoice, "cache", None)
     known = {name: path.format(tmp_path) for name, path in environment.items()}
     front_cache.choose(None if wish is None else wish.format(tmp_path), known)
     home = storage.home("shop")

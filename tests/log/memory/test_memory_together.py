@@ -93,7 +93,7 @@ def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.M
     monkeypatch.setattr(upkeep_memory, "_to_merge", lambda memory: list(memory) if len(memory) > 1 else None)
     taken: list[int] = []
     begun = threading.Event()
-    take = merging._Stream.take
+    take = merging._MergedEntries.take
 
     def closed_meanwhile(stream: Any, bound: int) -> Any:
         if not taken:
@@ -105,7 +105,7 @@ def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.M
         return take(stream, bound)
 
     closing = threading.Thread(target=writer.close)
-    monkeypatch.setattr(merging._Stream, "take", closed_meanwhile)
+    monkeypatch.setattr(merging._MergedEntries, "take", closed_meanwhile)
     before = log._manifest().memory
     assert len(before) > 1
     writer._keeper._ask_memory()
@@ -117,7 +117,7 @@ def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.M
     assert {key for key in shop.home.list("sealed/") if key.endswith(".ids")} == {
         key for key in used if key.endswith(".ids")
     }
-    monkeypatch.setattr(merging._Stream, "take", take)
+    monkeypatch.setattr(merging._MergedEntries, "take", take)
     with shop.log().writer() as writer:
         assert many(writer, range(60)) == retried(acks)
         remember(writer)

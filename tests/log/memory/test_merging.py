@@ -90,8 +90,8 @@ def test_what_was_lost_on_the_way_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     objects = RunObjects(home)
     runs = [Ids.random(seed, 500 * seed, 500).stored(home, f"sealed/{seed}") for seed in range(4)]
     before = home.list("")
-    real = merging._Stream.take
-    monkeypatch.setattr(merging._Stream, "take", lambda self, bound: real(self, bound)[1:])
+    real = merging._MergedEntries.take
+    monkeypatch.setattr(merging._MergedEntries, "take", lambda self, bound: real(self, bound)[1:])
     with pytest.raises(CorruptionError, match="lost or changed"):
         merge_runs(objects, "log", "sealed/m", runs)
     assert home.list("") == before

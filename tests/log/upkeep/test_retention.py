@@ -465,14 +465,14 @@ def test_a_truncation_between_a_reader_s_start_and_its_lease(shop: Shop, monkeyp
     """A reader that comes too late is told so when it is opened, and leaves no lease that would hold the rest."""
     log = filled(shop, 4, 4)
     other = shop.log()
-    real = leases.Lease.hold
+    real = leases.ReaderLease.hold
     act = once(lambda: log.truncate(5))
 
-    def hold(self: leases.Lease, position: int) -> None:
+    def hold(self: leases.ReaderLease, position: int) -> None:
         act()
         real(self, position)
 
-    monkeypatch.setattr(leases.Lease, "hold", hold)
+    monkeypatch.setattr(leases.ReaderLease, "hold", hold)
     with pytest.raises(NotFound) as caught:
         other.read(2, lease_s=60)
     assert caught.value.first == 5

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from oncelog.connect import Database
-from oncelog.log.read.leases import Lease
+from oncelog.log.read.leases import ReaderLease
 from oncelog.log.upkeep import retention
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.settings import Window
@@ -78,10 +78,10 @@ def test_the_protocol_by_hand(quick: Shop) -> None:
     fill(log, unnamed(0, 1), unnamed(2, 3), unnamed(4, 5))
     manifests, token = log._manifests, b"truncate"
     manifests.update(retention._announce(4, token))
-    ahead = Lease(quick.home, manifests, quick.clock, 60)
+    ahead = ReaderLease(quick.home, manifests, quick.clock, 60)
     ahead.hold(4)
     assert known(log).manifest.truncating == 4
-    behind = Lease(quick.home, manifests, quick.clock, 60)
+    behind = ReaderLease(quick.home, manifests, quick.clock, 60)
     behind.hold(2)
     assert known(log).manifest.truncating == 0
     assert manifests.update(retention._cut(manifests, 4, token, None)).manifest.first_position == 0

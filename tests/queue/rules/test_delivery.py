@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from oncelog.queue.rules import delivery, retry
-from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
+from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.retry import RetryPolicy
 
 SECOND_US = 1_000_000
@@ -25,7 +25,7 @@ class Group:
         self.ordered = ordered
         self.next = 0
         self.token = 0
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, MessageRun] = {}
 
     def apply(self, change: Change) -> None:
         """Store a change. A run that goes was there, and one that comes covers nobody's positions."""
@@ -39,7 +39,7 @@ class Group:
             if first is not None and first.condition is Condition.PARKED:
                 self.runs[first.first] = delivery.freed(first)
 
-    def in_order(self) -> list[Run]:
+    def in_order(self) -> list[MessageRun]:
         """Return the runs in the order of their positions."""
         return sorted(self.runs.values(), key=lambda run: run.first)
 
@@ -129,7 +129,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 found.append(message)
         return found
 
-    def delivered(self, position: int, run: Run, lease: Lease) -> None:
+    def delivered(self, position: int, run: MessageRun, lease: Lease) -> None:
         """Check a delivery against what is known."""
         assert position not in self.settled, "what is settled is never delivered again"
         assert position not in self.holders, "nothing is delivered while it is leased"
@@ -217,7 +217,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_parked_behind_nothing(self) -> None:
         """See that the first unsettled message of a key waits for nobody: nothing would ever let it go."""
-        firsts: dict[str, Run] = {}
+        firsts: dict[str, MessageRun] = {}
         for run in self.group.in_order():
             if run.key is not None:
                 firsts.setdefault(run.key, run)
@@ -260,7 +260,7 @@ TestOrderedDeliveryMachine = OrderedDeliveryMachine.TestCase
 @given(st.integers(0, 50), st.integers(1, 30), st.sets(st.integers(0, 90)))
 def test_cut_takes_exactly_what_is_asked(first: int, count: int, positions: set[int]) -> None:
     """Parts and rest are the whole, without overlap, and neighbours are together."""
-    run = Run(0, first, count, Condition.LEASED, 5, 1, 7)
+    run = MessageRun(0, first, count, Condition.LEASED, 5, 1, 7)
     taken, left = delivery.cut(run, positions)
     in_taken = [position for part in taken for position in part.positions]
     in_left = [position for part in left for position in part.positions]

@@ -10,7 +10,7 @@ import pytest
 from oncelog import limits
 from oncelog.server.budget import Budget
 from oncelog.server.http.bodies import Body, Gone
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.testing.clock import SimulatedClock
 
 
@@ -51,7 +51,7 @@ def test_a_body_is_whole_or_nothing() -> None:
 @pytest.mark.parametrize(("parts", "declared"), [([b"x" * 600, b"x" * 600], None), ([b""], "1001")])
 def test_a_body_that_is_too_large_is_refused(parts: list[bytes | float | None], declared: str | None) -> None:
     """By what it says, or by what comes."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefusal) as refused:
         _whole(_body(parts, Budget(10_000, "test"), declared))
     assert refused.value.status == 413
 
@@ -59,7 +59,7 @@ def test_a_body_that_is_too_large_is_refused(parts: list[bytes | float | None], 
 def test_a_body_that_drips_is_refused() -> None:
     """One byte now and then holds memory and a connection for ever; a large body that flows may take its time."""
     slow: list[bytes | float | None] = [b"x", limits.HTTP_BODY_S_MAX + 1.0, b"x", b"x"]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefusal) as refused:
         _whole(_body(slow, Budget(10_000, "test")))
     assert refused.value.status == 408
     part = b"x" * 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog.server.http import guard
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 
 OWN = {"host": "127.0.0.1:7677"}
 
@@ -32,7 +32,7 @@ def test_own_requests_pass(headers: dict[str, str]) -> None:
 ])  # fmt: skip
 def test_foreign_requests_are_refused(headers: dict[str, str]) -> None:
     """Another page, another port's page, and a foreign name that points here (DNS rebinding)."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(HttpRefusal) as refused:
         _check(headers)
     assert refused.value.status == 403
 

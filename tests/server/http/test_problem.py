@@ -24,7 +24,7 @@ from oncelog.errors import (
     WrongExpectedVersion,
 )
 from oncelog.server.http import problem
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 
 CASES: list[tuple[OncelogError, int, str | None]] = [
     (InvalidArgument("m"), 400, "not written"),
@@ -35,7 +35,7 @@ CASES: list[tuple[OncelogError, int, str | None]] = [
     (NotFound("m", first=7), 410, "not written"),
     (WrongExpectedVersion("m", expected=1, actual=2), 412, "not written"),
     (LeaseLost("m"), 409, None),
-    (Refused(413, "m"), 413, "not written"),
+    (HttpRefusal(413, "m"), 413, "not written"),
     (TooManyCalls("m", retry_after_s=3), 429, "not written"),
     (CorruptionError("m"), 500, None),
     (Unsupported("m"), 501, "not written"),

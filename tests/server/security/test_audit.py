@@ -11,7 +11,7 @@ import pytest
 
 import oncelog
 from oncelog.errors import LogBusy, Unavailable
-from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.audit import AuditLine, AuditTrail
 from oncelog.server.security.authorize import OPEN
 from oncelog.types import Record
 from tests.servers import Serving
@@ -24,8 +24,8 @@ def test_an_act_names_who_and_what() -> None:
     async def append(log: str, record: Record) -> None:
         written.append((log, record))
 
-    act = Act(act="logs_delete", kind="log", name="orders")
-    asyncio.run(Audit(append, "_audit/a").note(OPEN, "127.0.0.1:5", act))
+    act = AuditLine(act="logs_delete", kind="log", name="orders")
+    asyncio.run(AuditTrail(append, "_audit/a").note(OPEN, "127.0.0.1:5", act))
     [(log, record)] = written
     assert (log, record.type) == ("_audit/a", "logs_delete")
     assert b'"who":"anyone","by":"loopback","peer":"127.0.0.1:5"' in record.value
@@ -39,7 +39,7 @@ def test_what_cannot_be_written_down_is_refused(error: Exception) -> None:
         raise error
 
     with pytest.raises(Unavailable, match="was not done") as refused:
-        asyncio.run(Audit(append).note(OPEN, "", Act(act="logs_delete", kind="log", name="orders")))
+        asyncio.run(AuditTrail(append).note(OPEN, "", AuditLine(act="logs_delete", kind="log", name="orders")))
     assert refused.value.outcome == "not written"
 
 

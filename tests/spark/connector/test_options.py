@@ -25,7 +25,7 @@ from oncelog.connect import connect
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
-from oncelog.spark.connector.sink import Message, check_rows
+from oncelog.spark.connector.sink import TaskMessage, check_rows
 from oncelog.spark.connector.staging import Stager
 from pyspark_oncelog import DefaultSource
 
@@ -202,4 +202,4 @@ def test_rows_of_a_write(log: Log, id: str | None, value: bytes | None, message:
     with pytest.raises(
         InvalidArgument, match=rf"rows cannot be written, and nothing was: partition 1, row 3, {message}"
     ):
-        check_rows([Message(1, "", taken)])
+        check_rows([TaskMessage(1, "", taken)])

@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from oncelog.connect import connect
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import OnConflict
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.settings import LogSettings
 from oncelog.spark.connector.options import WriteOptions
-from oncelog.spark.connector.sink import Message, _Sink, deliver
-from oncelog.spark.connector.staging import Taken
+from oncelog.spark.connector.sink import TaskMessage, _LogSink, deliver
+from oncelog.spark.connector.staging import StagedResult
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
@@ -32,7 +32,7 @@ from tests.log.shop import Shop as SimulatedShop
 from tests.log.worlds import LOG, DiskWorld, living
 
 OPTIONS = WriteOptions(url="memory://", log=LOG, writer_wait_s=0)
-QUERY = Batch(producer="query", number=1, owner="query")
+QUERY = BatchName(producer="query", number=1, owner="query")
 ROOT = Path(__file__).parents[3]
 
 
@@ -47,7 +47,7 @@ def read(log: Log) -> list[bytes]:
         return sorted(entry.value for entry in entries)
 
 
-class Committing(_Sink):
+class Committing(_LogSink):
     """The sink without Spark: what its tasks said is committed to a log."""
 
     def __init__(self, log: Log, options: WriteOptions) -> None:
@@ -60,7 +60,7 @@ class Committing(_Sink):
     def commit(self, *ids: str, value: bytes) -> None:
         """Commit rows with these ids and a value."""
         table = pa.table({"id": list(ids), "value": pa.array([value] * len(ids), pa.binary())})
-        self._commit([Message(0, "query", Taken(staged=(self._log.stage([table]),)))], None)
+        self._commit([TaskMessage(0, "query", StagedResult(staged=(self._log.stage([table]),)))], None)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_driver_killed_at_every_step_of_a_commit(when: When, ending: str) ->
         world = DiskWorld(step)
         with living(world):
             log = world.database().log(LOG, LogSettings(), create=True)
-            deliver(log, [stage(log, b"0")], Batch(producer="query", number=0, owner="query"), OPTIONS)
+            deliver(log, [stage(log, b"0")], BatchName(producer="query", number=0, owner="query"), OPTIONS)
             files = [stage(log, b"a", b"b"), stage(log, b"c")]
             world.faults.kill_at(step, when)
             with contextlib.suppress(Killed):
@@ -107,7 +107,7 @@ def test_the_driver_killed_at_every_step_of_a_commit(when: When, ending: str) ->
             log = world.database().log(LOG)
             deliver(log, [stage(log, b"c", b"a"), stage(log, b"b")], QUERY, OPTIONS)
             assert read(log) == [b"0", b"a", b"b", b"c"], f"killed {when} step {step}"
-            deliver(log, [stage(log, b"d")], Batch(producer="query", number=2, owner="query"), OPTIONS)
+            deliver(log, [stage(log, b"d")], BatchName(producer="query", number=2, owner="query"), OPTIONS)
             assert len(read(log)) == 5
             assert log.verify().ok
         if not killed:

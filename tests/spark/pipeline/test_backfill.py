@@ -43,7 +43,7 @@ def put(shop: Shop, folder: str, first: int, last: int, day: str | None = None) 
         os.utime(path, (when, when))
 
 
-def names(parts: list[backfill.Part]) -> list[str]:
+def names(parts: list[backfill.BackfillPart]) -> list[str]:
     """Return the names of parts."""
     return [part.name for part in parts]
 

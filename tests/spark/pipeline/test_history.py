@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from oncelog.spark.pipeline import history
-from oncelog.spark.pipeline.history import Batch, Ended, Event, History, Started
+from oncelog.spark.pipeline.history import BatchDone, Ended, Event, History, Started
 from oncelog.spark.pipeline.pipeline import Outcome
 from oncelog.spark.report import report
 
 
-def batch(number: int, *, rows: int, stored: int, conflicts: int = 0, leg: history.Leg = "into the log") -> Batch:
+def batch(number: int, *, rows: int, stored: int, conflicts: int = 0, leg: history.Leg = "into the log") -> BatchDone:
     """Return a batch after which the log has so many records."""
-    return Batch(
+    return BatchDone(
         leg=leg,
         batch=number,
         rows=rows,

@@ -15,7 +15,7 @@ from oncelog.clock import SYSTEM
 from oncelog.errors import LeaseLost, LogBusy
 from oncelog.spark.pipeline import lease
 from oncelog.spark.pipeline.lease import BucketLease, Holder
-from oncelog.spark.pipeline.spec import Identity, Run, Source, Spec, Target
+from oncelog.spark.pipeline.spec import IdentitySpec, RunSpec, SourceSpec, Spec, Target
 from oncelog.storage.bucket.paths import bucket_of
 
 
@@ -23,10 +23,10 @@ def pipeline(checkpoint: str) -> Spec:
     """Return a pipeline with this checkpoint."""
     return Spec(
         name="orders",
-        source=Source(format="rate"),
-        identity=Identity(content=True),
+        source=SourceSpec(format="rate"),
+        identity=IdentitySpec(content=True),
         log=Target(url="file:///x", name="orders"),
-        run=Run(checkpoint=checkpoint),
+        run=RunSpec(checkpoint=checkpoint),
     )
 
 

@@ -19,7 +19,7 @@ from oncelog.spark.pipeline import history, jobs, lease
 from oncelog.spark.pipeline.checks import check, check_with_spark
 from oncelog.spark.pipeline.history import History
 from oncelog.spark.report import report
-from oncelog.spark.sinks.folder import Folder, Manifest
+from oncelog.spark.sinks.folder import BatchManifest, Folder
 from oncelog.storage.bucket.paths import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
 
@@ -132,7 +132,7 @@ def test_two_runs_write_a_batch_at_once(
     shop.change(('format = "parquet"', f'format = "{kind}"'))
     write = Folder.write
 
-    def twice(self: Folder, query: str, batch: int, save: Callable[[str], None]) -> Manifest:
+    def twice(self: Folder, query: str, batch: int, save: Callable[[str], None]) -> BatchManifest:
         def both(path: str) -> None:
             save(path)
             write(self, query, batch, save)
@@ -383,14 +383,14 @@ def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
     """Files in, once, however often; the log out, as often as wanted, into a folder that is free."""
     shop.send(*orders(0, 5), ("o1", 10))
     url, out = (shop.folder / "data").as_uri(), shop.folder / "exported"
-    incoming = jobs.Files(str(shop.folder / "incoming"))
+    incoming = jobs.SparkFiles(str(shop.folder / "incoming"))
     first = jobs.ingest(incoming, url, "orders", id="order_id", create=True, spark=spark)
     assert (first.rows, first.stored, first.conflicts) == (6, 5, 1)  # another attempt is other content
     shop.send(*orders(3, 8))
     again = jobs.ingest(incoming, url, "orders", id="order_id", spark=spark)
     assert (again.rows, again.stored) == (11, 3)
     (out / "_temporary").mkdir(parents=True)  # as an export leaves it that was killed
-    files = jobs.Files(str(out), "parquet")
+    files = jobs.SparkFiles(str(out), "parquet")
     assert jobs.export(url, "orders", files, schema="order_id STRING, amount LONG", spark=spark) == 8
     rows = ds.dataset(str(out), format="parquet").to_table().to_pylist()
     assert sorted((row["position"], row["order_id"]) for row in rows) == sorted(
@@ -398,12 +398,12 @@ def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
     )
     with pytest.raises(InvalidArgument, match="is there already"):
         jobs.export(url, "orders", files, spark=spark)
-    assert jobs.export(url, "orders", jobs.Files(str(out), "json"), overwrite=True, spark=spark) == 8
+    assert jobs.export(url, "orders", jobs.SparkFiles(str(out), "json"), overwrite=True, spark=spark) == 8
 
 
 def test_ingest_without_ids_goes_by_content(shop: Shop, spark: SparkSession) -> None:
     """Equal rows are one; the log is made for that."""
     (shop.folder / "day.csv").write_text("a,b\n1,2\n1,2\n3,4\n")
     url = (shop.folder / "data").as_uri()
-    done = jobs.ingest(jobs.Files(str(shop.folder / "day.csv")), url, "plain", id=None, create=True, spark=spark)
+    done = jobs.ingest(jobs.SparkFiles(str(shop.folder / "day.csv")), url, "plain", id=None, create=True, spark=spark)
     assert (done.rows, done.stored) == (3, 2)

@@ -20,7 +20,7 @@ from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.settings import LogSettings, Window
 from oncelog.spark.pipeline.checks import check
-from oncelog.spark.pipeline.history import Batch
+from oncelog.spark.pipeline.history import BatchDone
 from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
@@ -87,7 +87,7 @@ def test_followed_until_it_is_asked_to_stop(shop: Shop, spark: SparkSession) -> 
     shop.send(*orders(0, 3))
     told: list[int | None] = []
 
-    def tell(batch: Batch) -> None:
+    def tell(batch: BatchDone) -> None:
         told.append(batch.exported)
         if batch.exported == 3:
             shop.send(*orders(2, 6))

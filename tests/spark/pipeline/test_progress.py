@@ -62,7 +62,7 @@ def test_files_that_wait_and_files_that_were_replaced(shop: Shop) -> None:
     replaced = shop.folder / "incoming" / "0001.json"
     os.utime(replaced, (BEGAN_S + 99,) * 2)
     waiting = str(replaced.with_name("0003.json"))
-    assert taken_files.files(spec(shop)) == taken_files.Files(4, (waiting,), (str(replaced),))
+    assert taken_files.files(spec(shop)) == taken_files.TakenFiles(4, (waiting,), (str(replaced),))
 
 
 @pytest.mark.soak
@@ -80,7 +80,7 @@ def test_status_before_and_after_a_run(shop: Shop, spark: SparkSession) -> None:
     after = status(shop)
     assert (after.runs, after.attempts, after.stored, after.duplicates, after.killed) == (1, 6, 5, 1, False)
     assert (after.exported, after.behind, after.running) == (5, 0, None)
-    assert after.files == taken_files.Files(2, (str(first.with_name("0002.json")),), (str(first),))
+    assert after.files == taken_files.TakenFiles(2, (str(first.with_name("0002.json")),), (str(first),))
     done = shop.run(spark)
     assert done.replaced == (str(first),)
     assert (done.rows, done.stored) == (1, 6)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.spark.reading import bytes_of
-from oncelog.spark.reading.csv_text import Dialect, Parser
-from oncelog.spark.reading.rows import Rejected, Row
+from oncelog.spark.reading.csv_text import CsvParser, Dialect
+from oncelog.spark.reading.rows import Rejected, TextRow
 
 CELLS = st.text(st.sampled_from('ab",\n\r; \u00e4'), min_size=1, max_size=6)
 
@@ -23,9 +23,9 @@ def test_cells_come_out_as_they_went_in(rows: list[tuple[str, str]], ends: str) 
     writer.writerow(["b", "a"])
     writer.writerows(rows)
     data = made.getvalue().encode()
-    parser = Parser(["a", "b"], Dialect(header=True))
+    parser = CsvParser(["a", "b"], Dialect(header=True))
     found = [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
-    assert [piece.cells for piece in found if isinstance(piece, Row)] == [(second, first) for first, second in rows]
+    assert [piece.cells for piece in found if isinstance(piece, TextRow)] == [(second, first) for first, second in rows]
     breaks = [sum(cell.count("\n") for cell in row) + 1 for row in rows]
     assert [piece.line for piece in found] == [2 + sum(breaks[:number]) for number in range(len(rows))]
 
@@ -33,9 +33,9 @@ def test_cells_come_out_as_they_went_in(rows: list[tuple[str, str]], ends: str) 
 def test_unclosed_quote_invents_no_rows() -> None:
     """What follows a quote that is never closed is one piece: its lines may be parts of a cell."""
     data = b'a,b\n1,2\n3,"x\n4,5\n6,7\n'
-    parser = Parser(["a", "b"], Dialect(header=True))
+    parser = CsvParser(["a", "b"], Dialect(header=True))
     found = [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
-    assert [type(piece) for piece in found] == [Row, Rejected]
+    assert [type(piece) for piece in found] == [TextRow, Rejected]
     last = found[-1]
     assert isinstance(last, Rejected)
     assert (last.line, last.raw) == (3, b'3,"x\n4,5\n6,7\n')
@@ -44,7 +44,7 @@ def test_unclosed_quote_invents_no_rows() -> None:
 def test_other_dialects() -> None:
     """Separators, escapes and texts for null are as they are said to be."""
     data = b"a\tb\n1\\\t2\tNULL\n"
-    parser = Parser(["a", "b"], Dialect(header=True, sep="\t", escape="\\", null="NULL"))
+    parser = CsvParser(["a", "b"], Dialect(header=True, sep="\t", escape="\\", null="NULL"))
     (row,) = [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
-    assert isinstance(row, Row)
+    assert isinstance(row, TextRow)
     assert row.cells == ("1\t2", None)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog.spark.reading.json_text import Parser
-from oncelog.spark.reading.rows import Clean, Rejected, Row
+from oncelog.spark.reading.json_text import JsonParser
+from oncelog.spark.reading.rows import Clean, Rejected, TextRow
 
 SHAPE: dict[str, Any] = {"id": "string", "n": "long", "x": "double", "m": None}
 SHAPE |= {"s": {"a": "long"}, "l": [{"b": "string"}]}
@@ -45,11 +45,11 @@ def objects(draw: st.DrawFn, depth: int = 2) -> str:
 @given(line=objects(), behind=st.sampled_from(["", "", " ", "{}", " x", ",1"]))
 def test_quick_look_accepts_no_more_than_the_close_one(line: str, behind: str) -> None:
     """A key twice, an unknown field, a value of another type and text behind the object are never passed over."""
-    parser = Parser(SHAPE)
+    parser = JsonParser(SHAPE)
     if not parser._is_clean((line + behind).encode()):
         return
     (found,) = parser._line((line + behind).encode(), 1)
-    assert isinstance(found, Row)
+    assert isinstance(found, TextRow)
     assert found.rescued == {}
 
 
@@ -61,7 +61,7 @@ ENDS = st.sampled_from(["\n", "\n", "\r\n", "", "\n\n", "\n,", " \n", "{}\n"])
 )
 def test_lines_looked_at_together_are_what_each_is(lines: list[tuple[str, str]]) -> None:
     """What is found in clean lines is what a closer look finds in each, whatever its neighbours are."""
-    parser = Parser(SHAPE)
+    parser = JsonParser(SHAPE)
     data = "".join(line + end for line, end in lines).encode()
     chunk = [line + b"\n" for line in data.split(b"\n")]
     found = parser._clean(chunk, 1)
@@ -69,7 +69,7 @@ def test_lines_looked_at_together_are_what_each_is(lines: list[tuple[str, str]])
         return
     for at, line in enumerate(chunk):
         (row,) = parser._line(line, 1 + at)
-        assert isinstance(row, Row)
+        assert isinstance(row, TextRow)
         assert row.rescued == {}
         values = json.loads(line)
         assert [column[at] for column in found.columns[:2]] == [values.get(name) for name in list(SHAPE)[:2]]
@@ -88,13 +88,13 @@ def test_lines_looked_at_together_are_what_each_is(lines: list[tuple[str, str]])
 )
 def test_faults_of_two_lines_do_not_make_up_for_each_other(lines: list[str]) -> None:
     """Counts over all lines would be even: each of these is looked at line by line."""
-    assert Parser(SHAPE)._clean([f"{line}\n".encode() for line in lines], 1) is None
+    assert JsonParser(SHAPE)._clean([f"{line}\n".encode() for line in lines], 1) is None
 
 
 def test_plain_lines_are_looked_at_together() -> None:
     """Were they not, reading would be half as quick; missing fields and the end of the file are no obstacle."""
     lines = [line.encode() + b"\r\n" for line in PLAIN] + [PLAIN[0].encode()]
-    found = Parser(SHAPE)._clean(lines, 7)
+    found = JsonParser(SHAPE)._clean(lines, 7)
     assert found is not None
     assert (found.line, len(found.lines)) == (7, len(PLAIN) + 1)
 
@@ -102,13 +102,13 @@ def test_plain_lines_are_looked_at_together() -> None:
 @pytest.mark.parametrize("space", [" ", "\t", "  ", "\r"])
 def test_key_twice_is_seen_beside_a_key_with_a_space_behind_it(space: str) -> None:
     """Such a key is not counted: without a closer look the count would be even."""
-    assert not Parser(SHAPE)._is_clean(f'{{"id":"a","id":"b","n"{space}:1}}'.encode())
+    assert not JsonParser(SHAPE)._is_clean(f'{{"id":"a","id":"b","n"{space}:1}}'.encode())
 
 
 @pytest.mark.parametrize("line", PLAIN)
 def test_quick_look_accepts_plain_lines(line: str) -> None:
     """Were nothing accepted, every line would be looked at closely, and reading would be five times slower."""
-    assert Parser(SHAPE)._is_clean(line.encode())
+    assert JsonParser(SHAPE)._is_clean(line.encode())
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -117,7 +117,7 @@ def test_lines_are_numbered_over_chunks(size: int) -> None:
     lines = [b'{"id":"%d"}\n' % n if n % 3 else b"bad %d\n" % n for n in range(20)]
     chunks = iter([lines[at : at + size] for at in range(0, len(lines), size)])
     found: dict[int, bool] = {}
-    for pieces in Parser(SHAPE).pieces(chunks):
+    for pieces in JsonParser(SHAPE).pieces(chunks):
         if isinstance(pieces, Clean):
             found |= dict.fromkeys(range(pieces.line, pieces.line + len(pieces.lines)), False)
         else:

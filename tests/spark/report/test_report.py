@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser
 
-from oncelog.spark.pipeline.history import Batch, Ended, Event, Started
+from oncelog.spark.pipeline.history import BatchDone, Ended, Event, Started
 from oncelog.spark.pipeline.pipeline import Outcome
 from oncelog.spark.report import report
 
@@ -19,7 +19,7 @@ SECOND_US = 1_000_000
 def run(begin_s: int, stored: int, rows: int) -> list[Event]:
     """Return a run in which a batch came, and went on to the sink."""
     start, mid, end = (SECOND_US * (begin_s + after) for after in (0, 5, 9))
-    came = Batch(
+    came = BatchDone(
         leg="into the log",
         batch=begin_s,
         rows=rows,

@@ -15,8 +15,8 @@ import pytest
 from oncelog.clock import SYSTEM
 from oncelog.errors import Unavailable
 from oncelog.spark.sinks import compaction
-from oncelog.spark.sinks.compaction import BucketPlace, DiskPlace, Place, compact, concatenated, first_line
-from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, Table
+from oncelog.spark.sinks.compaction import CompactedTable, TableInBucket, TableOnDisk, compact, concatenated, first_line
+from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, FolderTable
 from oncelog.storage.bucket.bucket import Bucket
 
 QUERY = "0b5ad1c2-query"
@@ -35,13 +35,13 @@ class Opened:
         self.bucket = bucket
         self.scratch = tmp_path
 
-    def table(self) -> Table:
+    def table(self) -> FolderTable:
         """Return the table for a run."""
         if self.bucket is None:
             return DiskTable(self._path, SYSTEM)
         return BucketTable(self.bucket, "shop/out", "s3://memory/shop/out", direct=False)
 
-    def place(self) -> Place:
+    def place(self) -> CompactedTable:
         """Return the table for a compaction."""
         return compaction.place_of(self.table(), SYSTEM)
 
@@ -66,7 +66,7 @@ class Opened:
         folder.own(QUERY, "orders")
         folder.write(QUERY, number, write)
 
-    def compact(self, place: Place | None = None) -> compaction.Compacted:
+    def compact(self, place: CompactedTable | None = None) -> compaction.Compacted:
         """Put all files together."""
         scratch = self.scratch / f"scratch-{SYSTEM.token(4).hex()}"
         scratch.mkdir()
@@ -119,7 +119,7 @@ def _mortal(monkeypatch: pytest.MonkeyPatch, call: int, *, after: bool) -> None:
 
     for name in ("create", "delete", "copy", "upload"):
         wrap(Bucket, name)
-    for owner, name in ((os, "link"), (compaction, "exchange"), (DiskPlace, "_rescue"), (shutil, "move")):
+    for owner, name in ((os, "link"), (compaction, "exchange"), (TableOnDisk, "_rescue"), (shutil, "move")):
         wrap(owner, name)
     wrap(shutil, "rmtree")
 
@@ -183,7 +183,7 @@ def test_compaction_that_was_paused_before_its_plan(memory_bucket: Bucket, tmp_p
     for number in range(3):
         opened.batch(number)
 
-    class Paused(BucketPlace):
+    class Paused(TableInBucket):
         def replace(self, removed: Sequence[str], merged: Mapping[str, Path]) -> None:
             opened.compact()
             opened.batch(3)
@@ -202,7 +202,7 @@ def test_compaction_that_was_paused_within_its_plan(memory_bucket: Bucket, tmp_p
     for number in range(3):
         opened.batch(number)
 
-    class Paused(BucketPlace):
+    class Paused(TableInBucket):
         def _do(self, name: str, plan: compaction.Plan) -> None:
             opened.batch(3)
             opened.compact()

@@ -14,7 +14,7 @@ import pytest
 
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
-from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, Table, table
+from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, FolderTable, table
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.paths import bucket_of
 
@@ -28,7 +28,7 @@ class Killed(BaseException):
 class Mortal:
     """A table whose user dies at one of its calls, before or after what the call does."""
 
-    def __init__(self, inner: Table, call: int, *, after: bool) -> None:
+    def __init__(self, inner: FolderTable, call: int, *, after: bool) -> None:
         self._inner = inner
         self._left = call
         self._after = after
@@ -51,7 +51,7 @@ class Mortal:
         return called
 
 
-Make = Callable[[], Table]
+Make = Callable[[], FolderTable]
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -80,7 +80,7 @@ def writing(first: int, last: int, files: int = 3) -> Callable[[str], None]:
     return write
 
 
-def rows(opened: Table, tmp_path: Path) -> list[int]:
+def rows(opened: FolderTable, tmp_path: Path) -> list[int]:
     """Return the rows of a table, as a reader that takes every file below its folder finds them."""
     if isinstance(opened, BucketTable):
         found = []

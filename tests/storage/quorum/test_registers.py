@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, Unavailable, WriterFenced
-from oncelog.storage.base import Chunk, Tail
+from oncelog.storage.base import Chunk, SegmentEnd
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.memory import MemoryStorage
 from oncelog.storage.quorum import ensemble, registers
@@ -144,7 +144,7 @@ def test_a_fenced_writer_learns_it(quorum: Cluster, store: MemoryStorage) -> Non
 def test_a_segment_that_is_fenced_before_it_is_started_is_never_started(quorum: Cluster, store: MemoryStorage) -> None:
     """A tombstone stands in the place of the ensemble: the sleeper that wakes up cannot begin the segment."""
     home = home_of(quorum(3, 2, store))
-    assert home.fence(7, 2) == Tail(entries=0, blocks=0, end=0, checksum=0)
+    assert home.fence(7, 2) == SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
     with pytest.raises(WriterFenced):
         home_of(quorum(3, 2, store)).start_segment(7, 1)
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from oncelog.errors import Unavailable
-from oncelog.storage.base import LogHome, Tail
+from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.bucket import home as bucket_home
 from oncelog.storage.bucket.home import ObjectHome
 from oncelog.storage.quorum import ensemble
@@ -90,11 +90,11 @@ def visible_at_one_copy() -> Iterator[None]:
 def no_tombstone() -> Planted:
     """Let a segment be started that was fenced before it was started."""
 
-    def fence(self: QuorumHome, segment: int, epoch: int) -> Tail:
+    def fence(self: QuorumHome, segment: int, epoch: int) -> SegmentEnd:
         decided = ensemble.read_tail(self.store, segment)
         found = ensemble.read(self.store, segment)
         if decided is not None or found is None:
-            return decided or Tail(entries=0, blocks=0, end=0, checksum=0)
+            return decided or SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         return self.registers(segment, found).decide(epoch)
 
     return mock.patch.object(QuorumHome, "fence", fence)
@@ -145,7 +145,7 @@ def creates_overwrite() -> Planted:
 def bucket_without_fence() -> Planted:
     """Let a takeover in a bucket create no fence."""
 
-    def fence(self: ObjectHome, segment: int, _epoch: int) -> Tail:
+    def fence(self: ObjectHome, segment: int, _epoch: int) -> SegmentEnd:
         sizes = dict(self._listed(bucket_home._segment_prefix(segment)))
         return self._tail(segment, bucket_home._first_hole(segment, sizes), sizes)
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from oncelog.testing.simulation.history import Attempt, History, Seen, Violation
+from oncelog.testing.simulation.history import Attempt, RunHistory, SeenRecord, Violation
 from oncelog.types import Ack
 
 
-def seen(position: int, id: str | None = None, value: bytes = b"v") -> Seen:
+def seen(position: int, id: str | None = None, value: bytes = b"v") -> SeenRecord:
     """Return a record of segment 0."""
-    return Seen(position, 0, position, f"id-{position}" if id is None else id, value)
+    return SeenRecord(position, 0, position, f"id-{position}" if id is None else id, value)
 
 
 def acked(position: int, id: str | None = None, *, began_us: int = 0, ended_us: int = 0) -> Attempt:
@@ -21,9 +21,9 @@ def acked(position: int, id: str | None = None, *, began_us: int = 0, ended_us: 
     return Attempt("c", f"id-{position}" if id is None else id, b"v", began_us, ended_us, "acked", ack)
 
 
-def history(*attempts: Attempt) -> History:
+def history(*attempts: Attempt) -> RunHistory:
     """Return a history of attempts."""
-    made = History()
+    made = RunHistory()
     made.attempts += attempts
     return made
 
@@ -42,7 +42,7 @@ def test_a_true_history_passes() -> None:
     made.check([seen(0), seen(1)])
 
 
-WRONG: dict[str, Callable[[], tuple[History, list[Seen]]]] = {
+WRONG: dict[str, Callable[[], tuple[RunHistory, list[SeenRecord]]]] = {
     "lost": lambda: (history(acked(0)), []),
     "twice": lambda: (history(acked(0)), [seen(0), seen(1, "id-0")]),
     "two places": lambda: (history(acked(0), acked(1, "id-0"), acked(1)), [seen(0), seen(1)]),
@@ -73,7 +73,7 @@ def test_a_broken_promise_is_seen(what: str) -> None:
     ("records", "said"),
     [([seen(0), seen(2)], "skipped"), ([seen(1), seen(0)], "went back"), ([seen(3)], "not in the log")],
 )
-def test_a_reader_that_sees_what_is_not_true_is_seen(records: list[Seen], said: str) -> None:
+def test_a_reader_that_sees_what_is_not_true_is_seen(records: list[SeenRecord], said: str) -> None:
     """A reader that skips, goes back, or sees a record that is not there in the end."""
     made = history(acked(0), acked(1), acked(2))
     made.readers["r"] = records

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from oncelog.testing.simulation.faces import QueueRun, StreamsRun
-from oncelog.testing.simulation.run import Run, Summary
+from oncelog.testing.simulation.run import RunSummary, SimulatedRun
 from oncelog.testing.simulation.world import KINDS, Kind
 from tests.testing.simulation.planted import PLANTED, RARE, Planted
 
@@ -26,7 +26,7 @@ PLANTED_SEEDS, RARE_SEEDS = 30, 1_000
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_seed_breaks_a_promise(kind: Kind, part: int) -> None:
     """Requests are lost, late and repeated, processes crash and pause, stores leave: the history is true of the log."""
-    runs = [Run(kind, seed).run() for seed in range(part, SEEDS[kind], PARTS)]
+    runs = [SimulatedRun(kind, seed).run() for seed in range(part, SEEDS[kind], PARTS)]
     assert sum(run.takeovers for run in runs) > len(runs), "nobody took the log over: nothing was tried"
     assert sum(run.acks for run in runs) > len(runs)
     assert sum(run.duplicates for run in runs)
@@ -59,7 +59,7 @@ def test_no_seed_of_hundreds_breaks_a_promise_of_a_face(kind: Kind, face: type[S
 def test_no_seed_of_thousands_breaks_a_promise(kind: Kind) -> None:
     """The same for many seeds that the ordinary tests do not run."""
     for seed in range(1_000, 1_000 + SOAK_SEEDS):
-        Run(kind, seed, duration_s=8.0).run()
+        SimulatedRun(kind, seed, duration_s=8.0).run()
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
@@ -80,7 +80,7 @@ def is_found(plant: Callable[[], Planted], kind: Kind, seeds: int) -> bool:
     for seed in range(seeds):
         try:
             with plant():
-                Run(kind, seed).run()
+                SimulatedRun(kind, seed).run()
         except Exception:  # noqa: BLE001
             return True
     return False
@@ -89,10 +89,10 @@ def is_found(plant: Callable[[], Planted], kind: Kind, seeds: int) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_repeats_its_run(kind: Kind) -> None:
     """The same seed gives the same trace, line by line; another seed another one. So a failure can be looked at."""
-    first, again = Run(kind, 3, keep_trace=True), Run(kind, 3, keep_trace=True)
+    first, again = SimulatedRun(kind, 3, keep_trace=True), SimulatedRun(kind, 3, keep_trace=True)
     assert first.run() == again.run()
     assert first.world.scheduler.trace == again.world.scheduler.trace
-    assert Run(kind, 4).run().digest != first.world.scheduler.digest
+    assert SimulatedRun(kind, 4).run().digest != first.world.scheduler.digest
 
 
 def test_a_seed_repeats_its_run_in_another_process() -> None:
@@ -113,7 +113,7 @@ def test_a_seed_repeats_its_run_in_another_process() -> None:
 
 def test_a_run_tells_what_happened() -> None:
     """A summary counts what clients did, so that a run in which nothing happened can be told from a good one."""
-    found = Run("quorum", 0).run()
-    assert isinstance(found, Summary)
+    found = SimulatedRun("quorum", 0).run()
+    assert isinstance(found, RunSummary)
     assert found.attempts >= found.acks > 0
     assert found.virtual_s > 0

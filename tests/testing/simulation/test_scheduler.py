@@ -68,7 +68,7 @@ def test_a_wait_that_never_ends_is_told() -> None:
     scheduler = Scheduler(0)
 
     def work() -> None:
-        condition = threads.Condition()
+        condition = threads.SimulatedCondition()
         with condition:
             condition.wait()
 

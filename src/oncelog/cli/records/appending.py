@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from oncelog import AppendErrors, IdConflict, InvalidArgument, Record
-from oncelog.cli.records.sources import STDIN, Batch, Fields, Refusal, batches, format_of
+from oncelog.cli.records.sources import STDIN, Fields, Refusal, SourceBatch, batches, format_of
 from oncelog.cli.terminal.options import InputFormat
 from oncelog.cli.terminal.output import Meter, meter
 from oncelog.clock import SYSTEM
@@ -20,7 +20,7 @@ from oncelog.log.writer import Writer
 from oncelog.types import Ack, ColumnAcks
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class AppendSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the input. ``attempts`` is the sum of the four after it, unless the command was cut short.
 
     ``forgotten`` are ids of what was stored that the log's bounded window has forgotten again: a second run would store
@@ -39,7 +39,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     records_per_second: int
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RefusedLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line (of text, from 1) or a row (of columns, from 0) that is not in the log, and why."""
 
     source: str
@@ -82,7 +82,7 @@ class Appending:
     """One run of the command: what it reads, what it counted."""
 
     def __init__(
-        self, paths: Sequence[Path], format: InputFormat | None, fields: Fields, refused: Callable[[Refused], None]
+        self, paths: Sequence[Path], format: InputFormat | None, fields: Fields, refused: Callable[[RefusedLine], None]
     ) -> None:
         self._inputs = [(path, format or format_of(path, fields)) for path in paths or [STDIN]]
         self._fields = fields
@@ -142,12 +142,12 @@ class Appending:
         else:
             self._refused += 1
         self._tell(
-            Refused(
+            RefusedLine(
                 source=source, place=place, number=refusal.place, error=error, reason=" ".join(refusal.reason.split())
             )
         )
 
-    def summary(self, name: str) -> Summary | None:
+    def summary(self, name: str) -> AppendSummary | None:
         """Return what was done so far; ``None`` when the command failed before it did anything."""
         if self._writer is None:
             return None
@@ -155,7 +155,7 @@ class Appending:
         if not self._finished and not counts.attempts and not self._refused:
             return None
         seconds = (SYSTEM.elapsed_us() - self._started_us) / 1e6
-        return Summary(
+        return AppendSummary(
             log=name,
             attempts=counts.attempts + self._refused,
             stored=counts.stored,
@@ -178,7 +178,7 @@ def _check_columns(writer: Writer, records: pa.RecordBatch, source: str) -> None
         raise InvalidArgument(message) from error
 
 
-def _append(writer: Writer, batch: Batch, tally: _Tally) -> list[tuple[int, Any]]:
+def _append(writer: Writer, batch: SourceBatch, tally: _Tally) -> list[tuple[int, Any]]:
     """Append a batch, and count the answers; return the rows that were refused, with the error of each."""
     try:
         try:

@@ -17,9 +17,9 @@ from oncelog.cli.records.sinks import (
     JsonLines,
     ParquetSink,
     People,
-    Raw,
-    Rows,
+    RawValues,
     RowSink,
+    RowSpelling,
     Sink,
     Text,
     columns_of_entries,
@@ -79,7 +79,7 @@ def _sink(out: BinaryIO, format: OutputFormat, columns: Sequence[str] | None, *,
     return RowSink(out, rows_of(format, columns, to_file=to_file))
 
 
-def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool = False) -> Rows:
+def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool = False) -> RowSpelling:
     """Return what spells rows out in a format."""
     if format == "jsonl":
         return JsonLines(columns)
@@ -87,7 +87,7 @@ def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool =
         if columns is not None:
             message = "--columns: raw is the values and nothing else"
             raise InvalidArgument(message)
-        return Raw()
+        return RawValues()
     if to_file or not sys.stdout.isatty():
         return Text(columns)
     console = Console()
@@ -107,7 +107,7 @@ def _copy(log: Log, first: int, count: int, sink: Sink, *, hidden: bool) -> int:
     return done
 
 
-def tail(log: Log, begin: Start | None, last: int, limit: int | None, rows: Rows, *, follow: bool) -> None:
+def tail(log: Log, begin: Start | None, last: int, limit: int | None, rows: RowSpelling, *, follow: bool) -> None:
     """Write the newest records, or those from a place on; with ``follow`` also those to come, as they come."""
     if begin is None:
         info = log.info()
@@ -120,12 +120,12 @@ def tail(log: Log, begin: Start | None, last: int, limit: int | None, rows: Rows
         _write(rows, some)
 
 
-def _write(rows: Rows, entries: Sequence[Entry]) -> None:
+def _write(rows: RowSpelling, entries: Sequence[Entry]) -> None:
     sys.stdout.buffer.write(rows.spell(columns_of_entries(entries, rows.names)))
     sys.stdout.buffer.flush()
 
 
-def _follow(log: Log, begin: Start, limit: int | None, rows: Rows) -> None:
+def _follow(log: Log, begin: Start, limit: int | None, rows: RowSpelling) -> None:
     left = limit
     with log.tail(begin) as entries:
         while left is None or left > 0:

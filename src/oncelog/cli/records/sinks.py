@@ -42,7 +42,7 @@ def format_of(path: Path | None) -> OutputFormat:
 # Rows as bytes.
 
 
-class Rows(Protocol):
+class RowSpelling(Protocol):
     """Spells records out. ``names`` are the columns it wants; times come as text."""
 
     names: tuple[str, ...]
@@ -141,7 +141,7 @@ def headers_of(headers: Any) -> dict[str, Any]:
     return found
 
 
-class Raw:
+class RawValues:
     """The values and nothing else, not even between them."""
 
     names: tuple[str, ...] = ("value",)
@@ -194,7 +194,7 @@ class Sink(Protocol):
 class RowSink:
     """Writes batches row by row."""
 
-    def __init__(self, out: BinaryIO, rows: Rows) -> None:
+    def __init__(self, out: BinaryIO, rows: RowSpelling) -> None:
         self.names = rows.names
         self._out = out
         self._rows = rows

@@ -50,7 +50,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class Batch(NamedTuple):
+class SourceBatch(NamedTuple):
     """Records in columns, the line (or row) each came from, the lines that are no records, and how much was read."""
 
     records: pa.RecordBatch
@@ -76,7 +76,7 @@ def format_of(path: Path, fields: Fields) -> InputFormat:
     return _FORMATS.get(path.suffix, "jsonl" if fields else "lines")
 
 
-def batches(path: Path, format: InputFormat, fields: Fields) -> Iterator[Batch]:
+def batches(path: Path, format: InputFormat, fields: Fields) -> Iterator[SourceBatch]:
     """Yield what is in a file, or on stdin, in the order it is there."""
     with contextlib.ExitStack() as stack:
         stream: BinaryIO = sys.stdin.buffer if path == STDIN else stack.enter_context(path.open("rb"))
@@ -88,7 +88,7 @@ def batches(path: Path, format: InputFormat, fields: Fields) -> Iterator[Batch]:
             yield from _column_batches(path, stream, format, fields)
 
 
-def given(values: Sequence[bytes], fields: Fields) -> Batch:
+def given(values: Sequence[bytes], fields: Fields) -> SourceBatch:
     """Return values of a command's own line as a batch: the place of each is its number, from 1."""
     if fields:
         return _json_batch(1, values, _document(fields), 0)
@@ -143,17 +143,17 @@ def _too_long(number: int) -> Refusal:
     return Refusal(number, f"longer than a value may be ({VALUE_BYTES_MAX:,} bytes)")
 
 
-def _line_batches(stream: BinaryIO) -> Iterator[Batch]:
+def _line_batches(stream: BinaryIO) -> Iterator[SourceBatch]:
     return (_line_batch(number, found, size) for number, found, size in _numbered(stream))
 
 
-def _line_batch(number: int, found: Sequence[bytes | None], size: int) -> Batch:
+def _line_batch(number: int, found: Sequence[bytes | None], size: int) -> SourceBatch:
     refusals = [_too_long(place) for place, line in enumerate(found, number) if line is None]
     places: Sequence[int] = range(number, number + len(found))
     if refusals:
         places = [place for place, line in enumerate(found, number) if line is not None]
     values = pa.array([line for line in found if line is not None], pa.binary())
-    return Batch(pa.record_batch({"value": values}), places, refusals, size)
+    return SourceBatch(pa.record_batch({"value": values}), places, refusals, size)
 
 
 # JSON lines.
@@ -239,11 +239,11 @@ def _as_id(value: Any, path: str) -> str:
     return str(value)
 
 
-def _json_batches(stream: BinaryIO, record: Any) -> Iterator[Batch]:
+def _json_batches(stream: BinaryIO, record: Any) -> Iterator[SourceBatch]:
     return (_json_batch(number, found, record, size) for number, found, size in _numbered(stream))
 
 
-def _json_batch(number: int, found: Sequence[bytes | None], record: Any, size: int) -> Batch:
+def _json_batch(number: int, found: Sequence[bytes | None], record: Any, size: int) -> SourceBatch:
     rows: list[dict[str, Any]] = []
     places: list[int] = []
     refusals: list[Refusal] = []
@@ -256,7 +256,7 @@ def _json_batch(number: int, found: Sequence[bytes | None], record: Any, size: i
                 places.append(place)
             except (msgspec.MsgspecError, InvalidArgument, UnicodeError, RecursionError) as error:
                 refusals.append(Refusal(place, str(error)))
-    return Batch(_columns(rows), places, refusals, size)
+    return SourceBatch(_columns(rows), places, refusals, size)
 
 
 def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -267,7 +267,7 @@ def _columns(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 # Arrow and Parquet.
 
 
-def _column_batches(path: Path, stream: BinaryIO, format: InputFormat, fields: Fields) -> Iterator[Batch]:
+def _column_batches(path: Path, stream: BinaryIO, format: InputFormat, fields: Fields) -> Iterator[SourceBatch]:
     row = 0
     try:
         for part, size_bytes in _parquet(stream) if format == "parquet" else _arrow(stream):
@@ -418,7 +418,7 @@ class _Messages:
         """Nothing is held open."""
 
 
-def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_bytes: float) -> Batch:
+def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_bytes: float) -> SourceBatch:
     """Return the columns that a log takes: those named, or all but what the log assigns itself."""
     present = dict(zip(part.schema.names, part.columns, strict=True))
     chosen = {name: column for name, column in present.items() if name not in _ASSIGNED}
@@ -437,7 +437,7 @@ def _renamed(part: pa.RecordBatch, places: Sequence[int], fields: Fields, size_b
         chosen["value"] = chosen["value"].cast(pa.binary())
     if "id" in chosen and pa.types.is_integer(chosen["id"].type):
         chosen["id"] = chosen["id"].cast(pa.string())
-    return Batch(pa.RecordBatch.from_arrays([*chosen.values()], names=[*chosen]), places, (), size_bytes)
+    return SourceBatch(pa.RecordBatch.from_arrays([*chosen.values()], names=[*chosen]), places, (), size_bytes)
 
 
 assert set(_ASSIGNED) | set(_JSON_COLUMNS) == set(READ_SCHEMA.names)

@@ -12,7 +12,7 @@ from typing import Any
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.stores.sql import Call, Dialect, Rows, SqlConnection
+from oncelog.inbox.stores.sql import BoundStatement, Dialect, Rows, SqlConnection
 
 _NAMED = re.compile(r"(?<!:):(\w+)")
 _SAVEPOINT = "oncelog_inbox"
@@ -52,7 +52,7 @@ class Sqlite(SqlConnection):
         """Tell whether a transaction was begun."""
         return bool(self.raw.in_transaction)
 
-    def begin_with(self, call: Call | None) -> Steps[Rows]:
+    def begin_with(self, call: BoundStatement | None) -> Steps[Rows]:
         """Begin; for a call that writes with the lock for it, so that nobody can come in between."""
         joined = self.busy()
         writes = call is not None and not call.sql.startswith("SELECT")
@@ -67,7 +67,7 @@ class Sqlite(SqlConnection):
             raise
         return rows
 
-    def commit_with(self, call: Call | None) -> Steps[bool]:
+    def commit_with(self, call: BoundStatement | None) -> Steps[bool]:
         """Commit, or leave that to the user whose transaction it is."""
         if not self.busy():
             self._joined.pop()
@@ -106,12 +106,12 @@ class Sqlite(SqlConnection):
                 raise
             raise InvalidArgument(COMMITTED_INSIDE) from error
 
-    def make(self, call: Call) -> Steps[Rows]:
+    def make(self, call: BoundStatement) -> Steps[Rows]:
         """Make a call."""
         yield from ()
         return self._execute(call)
 
-    def _execute(self, call: Call) -> Rows:
+    def _execute(self, call: BoundStatement) -> Rows:
         cursor = self.raw.cursor()
         cursor.row_factory = None  # rows are tuples, whatever the user likes better
         rows: Rows = cursor.execute(call.sql, dict(call.values)).fetchall()
@@ -171,7 +171,7 @@ class Psycopg(SqlConnection):
         raised = (type(error) if error is not None else None, error, None)
         return context.__aexit__(*raised) if self._asynchronous else context.__exit__(*raised)
 
-    def begin_with(self, call: Call | None) -> Steps[Rows]:
+    def begin_with(self, call: BoundStatement | None) -> Steps[Rows]:
         """Send BEGIN and the call together."""
         if self.raw.info.transaction_status == IN_ERROR:
             raise InvalidArgument(FAILED_BEFORE)
@@ -211,14 +211,14 @@ class Psycopg(SqlConnection):
             return first
         return None
 
-    def _make_or_rollback(self, call: Call) -> Steps[Rows]:
+    def _make_or_rollback(self, call: BoundStatement) -> Steps[Rows]:
         try:
             return (yield from self.make(call))
         except BaseException:
             yield from self.rollback()
             raise
 
-    def commit_with(self, call: Call | None) -> Steps[bool]:
+    def commit_with(self, call: BoundStatement | None) -> Steps[bool]:
         """Send the call and COMMIT together. A call that gives no row fails, and COMMIT is not done then."""
         transaction, joined = self._begun[-1]
         if not self.busy():
@@ -242,7 +242,7 @@ class Psycopg(SqlConnection):
         self._begun.pop()
         return (yield from self.commit_together(call, lambda: self._exit(transaction)))
 
-    def commit_together(self, call: Call, commit: Callable[[], Any]) -> Steps[bool]:
+    def commit_together(self, call: BoundStatement, commit: Callable[[], Any]) -> Steps[bool]:
         """Send a call and what commits in one round trip; the call must give back a row, else all is taken back."""
         guarded = f"WITH changed AS ({call.sql}) SELECT 1 / count(*) FROM changed"  # noqa: S608
         pipeline = self.raw.pipeline()
@@ -275,7 +275,7 @@ class Psycopg(SqlConnection):
             if not self.lost():
                 raise
 
-    def make(self, call: Call) -> Steps[Rows]:
+    def make(self, call: BoundStatement) -> Steps[Rows]:
         """Make a call."""
         cursor = self._cursor()
         yield cursor.execute(_for_psycopg(call.sql), call.values)

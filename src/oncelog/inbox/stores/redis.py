@@ -15,7 +15,7 @@ import msgspec
 from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
 from oncelog.inbox.decisions import Identity, Status, Stored, event_tail, events, shortened, without_reasons
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import Claim, Held, Outcome, Row
+from oncelog.inbox.store import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 
 _PREFIX = "oncelog:inbox:"
 _SCAN = 500
@@ -170,7 +170,7 @@ class Redis:
 
     # The store.
 
-    def claim(self, claim: Claim) -> Steps[Held | Stored]:
+    def claim(self, claim: KeyClaim) -> Steps[HeldKey | Stored]:
         """Take a key that is absent; return what is stored if it is not."""
         if claim.lease_us is None:
             message = "no transaction can hold a key here: give lease_s, or the client itself as the inbox's home"
@@ -178,10 +178,10 @@ class Redis:
         given = (claim.nonce, _head(claim), claim.lease_us, event_tail("claimed", claim.owner))
         answer = yield from self._call(_CLAIM, _name(claim.identity), *given)
         if not isinstance(answer, list):
-            return Held(int(answer), 1, None)
+            return HeldKey(int(answer), 1, None)
         stored = _stored(_fields(answer[1]), int(answer[0]))
         mine = stored.nonce == claim.nonce and stored.status == "PENDING"
-        return Held(stored.token, stored.attempts, stored.error) if mine else stored
+        return HeldKey(stored.token, stored.attempts, stored.error) if mine else stored
 
     def read(self, identity: Identity) -> Steps[Stored | None]:
         """Return what is stored of a key."""
@@ -190,7 +190,7 @@ class Redis:
 
     look = read
 
-    def claim_again(self, claim: Claim, stored: Stored) -> Steps[Held | None]:
+    def claim_again(self, claim: KeyClaim, stored: Stored) -> Steps[HeldKey | None]:
         """Take a key over from the attempt that was seen there."""
         fields: dict[str, str | bytes] = {
             "status": "PENDING",
@@ -209,9 +209,9 @@ class Redis:
             lease_us=claim.lease_us,
             tail=event_tail("claimed", claim.owner),
         )
-        return Held(int(token), int(attempts), stored.error) if taken else None
+        return HeldKey(int(token), int(attempts), stored.error) if taken else None
 
-    def finish(self, claim: Claim, outcome: Outcome) -> Steps[bool]:
+    def finish(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[bool]:
         """Store how an attempt ended."""
         keep = "" if claim.retention_us is None else claim.retention_us
         failure = () if outcome.error is None else (outcome.error, int(outcome.final))
@@ -219,11 +219,13 @@ class Redis:
         given = (claim.nonce, outcome.status, _armoured(outcome.result), tail, keep, *failure)
         return bool((yield from self._call(_FINISH, _name(claim.identity), *given)))
 
-    def note_failure(self, claim: Claim, outcome: Outcome) -> Steps[None]:
+    def note_failure(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[None]:
         """Store that an attempt failed: here every attempt has left its trace."""
         yield from self.finish(claim, outcome)
 
-    def settle(self, identity: Identity, stored: Stored, outcome: Outcome, retention_us: int | None) -> Steps[bool]:
+    def settle(
+        self, identity: Identity, stored: Stored, outcome: AttemptOutcome, retention_us: int | None
+    ) -> Steps[bool]:
         """Store what somebody has decided about a key as it was seen."""
         fields: dict[str, str | bytes] = {
             "status": outcome.status,
@@ -236,7 +238,7 @@ class Redis:
         answer = yield from self._swap(identity, seen, fields, retention_us=retention_us, tail=tail)
         return bool(answer[0])
 
-    def renew(self, claim: Claim) -> Steps[bool]:
+    def renew(self, claim: KeyClaim) -> Steps[bool]:
         """Have the lease again, from now."""
         seen = ("PENDING", claim.nonce)
         answer = yield from self._swap(claim.identity, seen, {}, lease_us=claim.lease_us, retention_us="=")
@@ -245,7 +247,7 @@ class Redis:
     def erase(self, identity: Identity, stored: Stored) -> Steps[bool]:
         """Forget all but that the key was there."""
         fields: dict[str, str | bytes] = {
-            "head": msgspec.json.encode(_Head(identity._replace(key=""), stored.owner, "")),
+            "head": msgspec.json.encode(_TakenKey(identity._replace(key=""), stored.owner, "")),
             "result": "",
             "error": "",
             "erased": "1",
@@ -254,7 +256,7 @@ class Redis:
         seen = (stored.status, stored.nonce)
         return bool((yield from self._swap(identity, seen, fields, lease_us="=", retention_us="="))[0])
 
-    def _rows(self) -> Steps[list[Row]]:
+    def _rows(self) -> Steps[list[KeyRow]]:
         cursor, names = 0, set()
         while True:
             cursor, found = yield self.raw.scan(cursor, match=_PREFIX + "*", count=_SCAN)
@@ -268,7 +270,7 @@ class Redis:
                 rows.append(_row(name, _fields(hash), int(now_us)))
         return rows
 
-    def expired(self, limit: int, after: bytes) -> Steps[list[Row]]:
+    def expired(self, limit: int, after: bytes) -> Steps[list[KeyRow]]:
         """Return keys that need not be kept any longer, in the order of their digests, from behind one."""
         rows = yield from self._rows()
         return [
@@ -287,12 +289,12 @@ class Redis:
             count += yield from self._call(_FORGET, _PREFIX + digest.hex())
         return count
 
-    def find(self, key: str, limit: int) -> Steps[list[Row]]:
+    def find(self, key: str, limit: int) -> Steps[list[KeyRow]]:
         """Return what is stored under a key. It looks at every key there is."""
         rows = yield from self._rows()
         return [row for row in rows if row.identity.key == key][:limit]
 
-    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+    def latest(self, status: Status | None, limit: int) -> Steps[list[KeyRow]]:
         """Return the keys that changed last. It looks at every key there is."""
         rows = yield from self._rows()
         wanted = [row for row in rows if status is None or row.stored.status == status]
@@ -303,7 +305,7 @@ def _name(identity: Identity) -> str:
     return _PREFIX + identity.digest.hex()
 
 
-class _Head(NamedTuple):
+class _TakenKey(NamedTuple):
     """What is written when a key is taken, and not looked at by any script."""
 
     identity: Identity
@@ -311,8 +313,8 @@ class _Head(NamedTuple):
     fingerprint: str
 
 
-def _head(claim: Claim) -> bytes:
-    return msgspec.json.encode(_Head(claim.identity, claim.owner, _armoured(claim.fingerprint)))
+def _head(claim: KeyClaim) -> bytes:
+    return msgspec.json.encode(_TakenKey(claim.identity, claim.owner, _armoured(claim.fingerprint)))
 
 
 def _armoured(data: bytes | None) -> str:
@@ -333,9 +335,9 @@ def _number(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _head_of(fields: dict[str, str]) -> _Head:
+def _head_of(fields: dict[str, str]) -> _TakenKey:
     try:
-        return msgspec.json.decode(fields["head"], type=_Head)
+        return msgspec.json.decode(fields["head"], type=_TakenKey)
     except (KeyError, msgspec.MsgspecError) as error:
         message = f"a key of the inbox in Redis cannot be read ({error}): delete it, or restore it"
         raise CorruptionError(message) from error
@@ -374,5 +376,5 @@ def _stored(fields: dict[str, str], now_us: int) -> Stored:
     )
 
 
-def _row(name: str, fields: dict[str, str], now_us: int) -> Row:
-    return Row(bytes.fromhex(name.removeprefix(_PREFIX)), _head_of(fields).identity, _stored(fields, now_us))
+def _row(name: str, fields: dict[str, str], now_us: int) -> KeyRow:
+    return KeyRow(bytes.fromhex(name.removeprefix(_PREFIX)), _head_of(fields).identity, _stored(fields, now_us))

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from oncelog.clock import Clock
 from oncelog.inbox.decisions import STATUSES, Identity, Status, Stored, event_tail, shortened, without_reasons
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import Claim, Held, Outcome, Row
+from oncelog.inbox.store import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]
@@ -83,7 +83,7 @@ SCHEMA_LOCK = 0x6F6E63656C6F68
 """A connection that makes tables in PostgreSQL holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
 
 
-class Call(NamedTuple):
+class BoundStatement(NamedTuple):
     """A statement, with its values by name."""
 
     sql: str
@@ -111,11 +111,11 @@ class SqlConnection(ABC):
         """Tell whether the user has begun a transaction."""
 
     @abstractmethod
-    def begin_with(self, call: Call | None) -> Steps[Rows]:
+    def begin_with(self, call: BoundStatement | None) -> Steps[Rows]:
         """Begin a transaction, or a part of one, and make a call in it. Whatever is raised, nothing is left begun."""
 
     @abstractmethod
-    def commit_with(self, call: Call | None) -> Steps[bool]:
+    def commit_with(self, call: BoundStatement | None) -> Steps[bool]:
         """Make a call that must give back a row, and commit; take all of it back, and return ``False``, if it gives
         none.
         """
@@ -125,7 +125,7 @@ class SqlConnection(ABC):
         """Take back what was begun."""
 
     @abstractmethod
-    def make(self, call: Call) -> Steps[Rows]:
+    def make(self, call: BoundStatement) -> Steps[Rows]:
         """Make a call, in the transaction that was begun, or in one of its own."""
 
     @abstractmethod
@@ -142,11 +142,11 @@ class SqlConnection(ABC):
 
     # What all do alike.
 
-    def call(self, statement: str, **values: object) -> Call:
+    def call(self, statement: str, **values: object) -> BoundStatement:
         """Return a statement in this database's words."""
         sql = statement.replace("{now}", _NOW[self.dialect]).replace("{greatest}", _GREATEST[self.dialect])
         sql = sql.replace("{lock}", _LOCK[self.dialect])
-        return Call(sql, values | {"now_us": self._clock.now_us()} if ":now_us" in sql else values)
+        return BoundStatement(sql, values | {"now_us": self._clock.now_us()} if ":now_us" in sql else values)
 
     def begin(self) -> Steps[None]:
         """Begin a transaction, or a part of the one that the user has begun."""
@@ -163,13 +163,13 @@ class SqlConnection(ABC):
             if self.dialect == "postgresql":
                 yield from self.make(self.call("SELECT pg_advisory_xact_lock(:lock)", lock=SCHEMA_LOCK))
             for statement in tables(self.dialect):
-                yield from self.make(Call(statement, {}))
+                yield from self.make(BoundStatement(statement, {}))
         except BaseException:
             yield from self.rollback()
             raise
         yield from self.commit_with(None)
 
-    def begin_with_tables(self, call: Call) -> Steps[Rows]:
+    def begin_with_tables(self, call: BoundStatement) -> Steps[Rows]:
         """Begin with a call; where the tables are not there, make them first."""
         try:
             rows = yield from self.begin_with(call)
@@ -180,7 +180,7 @@ class SqlConnection(ABC):
             rows = yield from self.begin_with(call)
         return rows
 
-    def ask(self, call: Call) -> Steps[Rows]:
+    def ask(self, call: BoundStatement) -> Steps[Rows]:
         """Make a call in a transaction of its own (or a part of the user's)."""
         rows = yield from self.begin_with_tables(call)
         yield from self.commit_with(None)
@@ -188,7 +188,7 @@ class SqlConnection(ABC):
 
     # The store.
 
-    def claim(self, claim: Claim) -> Steps[Held | Stored]:
+    def claim(self, claim: KeyClaim) -> Steps[HeldKey | Stored]:
         """Begin, and take a key that is absent; return what is stored if it is not."""
         call = self.call(_CLAIM, **_claimed(claim), **_named(claim.identity))
         rows = yield from self.begin_with_tables(call)
@@ -201,7 +201,7 @@ class SqlConnection(ABC):
         except BaseException:
             yield from self.rollback()
             raise
-        return Held(rows[0][0], 1, None)
+        return HeldKey(rows[0][0], 1, None)
 
     def read(self, identity: Identity) -> Steps[Stored | None]:
         """Return what is stored of a key."""
@@ -213,14 +213,14 @@ class SqlConnection(ABC):
         rows = yield from self.ask(self.call(_READ, id=identity.digest))
         return _stored(rows[0]) if rows else None
 
-    def claim_again(self, claim: Claim, stored: Stored) -> Steps[Held | None]:
+    def claim_again(self, claim: KeyClaim, stored: Stored) -> Steps[HeldKey | None]:
         """Take a key over from the attempt that was seen there."""
         values = {**_claimed(claim), "fingerprint": claim.fingerprint or stored.fingerprint}
         call = self.call(_AGAIN, **values, **_seen(stored), was_token=stored.token, story=shortened(stored.story))
         rows = yield from self.make(call)
-        return Held(rows[0][0], stored.attempts + 1, stored.error) if rows else None
+        return HeldKey(rows[0][0], stored.attempts + 1, stored.error) if rows else None
 
-    def finish(self, claim: Claim, outcome: Outcome) -> Steps[bool]:
+    def finish(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[bool]:
         """Store how an attempt ended, and commit. In the user's own transaction the key has come with it, so that only
         a result is left to be stored.
         """
@@ -234,7 +234,7 @@ class SqlConnection(ABC):
         call = self.call(_SETTLE, **values, **seen, retention_us=claim.retention_us)
         return (yield from self.commit_with(call))
 
-    def note_failure(self, claim: Claim, outcome: Outcome) -> Steps[None]:
+    def note_failure(self, claim: KeyClaim, outcome: AttemptOutcome) -> Steps[None]:
         """Store that an attempt failed whose transaction was taken back."""
         values = {
             **_claimed(claim),
@@ -247,13 +247,15 @@ class SqlConnection(ABC):
         del values["lease_us"]
         yield from self.ask(self.call(_NOTE, **values))
 
-    def settle(self, identity: Identity, stored: Stored, outcome: Outcome, retention_us: int | None) -> Steps[bool]:
+    def settle(
+        self, identity: Identity, stored: Stored, outcome: AttemptOutcome, retention_us: int | None
+    ) -> Steps[bool]:
         """Store what somebody has decided about a key as it was seen."""
         values = {**_settled(outcome, outcome.error or "", outcome.event), **_seen(stored)}
         rows = yield from self.ask(self.call(_SETTLE, id=identity.digest, retention_us=retention_us, **values))
         return bool(rows)
 
-    def renew(self, claim: Claim) -> Steps[bool]:
+    def renew(self, claim: KeyClaim) -> Steps[bool]:
         """Have the lease again, from now."""
         call = self.call(_RENEW, id=claim.identity.digest, nonce=claim.nonce, lease_us=claim.lease_us)
         return bool((yield from self.ask(call)))
@@ -263,7 +265,7 @@ class SqlConnection(ABC):
         call = self.call(_ERASE, id=identity.digest, story=without_reasons(stored.story), **_seen(stored))
         return bool((yield from self.ask(call)))
 
-    def expired(self, limit: int, after: bytes) -> Steps[list[Row]]:
+    def expired(self, limit: int, after: bytes) -> Steps[list[KeyRow]]:
         """Return keys that need not be kept any longer, in the order of their digests, from behind one."""
         rows = yield from self.ask(self.call(_EXPIRED, limit=limit, after=after))
         return [_row(row) for row in rows]
@@ -281,12 +283,12 @@ class SqlConnection(ABC):
         yield from self.commit_with(None)
         return count
 
-    def find(self, key: str, limit: int) -> Steps[list[Row]]:
+    def find(self, key: str, limit: int) -> Steps[list[KeyRow]]:
         """Return what is stored under a key."""
         rows = yield from self.ask(self.call(_FIND, key=key, limit=limit))
         return [_row(row) for row in rows]
 
-    def latest(self, status: Status | None, limit: int) -> Steps[list[Row]]:
+    def latest(self, status: Status | None, limit: int) -> Steps[list[KeyRow]]:
         """Return the keys that changed last. The database looks at every key."""
         first, second, third = STATUSES if status is None else (status,) * 3
         rows = yield from self.ask(self.call(_LATEST, first=first, second=second, third=third, limit=limit))
@@ -313,7 +315,7 @@ def _named(identity: Identity) -> dict[str, object]:
     return {"tenant": identity.tenant, "topic": identity.topic, "grp": identity.group, "key": identity.key}
 
 
-def _claimed(claim: Claim) -> dict[str, object]:
+def _claimed(claim: KeyClaim) -> dict[str, object]:
     leased = claim.lease_us is not None
     return {
         "id": claim.identity.digest,
@@ -327,7 +329,7 @@ def _claimed(claim: Claim) -> dict[str, object]:
     }
 
 
-def _settled(outcome: Outcome, detail: str, event: str) -> dict[str, object]:
+def _settled(outcome: AttemptOutcome, detail: str, event: str) -> dict[str, object]:
     return {
         "status": outcome.status,
         "result": outcome.result,
@@ -367,6 +369,6 @@ def _stored(row: Sequence[Any]) -> Stored:
     )
 
 
-def _row(row: Sequence[Any]) -> Row:
+def _row(row: Sequence[Any]) -> KeyRow:
     digest, tenant, topic, group, key, *stored = row
-    return Row(bytes(digest), Identity(tenant, topic, group, key), _stored(stored))
+    return KeyRow(bytes(digest), Identity(tenant, topic, group, key), _stored(stored))

@@ -12,7 +12,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.stores.drivers import COMMITTED_INSIDE, FAILED_BEFORE, FAILED_INSIDE, IN_ERROR, Psycopg
-from oncelog.inbox.stores.sql import Call, Rows, SqlConnection
+from oncelog.inbox.stores.sql import BoundStatement, Rows, SqlConnection
 
 _AUTOCOMMIT = (
     "this connection of SQLAlchemy has the isolation level AUTOCOMMIT: effect and key would not be one transaction; "
@@ -51,7 +51,7 @@ class Sqlalchemy(SqlConnection):
         """Tell whether a transaction was begun."""
         return bool(self.raw.in_transaction())
 
-    def begin_with(self, call: Call | None) -> Steps[Rows]:
+    def begin_with(self, call: BoundStatement | None) -> Steps[Rows]:
         """Begin; SQLAlchemy itself sends BEGIN with the first statement."""
         joined = self.busy()
         if joined:
@@ -85,7 +85,7 @@ class Sqlalchemy(SqlConnection):
         connection = (yield self.raw.connection()) if self._is_session else self.raw
         return getattr(connection, "sync_connection", connection)
 
-    def commit_with(self, call: Call | None) -> Steps[bool]:
+    def commit_with(self, call: BoundStatement | None) -> Steps[bool]:
         """Commit, or leave that to the user whose transaction it is."""
         if not self._begun[-1][0].is_active:
             yield from self.rollback()
@@ -127,7 +127,7 @@ class Sqlalchemy(SqlConnection):
             yield self.raw.flush()
         return False
 
-    def _commit_together(self, call: Call) -> Steps[bool]:
+    def _commit_together(self, call: BoundStatement) -> Steps[bool]:
         """Commit through the driver: when SQLAlchemy comes to it, there is nothing left to send."""
         driver = yield from self._driver()
         below = Psycopg(driver, self._clock)
@@ -165,7 +165,7 @@ class Sqlalchemy(SqlConnection):
         driver = yield from self._driver()
         status = getattr(getattr(driver, "info", None), "transaction_status", None)
         if status is None:  # this driver does not tell; the server does
-            yield from self.make(Call("SELECT 1", {}))
+            yield from self.make(BoundStatement("SELECT 1", {}))
         elif status == IN_ERROR:
             raise InvalidArgument(message)
 
@@ -192,7 +192,7 @@ class Sqlalchemy(SqlConnection):
         if not joined and self.busy():  # it was ended inside, and SQLAlchemy has begun another by itself since
             yield self.raw.rollback()
 
-    def make(self, call: Call) -> Steps[Rows]:
+    def make(self, call: BoundStatement) -> Steps[Rows]:
         """Make a call."""
         try:
             result = yield self.raw.execute(self._text(call.sql), dict(call.values))

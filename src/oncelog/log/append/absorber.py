@@ -8,14 +8,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from oncelog.dedup.identity import Hasher
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import OncelogError
-from oncelog.log.append import decisions
+from oncelog.log.append import payloads
 from oncelog.log.append.answers import Answers
 from oncelog.log.append.core import TORN
 from oncelog.log.append.decider import Decider, Name
 from oncelog.log.append.groups import Submitted
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.recall import Looked
 from oncelog.types import Record
 
@@ -23,7 +23,7 @@ COLUMNS_MIN = 32
 """So many submitted records are decided together sooner than one by one."""
 
 
-def name_of(record: Record, hasher: Hasher, window: Window | None) -> Name | None:
+def name_of(record: Record, hasher: Hasher, window: DedupWindow | None) -> Name | None:
     """Return by what a record is recognised, if it has an id that counts."""
     if window is None or record.id is None or record.producer is not None:
         return None
@@ -35,7 +35,7 @@ class _Prepared(NamedTuple):
     """Rows that fit a block, and by what they are recognised."""
 
     piece: pa.RecordBatch
-    keys: decisions.Keys | None
+    keys: payloads.Keys | None
 
 
 class Absorber:
@@ -45,7 +45,7 @@ class Absorber:
     waits, so that what was submitted before stays before.
     """
 
-    def __init__(self, session: Session, decider: Decider, answers: Answers) -> None:
+    def __init__(self, session: WriterSession, decider: Decider, answers: Answers) -> None:
         self._committer = session.committer
         self._core = session.core
         self._decider = decider
@@ -82,10 +82,10 @@ class Absorber:
 
     def _prepared(self, submitted: Sequence[Submitted]) -> list[_Prepared]:
         """Return records in columns, in pieces of a block, with their keys."""
-        payload = decisions.payload_of([record for record, _, _ in submitted])
+        payload = payloads.payload_of([record for record, _, _ in submitted])
         return [
-            _Prepared(piece, decisions.keys_of(piece, self._hasher, self._core.window))
-            for piece in decisions.pieces(payload, self._settings)
+            _Prepared(piece, payloads.keys_of(piece, self._hasher, self._core.window))
+            for piece in payloads.pieces(payload, self._settings)
         ]
 
     def _decide_apart(self) -> None:

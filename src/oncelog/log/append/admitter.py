@@ -13,12 +13,12 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 
 from oncelog.errors import Unavailable, WriterFenced
-from oncelog.log.append import decisions
+from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber, name_of
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.decider import Decider, Key, Name
-from oncelog.log.append.decisions import Admitted
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked, LookedOne
 from oncelog.log.memory.run_set import Hit
@@ -34,7 +34,7 @@ class _Rows(NamedTuple):
     """Rows to decide, by what they are recognised, and what the runs said of them."""
 
     payload: pa.RecordBatch
-    keys: decisions.Keys | None
+    keys: payloads.Keys | None
     looked: Looked | None
 
     @property
@@ -48,7 +48,7 @@ class Admitter:
 
     def __init__(
         self,
-        session: Session,
+        session: WriterSession,
         decider: Decider,
         absorber: Absorber,
         *,
@@ -154,14 +154,14 @@ class Admitter:
         self, payload: pa.RecordBatch, judge: Callable[[Admitted], None] | None, deadline_us: int | None
     ) -> Admitted:
         """Decide a batch, and add it if it is new."""
-        keys = decisions.keys_of(payload, self._hasher, self._window)
+        keys = payloads.keys_of(payload, self._hasher, self._window)
         while True:
             rows = self._looked_up(payload, keys)
             admitted = self._committer.locked(self._together, rows, judge, deadline_us)
             if admitted is not None:
                 return admitted
 
-    def _looked_up(self, payload: pa.RecordBatch, keys: decisions.Keys | None) -> _Rows:
+    def _looked_up(self, payload: pa.RecordBatch, keys: payloads.Keys | None) -> _Rows:
         """Search the runs for the ids of rows."""
         return _Rows(payload, keys, None if keys is None else self._recall.look(keys.identities))
 
@@ -187,7 +187,7 @@ class Admitter:
 
     def payload(self, payload: pa.RecordBatch, deadline_us: int | None) -> tuple[Admitted, int]:
         """Admit a payload in pieces of a block, one hashed while another is stored; return also how many."""
-        pieces = decisions.pieces(payload, self._settings)
+        pieces = payloads.pieces(payload, self._settings)
         parts: list[Admitted] = []
         for piece in pieces:
             try:
@@ -202,7 +202,7 @@ class Admitter:
 
     def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
         """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
-        keys = decisions.keys_of(piece, self._hasher, self._window)
+        keys = payloads.keys_of(piece, self._hasher, self._window)
         while True:
             rows = self._looked_up(piece, keys)
             admitted = self._committer.locked(self._add_rows, rows, deadline_us)

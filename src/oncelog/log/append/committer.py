@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar, TypeVarTuple
 
 from oncelog.clock import Clock
+from oncelog.concurrency.futures import AckFuture, Answered, settle
+from oncelog.concurrency.steady import SteadyCondition
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.log.append.core import ABSORB, BACKOFF_S, INTERRUPTS, PREPARE, TORN, Core, reason_of
-from oncelog.log.append.futures import AckFuture, Answered, settle
 from oncelog.log.append.groups import Crowd, Group
-from oncelog.log.append.open_segment import Run
-from oncelog.log.append.steady import SteadyCondition
+from oncelog.log.append.open_segment import SegmentRun
 from oncelog.types import Ack, Record
 
 _T = TypeVar("_T")
@@ -38,7 +38,7 @@ class Committer:
     storage works, while futures are answered, and in a wait (``unlocked``).
     """
 
-    def __init__(self, core: Core, run: Run, clock: Clock) -> None:
+    def __init__(self, core: Core, run: SegmentRun, clock: Clock) -> None:
         self.core = core
         self._lock = threading.Lock()
         self._changed = SteadyCondition(self._lock)

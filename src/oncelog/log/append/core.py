@@ -31,7 +31,7 @@ from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
 from oncelog.log.append.groups import Crowd, Group, Submitted
 from oncelog.log.append.sequences import Sequences
-from oncelog.log.append.tail import Tail
+from oncelog.log.append.tail import SegmentTail
 from oncelog.log.append.uptime import Uptime
 from oncelog.settings import LogSettings
 from oncelog.types import Record
@@ -66,7 +66,7 @@ class Core:
     def __init__(
         self,
         *,
-        tail: Tail,
+        tail: SegmentTail,
         uptime: Uptime,
         seen: Seen,
         sequences: Sequences,

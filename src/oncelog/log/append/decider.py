@@ -14,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
-from oncelog.log.append import decisions
+from oncelog.log.append import admitted, decisions
+from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.core import TORN, Core
-from oncelog.log.append.decisions import Admitted, Judged, Keys
+from oncelog.log.append.decisions import Judged
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket
+from oncelog.log.append.payloads import Keys
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import LookedOne
 from oncelog.log.memory.run_set import Hit
@@ -76,7 +78,7 @@ class Decider:
         met = self._seen.elsewhere_one(name.high, name.low, looked.hit)
         if met is None and looked.unsure is not None:
             raise looked.unsure
-        return None if met is None else (Ticket(met[0], None, decisions.RECALLED_US), met[1])
+        return None if met is None else (Ticket(met[0], None, admitted.RECALLED_US), met[1])
 
     # One record.
 
@@ -177,7 +179,7 @@ class Decider:
         window.add_one(high, low, self._core.next_position, fingerprint)
         return None
 
-    def _meet(self, window: Window, handle: int, fingerprint: int, uptime_us: int) -> Ticket:
+    def _meet(self, window: DedupWindow, handle: int, fingerprint: int, uptime_us: int) -> Ticket:
         position, stored_fingerprint, timestamp_us, pending = window.at(handle)
         conflict = fingerprint != stored_fingerprint
         if conflict:
@@ -195,7 +197,7 @@ class Decider:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-        return Ticket(position, None, decisions.RECALLED_US, duplicate=True, conflict=conflict)
+        return Ticket(position, None, admitted.RECALLED_US, duplicate=True, conflict=conflict)
 
     # Rows.
 

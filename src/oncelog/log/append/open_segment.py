@@ -14,7 +14,7 @@ from oncelog.clock import Clock
 from oncelog.concurrency.trouble import Trouble
 from oncelog.errors import OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log.append.tail import Tail
+from oncelog.log.append.tail import SegmentTail
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.segment_index import Places, SegmentIndex
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("oncelog.log")
 
 
-class Run:
+class SegmentRun:
     """One writer's way through its segments: all that it asks of storage. Used by one thread at a time, except for
     ``append``.
 
@@ -43,7 +43,7 @@ class Run:
         manifests: Manifests,
         known: Known,
         *,
-        tail: Tail,
+        tail: SegmentTail,
         clock: Clock,
         settings: LogSettings,
     ) -> None:

@@ -8,7 +8,7 @@ from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
-from oncelog.log.append.open_segment import Run
+from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.stored.manifests import Manifests
@@ -17,7 +17,7 @@ from oncelog.storage.base import LogHome
 
 
 @dataclass(frozen=True)
-class Session:
+class WriterSession:
     """One writer's time with a log. Made by ``open_writer``; its parts are never replaced.
 
     ``core`` decides, ``committer`` drives it and has the lock, ``run`` asks storage, ``recall`` searches the runs.
@@ -30,7 +30,7 @@ class Session:
     hasher: Hasher
     core: Core
     committer: Committer
-    run: Run
+    run: SegmentRun
     recall: Recall
     objects: RunObjects
 

@@ -18,7 +18,7 @@ NO_LIMIT = 1 << 62
 """As many ids as come fit a segment."""
 
 
-class Tail:
+class SegmentTail:
     """Gives groups their place in one segment after the other, and fixes their bytes.
 
     Invariants: ``entries`` and ``blocks`` count what was placed, ``end`` is behind the last block that is known to be

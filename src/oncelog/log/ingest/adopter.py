@@ -16,16 +16,16 @@ from oncelog.dedup.window import WindowState
 from oncelog.errors import InvalidArgument, NotFound, OncelogError, PartialOverlap, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Segment
-from oncelog.format.runs.run import Run as StoredRun
+from oncelog.format.runs.run import Run
 from oncelog.format.runs.times import Commits
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.memory.building import delete_run
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked
 from oncelog.log.stored.adopted_ids import search
-from oncelog.log.stored.files import Files
+from oncelog.log.stored.files import SealedFiles
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 
 Flags = NDArray[np.bool_]
@@ -36,7 +36,7 @@ LOCKED_KEYS = 65_536
 """So many identities are looked up in the table at once: appends wait a few milliseconds for it."""
 
 
-class Judged(NamedTuple):
+class JudgedFiles(NamedTuple):
     """Staged files and what the log says of them: for each file its identities, which of them are known (or come
     earlier), and which of those have other content. It was so when the log ended at ``position``, and so many runs had
     been ``built``.
@@ -77,7 +77,7 @@ class Adopter:
     lock.
     """
 
-    def __init__(self, session: Session, memory: MemoryKeeper) -> None:
+    def __init__(self, session: WriterSession, memory: MemoryKeeper) -> None:
         self._session = session
         self._clock = session.clock
         self._hasher = session.hasher
@@ -119,7 +119,7 @@ class Adopter:
         try:
             return staging.read_identities(self._home, beside)
         except NotFound:
-            opened = Files(self._home).open(File(file.key, 0, file.size_bytes, file.checksum))
+            opened = SealedFiles(self._home).open(File(file.key, 0, file.size_bytes, file.checksum))
             pieces = ((piece.payload, piece.first_row) for piece in opened.pieces(0, file.records))
             return staging.identities_of(self._hasher, pieces)
 
@@ -129,7 +129,7 @@ class Adopter:
         self._committer.drain(deadline_us)
         self._committer.check_open()
 
-    def judge(self, staged: Sequence[Staged], deadline_us: int | None) -> Judged:
+    def judge(self, staged: Sequence[Staged], deadline_us: int | None) -> JudgedFiles:
         """Look the identities of files up: in the runs first, which may take long, then with nothing pending.
 
         The table is searched some identities at a time, and the lock is let go in between. What is appended meanwhile
@@ -147,7 +147,7 @@ class Adopter:
             position, built, answer = judged
             known, conflicts = answer or self._known(question, position, self._committer.locked)
             if self._recall.view.built == built:  # else ids have left the table for a run that was not looked at
-                return Judged(tuple(staged), identities, known, conflicts, position, built)
+                return JudgedFiles(tuple(staged), identities, known, conflicts, position, built)
 
     def _begin_to_judge(
         self, question: _Question, deadline_us: int | None
@@ -165,7 +165,7 @@ class Adopter:
         return position, built, self._known(question, position, _held)  # it forgets, and is small
 
     def commit(
-        self, judged: Judged, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
+        self, judged: JudgedFiles, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
     ) -> list[Segment] | None:
         """Adopt what was judged; ``None`` if ids have come since that are among it.
 
@@ -176,9 +176,9 @@ class Adopter:
 
     def _commit_unless_outdated(
         self,
-        judged: Judged,
+        judged: JudgedFiles,
         wanted: Adoption,
-        run: StoredRun | None,
+        run: Run | None,
         identities: Sequence[Identities | None],
         deadline_us: int | None,
     ) -> list[Segment] | None:
@@ -195,7 +195,7 @@ class Adopter:
         # From here on the run stays: a manifest whose answer was lost may name it.
         return None if outdated else self._commit(msgspec.structs.replace(wanted, run=run), identities)
 
-    def _run_of(self, wanted: Adoption, identities: Sequence[Identities | None]) -> StoredRun | None:
+    def _run_of(self, wanted: Adoption, identities: Sequence[Identities | None]) -> Run | None:
         """Store the ids of files that have many of them as a run, with positions from 0."""
         count = sum(len(found.high) for found in identities if found is not None)
         if self._seen.window is None or count < limits.MEMORY_RUN_IDS_MIN:
@@ -207,7 +207,7 @@ class Adopter:
             first += file.records
         return self._memory.store_entries(Entries.joined(parts), Commits.none(), 0, first, self._run.known)
 
-    def _is_outdated(self, judged: Judged, identities: Sequence[Identities | None]) -> bool:
+    def _is_outdated(self, judged: JudgedFiles, identities: Sequence[Identities | None]) -> bool:
         """Tell whether ids may have come since that are among these. What came since is in the table, unless a run was
         built of it.
         """

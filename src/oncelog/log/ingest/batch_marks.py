@@ -20,7 +20,7 @@ from oncelog.shapes import prepare
 Replay = Literal["new", "same", "other", "forgotten"]
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchName(msgspec.Struct, frozen=True, kw_only=True):
     """A batch by name: which of whose. ``owner`` is the query that hands it over (empty: a job that is no query)."""
 
     producer: str
@@ -28,7 +28,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
 
 
-def check(batch: Batch) -> None:
+def check(batch: BatchName) -> None:
     """Raise ``InvalidArgument`` for a batch that cannot be marked."""
     if not 1 <= len(batch.producer.encode()) <= LABEL_BYTES_MAX:
         message = f"producer {batch.producer[:40]!r}: must have 1 to {LABEL_BYTES_MAX} bytes of UTF-8"
@@ -43,7 +43,7 @@ def find(marks: Sequence[Mark], producer: str) -> Mark | None:
     return next((mark for mark in marks if mark.producer == producer), None)
 
 
-def check_owner(mark: Mark | None, batch: Batch) -> None:
+def check_owner(mark: Mark | None, batch: BatchName) -> None:
     """Raise ``InvalidArgument`` when a producer's name belongs to another query: batch numbers of two queries have
     nothing to do with each other, and one would swallow the other's rows.
     """
@@ -61,7 +61,7 @@ def _called(owner: str) -> str:
     return f"query {owner}" if owner else "a batch job"
 
 
-def judge(mark: Mark | None, batch: Batch, records: int, digest: int) -> Replay:
+def judge(mark: Mark | None, batch: BatchName, records: int, digest: int) -> Replay:
     """Tell whether a batch is new; if not, whether it is what was brought in under its number, as far as that is
     remembered.
     """
@@ -75,7 +75,9 @@ def judge(mark: Mark | None, batch: Batch, records: int, digest: int) -> Replay:
     return "other" if records else "same"  # a batch without rows leaves no trace
 
 
-def advanced(mark: Mark | None, batch: Batch, brought: MarkedBatch, counts: tuple[int, int, int], now_us: int) -> Mark:
+def advanced(
+    mark: Mark | None, batch: BatchName, brought: MarkedBatch, counts: tuple[int, int, int], now_us: int
+) -> Mark:
     """Return a producer's mark after a batch; ``counts`` are its rows that were adopted, known, and put aside."""
     before = mark if mark is not None else Mark(batch.producer, batch.owner, now_us, ())
     kept = [known for known in before.batches if known.number != brought.number]
@@ -99,4 +101,4 @@ def with_mark(marks: Sequence[Mark], mark: Mark) -> tuple[Mark, ...]:
     return (*others[-(MARKS_MAX - 1) :], mark)
 
 
-prepare(Batch)
+prepare(BatchName)

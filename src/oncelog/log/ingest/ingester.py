@@ -19,12 +19,12 @@ from oncelog.errors import IdConflict, InvalidArgument, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Mark, MarkedBatch
 from oncelog.format.payload import intake
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.ingest import batch_marks, conflicts, staging
-from oncelog.log.ingest.adopter import Adopter, Judged
-from oncelog.log.ingest.batch_marks import Batch, Replay
+from oncelog.log.ingest.adopter import Adopter, JudgedFiles
+from oncelog.log.ingest.batch_marks import BatchName, Replay
 from oncelog.log.ingest.staging import Adoption, Staged
-from oncelog.log.stored.files import Files
+from oncelog.log.stored.files import SealedFiles
 
 OnConflict = Literal["quarantine", "error", "original"]
 OnReplay = Literal["error", "skip", "ids"]
@@ -47,19 +47,19 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 class Ingester:
     """Ingests for one writer."""
 
-    def __init__(self, session: Session, adopter: Adopter) -> None:
+    def __init__(self, session: WriterSession, adopter: Adopter) -> None:
         self._home = session.home
         self._manifests = session.manifests
         self._run = session.run
         self._adopter = adopter
         self._hasher = session.hasher
         self._clock = session.clock
-        self._files = Files(session.home)
+        self._files = SealedFiles(session.home)
 
     def ingest(
         self,
         staged: Sequence[Staged],
-        batch: Batch | None,
+        batch: BatchName | None,
         *,
         on_conflict: OnConflict,
         on_replay: OnReplay,
@@ -87,8 +87,8 @@ class Ingester:
 
     def _adopt(
         self,
-        judged: Judged,
-        batch: Batch | None,
+        judged: JudgedFiles,
+        batch: BatchName | None,
         mark: Mark | None,
         on_conflict: OnConflict,
         deadline_us: int | None,
@@ -110,14 +110,14 @@ class Ingester:
         return Ingested(first_position=first, records=records, duplicates=counts[1], conflicts=clashing)
 
     def _advanced(
-        self, mark: Mark | None, batch: Batch | None, staged: Sequence[Staged], counts: tuple[int, int, int]
+        self, mark: Mark | None, batch: BatchName | None, staged: Sequence[Staged], counts: tuple[int, int, int]
     ) -> Mark | None:
         if batch is None:
             return None
         brought = MarkedBatch(batch.number, *_sums(staged))
         return batch_marks.advanced(mark, batch, brought, counts, self._clock.now_us())
 
-    def _kept(self, judged: Judged) -> tuple[tuple[Staged, ...], list[Identities | None]]:
+    def _kept(self, judged: JudgedFiles) -> tuple[tuple[Staged, ...], list[Identities | None]]:
         """Return files with what is new alone, and their identities; a file that is new as a whole is not touched."""
         kept: list[Staged] = []
         identities: list[Identities | None] = []
@@ -137,7 +137,7 @@ class Ingester:
             identities.append(None if beside is None else staging.read_identities(self._home, beside))
         return tuple(kept), identities
 
-    def _put_aside(self, judged: Judged) -> tuple[Staged, ...]:
+    def _put_aside(self, judged: JudgedFiles) -> tuple[Staged, ...]:
         """Stage the rows whose id is taken by other content, each once, but for those that were put aside before."""
         _, before = self._manifests.look(  # its pages are replaced while conflicts are put together
             self._run.known, lambda manifest: conflicts.recent(self._home, self._manifests, manifest)
@@ -171,7 +171,7 @@ class Ingester:
         for piece in opened.pieces(0, file.records):
             yield piece.first_row, piece.payload
 
-    def _refuse_conflicts(self, judged: Judged) -> None:
+    def _refuse_conflicts(self, judged: JudgedFiles) -> None:
         count = sum(int(np.count_nonzero(flags)) for flags in judged.conflicts)
         if not count:
             return
@@ -196,7 +196,7 @@ def _sums(staged: Sequence[Staged]) -> tuple[int, int]:
     return sum(file.records for file in staged), staging.joint_digest(staged)
 
 
-def _is_done(mark: Mark | None, batch: Batch, staged: Sequence[Staged], on_replay: OnReplay) -> bool:
+def _is_done(mark: Mark | None, batch: BatchName, staged: Sequence[Staged], on_replay: OnReplay) -> bool:
     """Tell whether a batch is there; ``InvalidArgument`` when its number is, with other rows, and that is an error."""
     replay = batch_marks.judge(mark, batch, *_sums(staged))
     if replay == "new":
@@ -215,7 +215,7 @@ def _is_done(mark: Mark | None, batch: Batch, staged: Sequence[Staged], on_repla
     return False
 
 
-def _different(mark: Mark, batch: Batch, replay: Replay, records: int, digest: int) -> str:
+def _different(mark: Mark, batch: BatchName, replay: Replay, records: int, digest: int) -> str:
     known = next((each for each in mark.batches if each.number == batch.number), None)
     before = f"{known.records} rows (digest {known.digest:016x})" if known is not None else "no rows"
     what = (

@@ -15,7 +15,7 @@ from oncelog.clock import Clock
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.jobs.find_repeats import Progress, Walk, concerned, find
 from oncelog.log.jobs.window_rules import Finding
-from oncelog.log.jobs.workers import Desk, Hands, Unit
+from oncelog.log.jobs.workers import Hands, JobContext, Unit
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows
 from oncelog.log.upkeep.sealing import size
@@ -124,7 +124,7 @@ def gaps(segments: list[Segment], first: int) -> list[Finding]:
     return found
 
 
-class Counts(msgspec.Struct, frozen=True):
+class AuditCounts(msgspec.Struct, frozen=True):
     """How many records there are in some rows, how many with an id, by kind, by hour, and how many were purged."""
 
     records: int
@@ -139,7 +139,7 @@ class _Count(msgspec.Struct, frozen=True):
 
     by: By
 
-    def __call__(self, rows: Rows) -> Counts:
+    def __call__(self, rows: Rows) -> AuditCounts:
         gone = 0 if rows.purged is None else len(rows.purged.rows)
         return _counted(self.by, rows, rows.present() if gone else None, gone)
 
@@ -149,7 +149,7 @@ class _CountSome(msgspec.Struct, frozen=True):
 
     by: By
 
-    def __call__(self, desk: Desk, part: tuple[Unit, NDArray[np.int64]]) -> list[Counts]:
+    def __call__(self, desk: JobContext, part: tuple[Unit, NDArray[np.int64]]) -> list[AuditCounts]:
         unit, wanted = part
         found = []
         for rows in desk.rows(unit, (self.by,)):
@@ -161,7 +161,7 @@ class _CountSome(msgspec.Struct, frozen=True):
         return found
 
 
-def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) -> Counts:
+def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) -> AuditCounts:
     """Count rows: all of them, or those that are chosen."""
     payload = rows.payload if chosen is None else rows.payload.filter(pa.array(chosen))
     names = payload.schema.names
@@ -169,7 +169,7 @@ def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) 
     kinds = {"": count} if count else {}
     if by in names:
         kinds = {one["values"]: one["counts"] for one in payload.column(by).fill_null("").value_counts().to_pylist()}
-    return Counts(
+    return AuditCounts(
         records=count,
         ids=count - payload.column("id").null_count if "id" in names else 0,
         kinds=kinds,
@@ -186,13 +186,13 @@ def _by_hour(rows: Rows, chosen: NDArray[np.bool_] | None, count: int) -> dict[i
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def _kinds(seen: Iterable[Counts], again: Iterable[Counts]) -> dict[str, Share]:
+def _kinds(seen: Iterable[AuditCounts], again: Iterable[AuditCounts]) -> dict[str, Share]:
     """Return records and repeats by kind, most records first."""
     records, repeats = _summed(one.kinds for one in seen), _summed(one.kinds for one in again)
     return {kind: Share(count, repeats[kind]) for kind, count in records.most_common()}
 
 
-def _hours(seen: Iterable[Counts], again: Iterable[Counts]) -> dict[str, Share]:
+def _hours(seen: Iterable[AuditCounts], again: Iterable[AuditCounts]) -> dict[str, Share]:
     """Return records and repeats by the hour in which they were stored."""
     records, repeats = _summed(one.hours for one in seen), _summed(one.hours for one in again)
     return {

@@ -20,7 +20,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format.manifest import Manifest
 from oncelog.format.payload import arrays
-from oncelog.log.jobs.workers import Desk, Hands, Unit, Work
+from oncelog.log.jobs.workers import Hands, JobContext, Unit, Work
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows
 from oncelog.log.upkeep import sealing
@@ -66,7 +66,7 @@ class Walk:
 
     def __init__(self, home: LogHome, manifests: Manifests, manifest: Manifest, clock: Clock, hands: Hands) -> None:
         self._hands = hands
-        self.desk = Desk.of(home, manifest, clock)
+        self.desk = JobContext.of(home, manifest, clock)
         self.segments = list(manifests.closed_from(manifest, manifest.first_position))
         self.units = list(sealing.units(self.segments))
         self.records = sum(segment.entries for segment in self.segments)
@@ -76,7 +76,7 @@ class Walk:
         return self._hands.each(self.desk, work, parts)
 
 
-class Found(msgspec.Struct, Generic[_Seen], frozen=True):
+class FoundRepeats(msgspec.Struct, Generic[_Seen], frozen=True):
     """What was found: the repeats, what the observer saw of all rows, and what could not be read."""
 
     repeats: Repeats
@@ -90,7 +90,7 @@ def find(
     progress: Progress | None = None,
     *,
     tolerant: bool = False,
-) -> Found[_Seen]:
+) -> FoundRepeats[_Seen]:
     """Return the records whose id was there before. ``look`` sees all records, in columns, where the work is done.
 
     What is damaged is raised or, of the ``tolerant``, left out and told.
@@ -100,7 +100,7 @@ def find(
     seen: list[_Seen] = []
     unreadable: list[str] = []
     for number in range(passes):
-        taken: list[Taken[_Seen]] = []
+        taken: list[TakenIdentities[_Seen]] = []
         work = _Take(number, passes, None if number else look, tolerant)
         done = 0
         for unit, one in zip(walk.units, walk.each(work, walk.units), strict=True):
@@ -116,10 +116,12 @@ def find(
     keys, positions, firsts = keys[order], positions[order], firsts[order]
     prints = _fingerprints(walk, np.union1d(positions, firsts))
     fingerprints = prints(positions)
-    return Found(Repeats(positions, firsts, fingerprints == prints(firsts), keys, fingerprints), seen, unreadable)
+    return FoundRepeats(
+        Repeats(positions, firsts, fingerprints == prints(firsts), keys, fingerprints), seen, unreadable
+    )
 
 
-class Taken(msgspec.Struct, Generic[_Seen], frozen=True):
+class TakenIdentities(msgspec.Struct, Generic[_Seen], frozen=True):
     """What was taken from a unit: the identities of its records, where they are, and what a look at them gave."""
 
     keys: NDArray[np.uint64]
@@ -136,7 +138,7 @@ class _Take(msgspec.Struct, Generic[_Seen], frozen=True):
     look: Callable[[Rows], _Seen] | None
     tolerant: bool
 
-    def __call__(self, desk: Desk, unit: Unit) -> Taken[_Seen]:
+    def __call__(self, desk: JobContext, unit: Unit) -> TakenIdentities[_Seen]:
         keys, positions = [np.empty((0, 2), np.uint64)], [np.empty(0, np.int64)]
         seen: list[_Seen] = []
         try:
@@ -149,8 +151,8 @@ class _Take(msgspec.Struct, Generic[_Seen], frozen=True):
         except (CorruptionError, Unsupported) as error:
             if not self.tolerant:
                 raise
-            return Taken(keys[0], positions[0], [], str(error))
-        return Taken(np.concatenate(keys), np.concatenate(positions), seen)
+            return TakenIdentities(keys[0], positions[0], [], str(error))
+        return TakenIdentities(np.concatenate(keys), np.concatenate(positions), seen)
 
     def _mine(
         self, keys: NDArray[np.uint64], positions: NDArray[np.int64]
@@ -175,7 +177,7 @@ def identities(hasher: Hasher, rows: Rows) -> tuple[NDArray[np.uint64], NDArray[
 
 
 def _repeated_in(
-    taken: Sequence[Taken[_Seen]],
+    taken: Sequence[TakenIdentities[_Seen]],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
     none = (np.empty((0, 2), np.uint64), np.empty(0, np.int64))
     keys = np.concatenate([none[0], *(one.keys for one in taken)])
@@ -219,13 +221,13 @@ def _fingerprints(walk: Walk, wanted: NDArray[np.int64]) -> Callable[[NDArray[np
     return lambda positions: prints[np.searchsorted(wanted, positions)]
 
 
-def _take_fingerprints(desk: Desk, part: tuple[Unit, NDArray[np.int64]]) -> NDArray[np.uint64]:
+def _take_fingerprints(desk: JobContext, part: tuple[Unit, NDArray[np.int64]]) -> NDArray[np.uint64]:
     unit, wanted = part
     found = [desk.hasher.fingerprints(payload) for payload in chosen(desk, unit, wanted)]
     return np.concatenate(found)
 
 
-def chosen(desk: Desk, unit: Unit, wanted: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+def chosen(desk: JobContext, unit: Unit, wanted: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield the records at these positions, in order."""
     for rows in desk.rows(unit):
         low, high = np.searchsorted(wanted, (rows.first_position, rows.next_position))

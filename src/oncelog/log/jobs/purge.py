@@ -16,8 +16,8 @@ from oncelog.format import sealed
 from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
 from oncelog.log.jobs.find_repeats import Progress, Repeats, Walk, concerned, find
-from oncelog.log.jobs.workers import Desk, Hands, Unit
-from oncelog.log.stored.files import Files
+from oncelog.log.jobs.workers import Hands, JobContext, Unit
+from oncelog.log.stored.files import SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.upkeep import sealing
 from oncelog.storage.base import LogHome
@@ -94,7 +94,7 @@ def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Pr
     assert known is not None
     floor_us = known.manifest.staging_floor_us
     parts = [
-        Part(unit, chosen.within(unit), floor_us)
+        PurgePart(unit, chosen.within(unit), floor_us)
         for unit, _ in concerned(walk, chosen.positions)
         if unit[0].file is not None
     ]
@@ -107,7 +107,7 @@ def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Pr
     return counts
 
 
-class Part(msgspec.Struct, frozen=True):
+class PurgePart(msgspec.Struct, frozen=True):
     """A file that is to be written again: its segments, what is to be purged of it, and the log's staging floor."""
 
     unit: Unit
@@ -115,7 +115,7 @@ class Part(msgspec.Struct, frozen=True):
     floor_us: int
 
 
-def rewrite_file(desk: Desk, part: Part) -> File | None:
+def rewrite_file(desk: JobContext, part: PurgePart) -> File | None:
     """Write a file again, with its duplicates emptied, under a name of its own; ``None`` if it is gone."""
     original = part.unit[0].file
     assert original is not None
@@ -126,7 +126,7 @@ def rewrite_file(desk: Desk, part: Part) -> File | None:
         part.chosen.fingerprints,
     )
     try:
-        data = sealed.rewritten(Files(desk.home).open(original), marks)
+        data = sealed.rewritten(SealedFiles(desk.home).open(original), marks)
     except NotFound:
         return None
     key = sealing.new_key(desk.clock, part.floor_us)
@@ -134,7 +134,7 @@ def rewrite_file(desk: Desk, part: Part) -> File | None:
     return File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
 
 
-def _point_to(manifests: Manifests, desk: Desk, part: Part, file: File) -> int:
+def _point_to(manifests: Manifests, desk: JobContext, part: PurgePart, file: File) -> int:
     """Have the manifest point to a new file; return how many duplicates it is without (0: somebody else changed it)."""
     changes = {}
     for segment in part.unit:

@@ -16,7 +16,7 @@ from oncelog.errors import CorruptionError, NotFound, Unavailable, Unsupported
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
-from oncelog.log.jobs.workers import Desk, Hands
+from oncelog.log.jobs.workers import Hands, JobContext
 from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.checking import check_run
@@ -34,7 +34,7 @@ RUN_RECORDS = 500_000
 Progress = Callable[[int, int], None]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class RunPiece(msgspec.Struct, frozen=True):
     """Neighbouring segments that are to become a run: where they begin and end, and the log's staging floor."""
 
     log_id: str
@@ -44,7 +44,7 @@ class Piece(msgspec.Struct, frozen=True):
     floor_us: int
 
 
-def make_run(desk: Desk, piece: Piece) -> Run | None:
+def make_run(desk: JobContext, piece: RunPiece) -> Run | None:
     """Store the ids of some segments as a run that nothing refers to; ``None`` if a segment is elsewhere by now."""
     try:
         found = Remembered.joined(list(remembered_of(desk.hasher, desk.rows(piece.segments))))
@@ -107,7 +107,7 @@ class Rebuilding:
     def _each(self, known: Known, left: list[Stretch]) -> Iterator[Run]:
         """Yield a run for every part. One whose segments were moved to another file meanwhile is read there."""
         while left:
-            desk = Desk.of(self._objects.home, known.manifest, self._clock)
+            desk = JobContext.of(self._objects.home, known.manifest, self._clock)
             pieces = [self._piece(known, part) for part in left]
             again = []
             for part, run in zip(left, self._hands.each(desk, make_run, pieces), strict=True):
@@ -122,11 +122,11 @@ class Rebuilding:
                 raise CorruptionError(message)
             known, left = newer, again
 
-    def _piece(self, known: Known, part: Stretch) -> Piece:
+    def _piece(self, known: Known, part: Stretch) -> RunPiece:
         """Return what there is to do for a part; its segments may be in other files than before."""
         manifest = known.manifest
         _, segments = self._manifests.look(known, lambda newest: tuple(self._newest(newest, part)))
-        return Piece(manifest.log_id, part.first_position, part.next_position, segments, manifest.staging_floor_us)
+        return RunPiece(manifest.log_id, part.first_position, part.next_position, segments, manifest.staging_floor_us)
 
     def _merged(self, known: Known, small: Sequence[Run]) -> Run:
         manifest = (self._manifests.newest(known) or known).manifest

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.dedup.window import Window
+from oncelog.dedup.window import DedupWindow
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest
-from oncelog.log.append import decisions
-from oncelog.log.jobs.workers import Desk, Hands, Unit
+from oncelog.log.jobs.workers import Hands, JobContext, Unit
 from oncelog.log.stored import bases, snapshots
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.takeover import recovery
@@ -54,13 +53,13 @@ def rebuild(
         message = f"log {manifest.name!r} keeps no ids (its idempotence is off), so there is no window to rebuild"
         raise InvalidArgument(message)
     kept = settings.window
-    window = Window(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+    window = DedupWindow(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
     needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     segments = [segment for segment in needed if segment.identities is None]
     total = sum(segment.entries for segment in segments)
     done = 0
     units = list(sealing.units(segments))
-    for unit, found in zip(units, hands.each(Desk.of(home, manifest, clock), remembered, units), strict=True):
+    for unit, found in zip(units, hands.each(JobContext.of(home, manifest, clock), remembered, units), strict=True):
         for some in found:
             recovery.fold_some(window, some)
         done += sum(segment.entries for segment in unit)
@@ -68,7 +67,7 @@ def rebuild(
             progress(done, total)
     window.evict(manifest.uptime_us)
     last = next(manifests.closed_back(manifest), None)
-    taken = decisions.snapshot_of(
+    taken = snapshots.snapshot_of(
         window,
         settings=settings,
         log_id=manifest.log_id,
@@ -83,6 +82,6 @@ def rebuild(
     return Rebuilt(snapshot=key, ids=len(taken.positions), position=manifest.next_position, records=total)
 
 
-def remembered(desk: Desk, unit: Unit) -> list[Remembered]:
+def remembered(desk: JobContext, unit: Unit) -> list[Remembered]:
     """Hash the ids and the contents of some segments."""
     return list(recovery.remembered_of(desk.hasher, desk.rows(unit)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format import snapshot
-from oncelog.format.gather import Gathered, gather
+from oncelog.format.gather import GatheredBlocks, gather
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Segment
 from oncelog.format.payload.schema import mask_of
@@ -18,10 +18,10 @@ from oncelog.format.payload.soundness import check_sound
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.ingest.staging import read_identities
 from oncelog.log.jobs.check_memory import MemoryCheck
-from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Repeats, Severity, SnapshotCheck
+from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Severity, SnapshotCheck, WindowRepeats
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.stored import bases, record_identities, secrets, snapshots
-from oncelog.log.stored.files import READ_BYTES, Files
+from oncelog.log.stored.files import READ_BYTES, SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
 from oncelog.log.takeover.recovery import FOLD_ROWS, remembered_of
@@ -67,7 +67,7 @@ def verify(
     return msgspec.structs.replace(found, findings=(*found.findings, *more))
 
 
-def _gathered(buffers: list[pa.Buffer]) -> Iterator[Gathered]:
+def _gathered(buffers: list[pa.Buffer]) -> Iterator[GatheredBlocks]:
     """Yield blocks, checked in full, gathered; all those before one that is damaged, then its error."""
     done = 0
     try:
@@ -92,7 +92,7 @@ class _Verifier:
         self._manifests = manifests
         self._known = known
         self._progress = progress
-        self._files = Files(home)
+        self._files = SealedFiles(home)
         self._hasher = secrets.hasher_of(home, known.manifest)
         self._findings: list[Finding] = []
         self._records = self._bytes = self._segments = 0
@@ -102,7 +102,7 @@ class _Verifier:
         self._uptime_us = 0
         self._objects = RunObjects(home)
         self._memory = MemoryCheck(known.manifest)
-        self._repeats = Repeats(known.manifest, self._memory.covers)
+        self._repeats = WindowRepeats(known.manifest, self._memory.covers)
         self._parts: list[Rows] = []
         self._parts_rows = 0
         self._snapshot: SnapshotCheck | None = None

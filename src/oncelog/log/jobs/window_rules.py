@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.producers import Producers
 from oncelog.dedup.repeats import distinct
 from oncelog.dedup.table import Table
-from oncelog.dedup.window import Window, WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import ProducerMark, Snapshot
@@ -37,7 +37,7 @@ class Finding(msgspec.Struct, frozen=True):
     what: str
 
 
-class Repeats:
+class WindowRepeats:
     """Looks for ids that were stored again although the log still knew them."""
 
     def __init__(self, manifest: Manifest, covered: Callable[[int], bool]) -> None:
@@ -113,7 +113,7 @@ class _NotTooSoon:
         self._max_keys = kept.keys_max if kept is not None else 1
         self._duration_us = kept.duration_us if kept is not None else 1
         self._since = manifest.window_since
-        self._window = Window(self._duration_us, self._max_keys)
+        self._window = DedupWindow(self._duration_us, self._max_keys)
         self._adopted = Adopted(self._duration_us)
         self._count = 0
 
@@ -219,7 +219,7 @@ class SnapshotCheck:
     def __init__(self, taken: Snapshot, manifest: Manifest) -> None:
         self._taken = taken
         self._refreshed = manifest.settings.window.refresh_on_hit
-        self._window = Table() if taken.tail_from >= 0 else Window(taken.duration_us, taken.max_keys)
+        self._window = Table() if taken.tail_from >= 0 else DedupWindow(taken.duration_us, taken.max_keys)
         self._matched = np.zeros(len(taken.positions), np.bool_)
         self._order = np.argsort(taken.positions)
         self._sorted = taken.positions[self._order]

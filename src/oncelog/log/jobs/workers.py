@@ -18,7 +18,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.stored import secrets
-from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
 
@@ -29,7 +29,7 @@ Unit = Sequence[Segment]
 """Segments that share a sealed file, or one that has none: what one piece of work reads."""
 
 
-class Desk:
+class JobContext:
     """What a worker needs: where the log's bytes are, how records are distinguished, and where the log begins."""
 
     def __init__(self, home: LogHome, hasher: Hasher, clock: Clock, first_position: int) -> None:
@@ -39,13 +39,13 @@ class Desk:
         self.first_position = first_position
 
     @classmethod
-    def of(cls, home: LogHome, manifest: Manifest, clock: Clock) -> Desk:
+    def of(cls, home: LogHome, manifest: Manifest, clock: Clock) -> JobContext:
         """Return the desk for a log as a manifest has it."""
         return cls(home, secrets.hasher_of(home, manifest), clock, manifest.first_position)
 
     def rows(self, unit: Unit, names: Sequence[str] | None = None) -> Iterator[Rows]:
         """Yield the records of a unit from the log's first on; ``names`` are the columns that are needed."""
-        files = Files(self.home)
+        files = SealedFiles(self.home)
         for segment in unit:
             if segment.file is not None:
                 yield from files.rows(segment, max(0, self.first_position - segment.first_position), names)
@@ -53,13 +53,13 @@ class Desk:
                 yield from rows_of(self.home, files, segment, self.first_position)
 
 
-Work = Callable[[Desk, _Part], _Result]
+Work = Callable[[JobContext, _Part], _Result]
 
 
 class Hands(Protocol):
     """Does work on parts of a log."""
 
-    def each(self, desk: Desk, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
+    def each(self, desk: JobContext, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
         """Yield what ``work`` returns for each part, in their order; what it raises is raised here.
 
         Work and parts are of a kind that can be pickled, and work may be done more than once.
@@ -73,7 +73,7 @@ class Threads:
     def __init__(self, count: int | None = None) -> None:
         self._count = count or min(8, os.cpu_count() or 1)
 
-    def each(self, desk: Desk, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
+    def each(self, desk: JobContext, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
         """Yield what ``work`` returns for each part, in their order."""
         waiting: deque[Future[_Result]] = deque()
         with ThreadPoolExecutor(self._count) as pool:

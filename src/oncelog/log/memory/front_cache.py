@@ -18,7 +18,7 @@ from oncelog.format.runs.run import RunPart
 _SUFFIX = ".front"
 
 
-class _Choice:
+class _CacheChoice:
     """Which cache this process uses where nobody names another."""
 
     cache: FrontCache | None = None
@@ -32,12 +32,12 @@ def choose(wish: str | None, environment: Mapping[str, str]) -> None:
         folder = Path(base) / "oncelog" if base else None
     elif wish not in {"", "0"}:
         folder = Path(wish)
-    _Choice.cache = None if folder is None else FrontCache(folder, limits.MEMORY_CACHE_BYTES)
+    _CacheChoice.cache = None if folder is None else FrontCache(folder, limits.MEMORY_CACHE_BYTES)
 
 
 def chosen_cache() -> FrontCache | None:
     """Return the cache of this process; ``None``: there is none."""
-    return _Choice.cache
+    return _CacheChoice.cache
 
 
 class FrontCache:

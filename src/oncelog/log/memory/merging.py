@@ -61,7 +61,7 @@ def _store_parts(  # noqa: PLR0917
     """Store the parts; return the digest of what was left out, with positions relative to ``base``."""
     ids = sum(run.ids for run in runs)
     bits = part_bits(ids)
-    stream = _Stream(objects, runs, base)
+    stream = _MergedEntries(objects, runs, base)
     for part in range(1 << bits):
         builder = PartBuilder(log_id, part, bits)
         for bound in _slice_bounds(part, bits, ids):
@@ -93,12 +93,12 @@ def merged(objects: RunObjects, runs: Sequence[Run]) -> Iterator[Entries]:
     """Yield the entries of neighbouring runs, in slices, sorted; positions are relative to the first run's first."""
     if runs:
         ids = sum(run.ids for run in runs)
-        stream = _Stream(objects, runs, runs[0].first_position)
+        stream = _MergedEntries(objects, runs, runs[0].first_position)
         for bound in _slice_bounds(0, 0, ids):
             yield stream.take(bound)
 
 
-class _Stream:
+class _MergedEntries:
     """The entries of several runs in the order of their keys, without those before ``base``."""
 
     def __init__(self, objects: RunObjects, runs: Sequence[Run], base: int) -> None:

@@ -69,7 +69,7 @@ class Found(msgspec.Struct, frozen=True):
             raise self.errors[0]
 
 
-class Answers:
+class QuestAnswers:
     """What was found so far, for each row of a batch. ``failed_at`` is where the newest run ends that failed for it."""
 
     def __init__(self, count: int) -> None:
@@ -124,7 +124,7 @@ class Quest:
         self._rows, self._high, self._low = rows, high, low
         self._pages = self._next = self._last = np.empty(0, np.int64)
 
-    def search_singly(self, answers: Answers) -> None:
+    def search_singly(self, answers: QuestAnswers) -> None:
         """Search the keys one by one: for a few of them that is quicker than the arrays."""
         for row, high, low in zip(self._rows.tolist(), self._high.tolist(), self._low.tolist(), strict=True):
             try:
@@ -136,7 +136,7 @@ class Quest:
                 place, fingerprint = found
                 answers.note_one(row, fingerprint, place + (self._base << PLACE_SHIFT))
 
-    def begin(self, answers: Answers) -> bool:
+    def begin(self, answers: QuestAnswers) -> bool:
         """Find out where to look for each key; tell whether there is anything to look for."""
         try:
             self.part.check_index()
@@ -153,7 +153,7 @@ class Quest:
             return [(0, self.part.head.pages)]
         return grouped(np.unique(self._pages), self.part.head.pages)
 
-    def settle(self, first: int, count: int, pages: Pages | CorruptionError, answers: Answers) -> None:
+    def settle(self, first: int, count: int, pages: Pages | CorruptionError, answers: QuestAnswers) -> None:
         """Search the keys that are looked for in these pages, or note that they could not be read."""
         span = np.searchsorted(self._pages, [first, first + count])
         mine = np.arange(span[0], span[1])
@@ -202,7 +202,7 @@ def find_in_part(part: OpenPart, high: int, low: int) -> tuple[int, int] | None:
     return None
 
 
-def search_all(objects: RunObjects, quests: Sequence[Quest], answers: Answers) -> None:
+def search_all(objects: RunObjects, quests: Sequence[Quest], answers: QuestAnswers) -> None:
     """Search everything that is looked for, with the reads of all parts on their way together."""
     left = [quest for quest in quests if quest.begin(answers)]
     while left:

@@ -14,7 +14,7 @@ from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.format.runs.pages import END, PLACE_SHIFT, START
 from oncelog.format.runs.run import Run, part_bounds
 from oncelog.log.memory.objects import OpenPart, RunObjects, may_have
-from oncelog.log.memory.quest import Answers, Found, Quest, find_in_part, search_all
+from oncelog.log.memory.quest import Found, Quest, QuestAnswers, find_in_part, search_all
 from oncelog.log.memory.times import OpenTimes
 
 Column = NDArray[np.uint64]
@@ -104,7 +104,7 @@ class RunSet:
         """
         if len(keys) <= SMALL and self._objects.is_here:
             return self._find_singly(keys, first_position, behind)
-        answers = Answers(len(keys))
+        answers = QuestAnswers(len(keys))
         high, low = mixed_keys(keys)
         order, high = in_order(high)  # neighbours are near each other in filters and pages; those of a part together
         low = low[order]
@@ -123,7 +123,7 @@ class RunSet:
 
     def _find_singly(self, keys: NDArray[np.uint64], first_position: int, behind: int) -> Found:
         """Look up a few identities one by one: that is quicker than the arrays."""
-        answers = Answers(len(keys))
+        answers = QuestAnswers(len(keys))
         for row, (high, low) in enumerate(keys.tolist()):
             try:
                 hit = self.find_one(high, low, first_position, behind)

@@ -23,7 +23,7 @@ PREFIX = "leases/"
 _PARTS = 3
 
 
-class Lease:
+class ReaderLease:
     """A reader's lease on everything from a position on. Used by one thread at a time."""
 
     def __init__(self, home: LogHome, manifests: Manifests, clock: Clock, duration_s: float) -> None:

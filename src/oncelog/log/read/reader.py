@@ -15,7 +15,7 @@ from oncelog.concurrency.feeding import AT_ONCE, Fed
 from oncelog.errors import Closed, InvalidArgument
 from oncelog.format.payload import tables
 from oncelog.format.payload.schema import READ_SCHEMA
-from oncelog.log.read.leases import Lease
+from oncelog.log.read.leases import ReaderLease
 from oncelog.log.read.scan import BEHIND_ALL, Scan, Start
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
@@ -37,7 +37,13 @@ class Reader(Fed[Entry]):
     _what = "reader"
 
     def __init__(
-        self, scan: Scan, start: Start, *, lease: Lease | None, limit: int | None, columns: Sequence[str] | None = None
+        self,
+        scan: Scan,
+        start: Start,
+        *,
+        lease: ReaderLease | None,
+        limit: int | None,
+        columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self._scan = scan
@@ -115,7 +121,7 @@ class Reader(Fed[Entry]):
             self._lease.release()
 
 
-def begin(scan: Scan, start: Start, lease: Lease | None) -> None:
+def begin(scan: Scan, start: Start, lease: ReaderLease | None) -> None:
     """Go to where reading starts, and hold a lease from there on if there is one."""
     scan.begin(start)
     if lease is not None:
@@ -145,7 +151,7 @@ class Tail(Fed[Entry]):
 
     _what = "tail"
 
-    def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: Lease | None, clock: Clock) -> None:
+    def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: ReaderLease | None, clock: Clock) -> None:
         super().__init__()
         self._home = home
         self._clock = clock

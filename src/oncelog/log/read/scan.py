@@ -12,7 +12,7 @@ from oncelog.arguments import shown
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.format.gather import gather
 from oncelog.format.manifest import Segment
-from oncelog.log.stored.files import Files
+from oncelog.log.stored.files import SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
 from oncelog.storage.base import LogHome
@@ -33,7 +33,7 @@ class Scan:
     def __init__(self, home: LogHome, manifests: Manifests, name: str, columns: Sequence[str] | None = None) -> None:
         self._home = self.home = home
         self._manifests = manifests
-        self._files = Files(home)
+        self._files = SealedFiles(home)
         self._name = name
         self._columns = columns
         known = manifests.newest()

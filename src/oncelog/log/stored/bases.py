@@ -19,7 +19,7 @@ from oncelog.format import base as base_format
 from oncelog.format.base import Base
 from oncelog.format.manifest import ANY_LABELS, PRODUCERS, Manifest
 from oncelog.format.snapshot import Snapshot
-from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows, each
 from oncelog.log.upkeep.sealing import new_key
@@ -47,7 +47,7 @@ def labelled(
     home: LogHome, manifests: Manifests, manifest: Manifest, start: int, end: int, *, labels: int
 ) -> Iterator[Rows]:
     """Yield the records from ``start`` to before ``end`` of closed segments that may carry one of these labels."""
-    files = Files(home)
+    files = SealedFiles(home)
     for segment in manifests.closed_from(manifest, start):
         if segment.first_position >= end:
             return

@@ -23,7 +23,7 @@ OPEN_BYTES_MAX = 128 * MIB
 READ_BYTES = 8 << 20
 
 
-class Files:
+class SealedFiles:
     """The sealed files of a log, the last few kept open. Safe to share between threads."""
 
     def __init__(self, home: LogHome) -> None:
@@ -78,7 +78,9 @@ def _as_rows(segment: Segment, file: File, piece: Piece) -> Rows:
     )
 
 
-def rows_of(home: LogHome, files: Files, segment: Segment, start: int, *, recheck: bool = False) -> Iterator[Rows]:
+def rows_of(
+    home: LogHome, files: SealedFiles, segment: Segment, start: int, *, recheck: bool = False
+) -> Iterator[Rows]:
     """Yield a closed segment's records, from position ``start`` (or its first) on.
 
     ``recheck``: check all blocks in full, also blocks that an earlier read has checked.

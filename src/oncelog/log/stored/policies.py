@@ -20,7 +20,7 @@ HOME = "~policies"
 KIND, FORMAT = b"OLpp", 1
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredPolicies(msgspec.Struct, frozen=True):
     database: ProducerPolicy = ProducerPolicy()
     namespaces: dict[str, ProducerPolicy] = {}
 
@@ -75,19 +75,19 @@ class Policies:
             return resolve(own, stored.database)
         return resolve(own, stored.namespaces.get(namespace, ProducerPolicy()), stored.database)
 
-    def _newest(self) -> tuple[_Stored, int]:
+    def _newest(self) -> tuple[_StoredPolicies, int]:
         version = self._version
         while self._home.exists(_key(version + 1)):
             version += 1
         self._version = version
         if not version:
-            return _Stored(), 0
+            return _StoredPolicies(), 0
         key = _key(version)
-        return frame.unpack(frame.unwrap(KIND, FORMAT, self._home.read(key), key), _Stored, key), version
+        return frame.unpack(frame.unwrap(KIND, FORMAT, self._home.read(key), key), _StoredPolicies, key), version
 
 
 def _key(version: int) -> str:
     return f"policies/{version:020d}"
 
 
-prepare(_Stored)
+prepare(_StoredPolicies)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from oncelog.format.gather import Gathered
+from oncelog.format.gather import GatheredBlocks
 from oncelog.format.payload import columns
 from oncelog.format.sealed import Purged
 from oncelog.types import Entry
@@ -34,7 +34,7 @@ class Rows:
     purged: Purged | None = None
 
     @classmethod
-    def of_blocks(cls, found: Gathered) -> Rows:
+    def of_blocks(cls, found: GatheredBlocks) -> Rows:
         """Return the records of neighbouring blocks."""
         times = found.row_timestamps_us(), found.row_uptimes_us()
         return cls(found.payload, found.segment, found.first_position, found.first_entry, *times)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, NotFound, Unsupported
+from oncelog.dedup.window import DedupWindow
+from oncelog.errors import (
+    CorruptionError,
+    NotFound,
+    Unsupported,
+)
 from oncelog.format import snapshot
-from oncelog.format.snapshot import Snapshot, SnapshotHead
+from oncelog.format.snapshot import ProducerMark, Snapshot, SnapshotHead
+from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 
 KEPT = 2
@@ -76,3 +82,43 @@ def readable(home: LogHome, log_id: str, next_position: int) -> Iterator[Snapsho
             yield snapshot.decode(home.read(key), key)
         except (CorruptionError, NotFound, Unsupported):
             continue
+
+
+def snapshot_of(
+    window: DedupWindow | None,
+    *,
+    settings: LogSettings,
+    log_id: str,
+    now_us: int,
+    uptime_us: int,
+    watermark: int,
+    pending_until: int,
+    segments: Sequence[tuple[int, int]],
+    producers: Mapping[str, ProducerMark],
+    tail_from: int = -1,
+) -> Snapshot:
+    """Return the committed part of a window, and the producers, as a snapshot that covers all before ``watermark``.
+
+    Without a window it says that it is of one that has no room, so that nobody takes it for an empty window. So does
+    the snapshot of a table, which has all ids from ``tail_from`` on.
+    """
+    state = (window or DedupWindow(0, 0)).dump()
+    kept = settings.window if window is not None and tail_from < 0 else None
+    return Snapshot(
+        log_id=log_id,
+        created_us=now_us,
+        uptime_us=uptime_us,
+        watermark=watermark,
+        duration_us=kept.duration_us if kept is not None else 0,
+        max_keys=kept.keys_max if kept is not None else 0,
+        segments=segments,
+        identities=state.keys,
+        positions=state.positions,
+        fingerprints=state.fingerprints,
+        ticks=state.ticks,
+        times=state.times,
+        starts=state.starts,
+        producers=producers,
+        pending_until=pending_until,
+        tail_from=tail_from,
+    )

@@ -12,7 +12,7 @@ from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.ingest.staging import Adoption, adopted
 from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.log.upkeep.sealing import created_us
-from oncelog.storage.base import LogHome, Tail
+from oncelog.storage.base import LogHome, SegmentEnd
 
 
 class Holding(NamedTuple):
@@ -177,7 +177,7 @@ def _open_next(manifest: Manifest) -> Manifest:
     )
 
 
-def _describe(home: LogHome, manifest: Manifest, tail: Tail) -> Segment | None:
+def _describe(home: LogHome, manifest: Manifest, tail: SegmentEnd) -> Segment | None:
     """Return what the manifest will say of a segment that was left open, or ``None`` if it is empty."""
     if tail.entries == 0:
         return None
@@ -206,7 +206,7 @@ def _describe(home: LogHome, manifest: Manifest, tail: Tail) -> Segment | None:
     )
 
 
-def _header_at(home: LogHome, number: int, cursor: int, tail: Tail) -> block.BlockHeader:
+def _header_at(home: LogHome, number: int, cursor: int, tail: SegmentEnd) -> block.BlockHeader:
     blocks, _ = home.blocks(number, cursor, tail.end, 1)
     header = block.read_header(blocks[0]) if blocks else None
     if header is None:

@@ -17,7 +17,7 @@ from oncelog import limits
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
 from oncelog.dedup.table import Table
-from oncelog.dedup.window import Window, WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import PRODUCERS, Manifest, Segment
@@ -31,7 +31,7 @@ from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.run_set import RunSet, readable
 from oncelog.log.stored import bases, record_identities, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
-from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows, each
 from oncelog.settings import LogSettings
@@ -43,7 +43,7 @@ FOLD_ROWS = 8192
 class Recovered(NamedTuple):
     """What the log remembers as the log says it, the position up to which a snapshot gave it, and the log's up-time."""
 
-    window: Window | None
+    window: DedupWindow | None
     adopted: Adopted
     watermark: int
     uptime_us: int
@@ -79,7 +79,7 @@ def recover(
     window = _from_snapshot(taken, settings)
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
     start = max(taken.watermark if taken else 0, manifest.first_position)
-    files = Files(home)
+    files = SealedFiles(home)
     segments = needed(manifests, manifest, start, uptime_us)
     if manifest.labels & PRODUCERS:
         before = segments[0].first_position if segments else manifest.next_position
@@ -131,7 +131,7 @@ def _recover_all(  # noqa: PLR0917
     if taken is not None and not bad and _is_of_tail(taken, tail):
         table.fold(_from_position(taken, tail[0].first_position if tail else manifest.next_position))
         start = max(start, taken.watermark)
-    files = Files(objects.home)
+    files = SealedFiles(objects.home)
     for stretch in tail:
         begin = max(start, stretch.first_position)
         for segment in (closed for closed in stretch.segments if closed.next_position > begin):
@@ -186,7 +186,7 @@ def adopted_within(manifests: Manifests, manifest: Manifest, duration_us: int, u
     return recent[::-1]
 
 
-def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -> Identities:
+def _identities(home: LogHome, files: SealedFiles, segment: Segment, hasher: Hasher) -> Identities:
     """Return an adopted segment's identities: from beside it or, when those are lost or damaged, from its records."""
     assert segment.identities is not None
     try:
@@ -195,7 +195,7 @@ def _identities(home: LogHome, files: Files, segment: Segment, hasher: Hasher) -
         return record_identities.identities_of(hasher, files.rows(segment, 0))
 
 
-def ids_of(home: LogHome, files: Files, hasher: Hasher, segment: Segment, first: int) -> Iterator[Remembered]:
+def ids_of(home: LogHome, files: SealedFiles, hasher: Hasher, segment: Segment, first: int) -> Iterator[Remembered]:
     """Yield what is remembered of a closed segment from a position on: of an adopted one as is kept beside it."""
     if segment.identities is None:
         yield from remembered_of(hasher, rows_of(home, files, segment, first))
@@ -219,10 +219,10 @@ def covers(taken: Snapshot, settings: LogSettings) -> bool:
     return taken.max_keys >= settings.window.keys_max and taken.duration_us >= settings.window.duration_us
 
 
-def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
+def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> DedupWindow:
     kept = settings.window
     if taken is None:
-        return Window(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+        return DedupWindow(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
     state = WindowState(
         keys=taken.identities,
         positions=taken.positions,
@@ -231,7 +231,7 @@ def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> Window:
         times=taken.times,
         starts=taken.starts,
     )
-    return Window.load(state, kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+    return DedupWindow.load(state, kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
 
 
 def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int) -> Sequence[Segment]:
@@ -252,7 +252,7 @@ def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int)
     return found[::-1]
 
 
-def fold(window: Window, parts: Iterator[Rows], hasher: Hasher) -> None:
+def fold(window: DedupWindow, parts: Iterator[Rows], hasher: Hasher) -> None:
     """Add the ids of stored records to a window, as its writer did when it stored them."""
     for remembered in remembered_of(hasher, parts):
         fold_some(window, remembered)
@@ -340,7 +340,7 @@ def _remembered(hasher: Hasher, parts: Sequence[Rows]) -> Remembered:
     )
 
 
-def fold_some(window: Window, given: Remembered) -> None:
+def fold_some(window: DedupWindow, given: Remembered) -> None:
     """Add some blocks at once, or one by one when an id occurs again: then the window must age as it did."""
     if not len(given.keys):
         return

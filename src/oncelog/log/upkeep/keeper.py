@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Callable
 
 from oncelog.dedup.table import Table
-from oncelog.dedup.window import Window, WindowState
+from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.errors import OncelogError
 from oncelog.format.snapshot import Snapshot
-from oncelog.log.append import decisions
 from oncelog.log.append.core import SNAPSHOT, TIDY
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.stored import snapshots
 from oncelog.log.stored.bases import Remembering
 from oncelog.log.upkeep import retention, sealing
@@ -26,7 +25,7 @@ class Keeper:
     """Does for one writer what is due, as groups become durable. Its fields are guarded by the committer's lock."""
 
     def __init__(
-        self, session: Session, memory: MemoryKeeper, *, watermark: int, follow_policy: Callable[[], None]
+        self, session: WriterSession, memory: MemoryKeeper, *, watermark: int, follow_policy: Callable[[], None]
     ) -> None:
         self._session = session
         self._home = home = session.home
@@ -101,7 +100,7 @@ class Keeper:
         self._core.snapshot_position, self._core.snapshot_uptime_us = position, uptime_us
         segment, entry = self._run.place_of(position - 1) if position else (None, None)
         last = [] if segment is None or entry is None else [(segment, entry)]
-        return decisions.snapshot_of(
+        return snapshots.snapshot_of(
             window,
             settings=self._settings,
             log_id=self._run.known.manifest.log_id,
@@ -166,7 +165,7 @@ class Keeper:
             return None
         return self._floor(window) if isinstance(window, Table) else self._committer.locked(self._oldest, window)
 
-    def _oldest(self, window: Window) -> int:
+    def _oldest(self, window: DedupWindow) -> int:
         """Return the first position that a bounded window remembers. The committer's lock is held."""
         oldest = int(window.dump().positions.min(initial=self._core.stored_position))
         adopted = self._seen.adopted.first_position

@@ -24,20 +24,20 @@ from oncelog.errors import Closed, OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
-from oncelog.log.append.session import Session
+from oncelog.log.append.session import WriterSession
 from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.stored.adopted_ids import Adopted
-from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Change, Known
 from oncelog.log.takeover.recovery import Remembered, ids_of, needed_runs, remembered_of
 from oncelog.log.upkeep import sealing
 
 
-class Tail(NamedTuple):
+class UncoveredSegments(NamedTuple):
     """The closed segments whose ids are in the table, each with its last entry, and their first position."""
 
     first_position: int
@@ -47,7 +47,7 @@ class Tail(NamedTuple):
 class MemoryKeeper:
     """Builds and merges the runs of one writer's log. ``work`` is called by one thread at a time."""
 
-    def __init__(self, session: Session, unreadable: Sequence[Run]) -> None:
+    def __init__(self, session: WriterSession, unreadable: Sequence[Run]) -> None:
         self._home = session.home
         self._manifests = session.manifests
         self._run = session.run
@@ -119,7 +119,7 @@ class MemoryKeeper:
         """Tell whether a run covers anything from a position on. The committer's lock is held."""
         return self._recall.view.runs.next_position > position
 
-    def tail(self) -> Tail | None:
+    def tail(self) -> UncoveredSegments | None:
         """Return which segments the table remembers, for a snapshot; ``None`` where a snapshot would not do.
 
         The committer's lock is held. A table with repeats is not stored: a snapshot has no place for them.
@@ -129,7 +129,9 @@ class MemoryKeeper:
         manifest = self._run.known.manifest
         found = coverage.stretches(self._manifests, manifest, self._recall.view.runs.runs)
         first = found[0].first_position if found else manifest.next_position
-        return Tail(first, [(each.number, each.entries - 1) for stretch in found for each in stretch.segments])
+        return UncoveredSegments(
+            first, [(each.number, each.entries - 1) for stretch in found for each in stretch.segments]
+        )
 
     # The newest runs.
 
@@ -195,7 +197,7 @@ class MemoryKeeper:
 
     def _made(self, known: Known, stretch: Stretch, manifest: Manifest) -> Run:
         """Store the ids of closed segments, as the log has them, as a run that nothing refers to yet."""
-        first, files = stretch.first_position, Files(self._home)
+        first, files = stretch.first_position, SealedFiles(self._home)
         closed = self._manifests.closed_from(manifest, first)
         segments = itertools.takewhile(lambda segment: segment.first_position < stretch.next_position, closed)
         parts = (ids_of(self._home, files, self._hasher, segment, first) for segment in segments)
@@ -302,7 +304,7 @@ class MemoryKeeper:
 
     def _made_again(self, known: Known, run: Run, manifest: Manifest) -> tuple[Run, Stretch]:
         """Store the ids of a run's range once more, as the log has them."""
-        first, files = max(run.first_position, manifest.first_position), Files(self._home)
+        first, files = max(run.first_position, manifest.first_position), SealedFiles(self._home)
         closed = self._manifests.closed_from(manifest, first)
         segments = tuple(itertools.takewhile(lambda segment: segment.first_position < run.next_position, closed))
         parts = (rows_of(self._home, files, segment, first) for segment in segments)

@@ -20,7 +20,7 @@ from oncelog.format import sealed
 from oncelog.format.manifest import File, Manifest, Segment, labels_of
 from oncelog.format.runs.run import covers
 from oncelog.limits import MIB
-from oncelog.log.stored.files import Files, rows_of
+from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import each
 from oncelog.storage.base import LogHome
@@ -233,7 +233,7 @@ def created_us(key: str) -> int:
 
 def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:
     """Return the columns of the file that segments become: with those of purged rows, if there are any."""
-    files = Files(home)
+    files = SealedFiles(home)
     purged = any(segment.file is not None and files.open(segment.file).has_purged for segment in group)
     return sealed.with_purged(sealed.SCHEMA) if purged else sealed.SCHEMA
 
@@ -244,7 +244,7 @@ def tables(
     """Yield the records of segments in the columns of a sealed file, checking that none is missing, and note their
     labels.
     """
-    files = Files(home)
+    files = SealedFiles(home)
     for segment in group:
         position = segment.first_position
         for rows in rows_of(home, files, segment, position, recheck=True):  # the blocks are removed after this

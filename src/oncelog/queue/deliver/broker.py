@@ -17,7 +17,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import NotFound, OncelogError, Unavailable
 from oncelog.queue.deliver.pace import Pace
 from oncelog.queue.rules import delivery, message
-from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, Rules, Run
+from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.queue_time import QueueTime
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic
@@ -45,11 +45,11 @@ Ended = Callable[[list[list[int]] | BaseException], None]
 class Claimed(NamedTuple):
     """Messages that are leased to a consumer: a run, and those of it that are still there."""
 
-    run: Run
+    run: MessageRun
     entries: list[Entry]
 
 
-class Step(NamedTuple):
+class ConsumerStep(NamedTuple):
     """What a consumer does with messages of one partition that it holds under one token."""
 
     token: int
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 class _Asked:
     """Steps that wait to be stored, with those of others."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[ConsumerStep]) -> None:
         self.steps = steps
         self.done = False
         self.lost: list[list[int]] = []
@@ -93,7 +93,9 @@ class Broker:
         self.id = self._id = row.id
         self.ordered = row.ordered
         self._time = QueueTime(clock, row.noted, self._wall_us, one_machine=database.one_machine)
-        self._submitted: Batcher[tuple[Sequence[Step], Ended]] = Batcher("oncelog-settler", self._settle_submitted)
+        self._submitted: Batcher[tuple[Sequence[ConsumerStep], Ended]] = Batcher(
+            "oncelog-settler", self._settle_submitted
+        )
         self._claiming = threading.RLock()
         self._ahead = [Ahead(log) for log in topic.logs]
         self._pace = Pace(clock, topic.partitions)
@@ -135,7 +137,7 @@ class Broker:
         ``patiently``: who asks again and again does not cost a request to a bucket each time.
         ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
         """
-        leases: list[Run] = []
+        leases: list[MessageRun] = []
         fresh: dict[int, dict[int, Entry]] = {}
         wait_s = patience_s(timeout_s)
         with locked(self._claiming, wait_s):
@@ -178,7 +180,7 @@ class Broker:
 
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[Run], dict[int, dict[int, Entry]]]:
+    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]]]:
         row = self._row(transaction)
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
         self._wall_us = transaction.now_us()
@@ -206,7 +208,7 @@ class Broker:
         )
         return leases, fresh
 
-    def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[Run]:
+    def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[MessageRun]:
         if self.ordered:
             return statements.due_heads(transaction, self.id, now_us, limit)
         return statements.due(transaction, self.id, Condition.WAITING, now_us, limit)
@@ -221,9 +223,9 @@ class Broker:
         limit: int,
         rules: Rules,
         fresh: dict[int, dict[int, Entry]],
-    ) -> list[Run]:
+    ) -> list[MessageRun]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
-        leases: list[Run] = []
+        leases: list[MessageRun] = []
         cursors = statements.cursors(transaction, self.id)
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
@@ -287,7 +289,7 @@ class Broker:
             for_others=bool(envelope.group) and envelope.group != self.name,
         )
 
-    def _claimed(self, leases: Sequence[Run], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
+    def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
         """Return what is in leases, reading again what was not read just now."""
         found: list[Claimed] = []
         for run in leases:
@@ -300,20 +302,20 @@ class Broker:
             found.append(Claimed(run, entries))
         return found
 
-    def _forget_missing(self, run: Run, entries: Sequence[Entry]) -> None:
+    def _forget_missing(self, run: MessageRun, entries: Sequence[Entry]) -> None:
         """Let go of messages that were truncated away, or purged: nobody can be given them any more."""
         missing = set(run.positions) - {entry.position for entry in entries}
         if missing:
-            self.settle([Step(run.token, run.partition, sorted(missing), "gone")])
+            self.settle([ConsumerStep(run.token, run.partition, sorted(missing), "gone")])
 
     # Ending.
 
-    def dying(self, limit: int) -> list[Run]:
+    def dying(self, limit: int) -> list[MessageRun]:
         """Return messages whose end has come, and that the dead letters do not have for sure yet."""
         with self._database.reading() as transaction:
             return statements.due(transaction, self.id, Condition.DYING, self.now_us(), limit)
 
-    def buried(self, runs: Sequence[Run]) -> None:
+    def buried(self, runs: Sequence[MessageRun]) -> None:
         """Let go of messages that the dead letters have."""
         with self._database.writing(wait_s=WAIT_S_MIN) as transaction:  # else the next time
             self._row(transaction)
@@ -323,7 +325,7 @@ class Broker:
 
     # Settling.
 
-    def settle(self, steps: Sequence[Step]) -> list[list[int]]:
+    def settle(self, steps: Sequence[ConsumerStep]) -> list[list[int]]:
         """Store what consumers do with what they hold; return, for each step, the positions that were lost to others.
 
         Steps of several threads are stored together: one commit for all that have come meanwhile.
@@ -340,11 +342,11 @@ class Broker:
             self.wake()
         return asked.lost
 
-    def submit(self, steps: Sequence[Step], ended: Ended) -> None:
+    def submit(self, steps: Sequence[ConsumerStep], ended: Ended) -> None:
         """Have steps stored without waiting for it; ``ended`` has what ``settle`` returns, or raises."""
         self._submitted.put((steps, ended))
 
-    def _settle_submitted(self, submitted: Sequence[tuple[Sequence[Step], Ended]]) -> None:
+    def _settle_submitted(self, submitted: Sequence[tuple[Sequence[ConsumerStep], Ended]]) -> None:
         try:
             lost = iter(self.settle([step for steps, _ in submitted for step in steps]))
         except BaseException as error:  # noqa: BLE001 (the future has it)
@@ -383,7 +385,7 @@ class Broker:
         for what, by in counted.items():
             statements.count(transaction, self.id, what, by)
 
-    def _settle(self, transaction: Transaction, step: Step, now_us: int, counted: dict[str, int]) -> list[int]:
+    def _settle(self, transaction: Transaction, step: ConsumerStep, now_us: int, counted: dict[str, int]) -> list[int]:
         runs = [run for run in statements.leased(transaction, self.id, step.token) if run.partition == step.partition]
         settled = delivery.settle(runs, step.token, step.positions, now_us, self._becoming(step, now_us))
         self._apply(transaction, settled.change)
@@ -399,7 +401,7 @@ class Broker:
             if run is not None and run.condition is Condition.PARKED:
                 statements.apply(transaction, self.id, Change([run], [delivery.freed(run)]))
 
-    def _becoming(self, step: Step, now_us: int) -> Callable[[Run], Run | None]:
+    def _becoming(self, step: ConsumerStep, now_us: int) -> Callable[[MessageRun], MessageRun | None]:
         if step.kind == "refused":
             return lambda run: delivery.refused(run, step.reason, self.rules(now_us), again=step.again)
         if step.kind == "returned":

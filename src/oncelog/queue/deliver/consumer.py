@@ -18,9 +18,9 @@ from oncelog.handle import closes_anywhere
 from oncelog.limits import QUEUE_PREFETCH_MAX
 from oncelog.queue.deliver import settling
 from oncelog.queue.deliver.broker import Broker
-from oncelog.queue.deliver.settling import Settlement
+from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
-from oncelog.queue.rules.delivery import Run
+from oncelog.queue.rules.delivery import MessageRun
 from oncelog.queue.rules.message import Envelope
 from oncelog.queue.state.database import StateBusy
 from oncelog.types import Entry
@@ -37,7 +37,7 @@ class Delivery:
 
     __slots__ = ("_broker", "_entry", "_run", "until_us")
 
-    def __init__(self, broker: Broker, entry: Entry, run: Run) -> None:
+    def __init__(self, broker: Broker, entry: Entry, run: MessageRun) -> None:
         self._broker = broker
         self._entry = entry
         self._run = run
@@ -45,7 +45,7 @@ class Delivery:
         """When the lease ends, in queue time."""
 
     @property
-    def lease(self) -> Run:
+    def lease(self) -> MessageRun:
         """The run of messages that share this delivery's lease."""
         return self._run
 
@@ -130,27 +130,27 @@ class Delivery:
 
     def ack(self) -> None:
         """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
-        settling.settle(self._broker, [self], Settlement("acked"))
+        settling.settle(self._broker, [self], SettlementRequest("acked"))
 
     def nack(self, reason: str, *, retry: bool = True) -> None:
         """Say why it could not be done: it is delivered again after a rest, or with ``retry=False``, or when its
         attempts are used up, goes to the dead letters.
         """
-        settling.settle(self._broker, [self], Settlement.refusal(reason, retry=retry))
+        settling.settle(self._broker, [self], SettlementRequest.refusal(reason, retry=retry))
 
     def extend(self, seconds: float) -> None:
         """Have so many seconds more, from now."""
         span_us = message.span_us("seconds", seconds)
-        settling.settle(self._broker, [self], Settlement("extended", extend_us=span_us))
+        settling.settle(self._broker, [self], SettlementRequest("extended", extend_us=span_us))
         self.until_us = self._broker.now_us() + span_us
 
     def submit_ack(self) -> Pending[None]:
         """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
-        return settling.submit(self._broker, [self], Settlement("acked"))
+        return settling.submit(self._broker, [self], SettlementRequest("acked"))
 
     def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
         """Say why it could not be done, without waiting, as ``nack`` does."""
-        return settling.submit(self._broker, [self], Settlement.refusal(reason, retry=retry))
+        return settling.submit(self._broker, [self], SettlementRequest.refusal(reason, retry=retry))
 
     def submit_extend(self, seconds: float) -> Pending[None]:
         """Have so many seconds more, without waiting, as ``extend`` does."""
@@ -159,7 +159,7 @@ class Delivery:
         def extended(_: None) -> None:
             self.until_us = self._broker.now_us() + span_us
 
-        return mapped(settling.submit(self._broker, [self], Settlement("extended", extend_us=span_us)), extended)
+        return mapped(settling.submit(self._broker, [self], SettlementRequest("extended", extend_us=span_us)), extended)
 
     def __repr__(self) -> str:
         """Show what it is."""
@@ -286,7 +286,9 @@ class Consumer(Fed[Delivery]):
     def _renew(self) -> None:
         """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
         held = list(self._held)
-        lost = set(map(id, settling.lost_of(self._broker, held, Settlement("extended", extend_us=self._lease_us))))
+        lost = set(
+            map(id, settling.lost_of(self._broker, held, SettlementRequest("extended", extend_us=self._lease_us)))
+        )
         until_us = self._broker.now_us() + self._lease_us
         self._held.clear()
         for one in held:
@@ -296,15 +298,15 @@ class Consumer(Fed[Delivery]):
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
-        settling.settle(self._broker, self._own(deliveries), Settlement("acked"))
+        settling.settle(self._broker, self._own(deliveries), SettlementRequest("acked"))
 
     def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
         """Acknowledge many without waiting: the future ends when that is durable, or has the error of ``ack``."""
-        return settling.submit(self._broker, self._own(deliveries), Settlement("acked"))
+        return settling.submit(self._broker, self._own(deliveries), SettlementRequest("acked"))
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
         """Refuse many in one commit, as ``Delivery.nack`` does one."""
-        settling.settle(self._broker, self._own(deliveries), Settlement.refusal(reason, retry=retry))
+        settling.settle(self._broker, self._own(deliveries), SettlementRequest.refusal(reason, retry=retry))
 
     def _own(self, deliveries: object) -> list[Delivery]:
         """Return deliveries of this group as a list: the tokens of another say nothing here."""
@@ -338,7 +340,7 @@ class Consumer(Fed[Delivery]):
             held += iterator.ready
             iterator.ready.clear()
         if held:
-            settling.lost_of(self._broker, held, Settlement("returned"))
+            settling.lost_of(self._broker, held, SettlementRequest("returned"))
 
 
 def check_prefetch(count: object, name: str = "prefetch") -> int:

@@ -16,9 +16,9 @@ from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.rules import message
-from oncelog.queue.rules.delivery import Change, Condition, Run, cut
+from oncelog.queue.rules.delivery import Change, Condition, MessageRun, cut
 from oncelog.queue.rules.message import Envelope, Origin
-from oncelog.queue.send.sender import Outgoing, Sending, Sent
+from oncelog.queue.send.sender import Outgoing, Sender, Sent
 from oncelog.queue.send.topic import Topic
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
@@ -68,7 +68,7 @@ def synthetic_id(*parts: object) -> str:
 class Undertaker:
     """Brings messages that are dying to the dead letters: they leave their queue when they are safely there."""
 
-    def __init__(self, broker: Broker, clock: Clock, letters: Callable[[], Sending]) -> None:
+    def __init__(self, broker: Broker, clock: Clock, letters: Callable[[], Sender]) -> None:
         """Take what gives the way into the dead-letter topic; it is asked for when somebody has died."""
         self._broker = broker
         self._clock = clock
@@ -91,7 +91,7 @@ class Undertaker:
         finally:
             self._lock.release()
 
-    def _bury(self, runs: Sequence[Run]) -> None:
+    def _bury(self, runs: Sequence[MessageRun]) -> None:
         records: list[Record] = []
         for run in runs:
             entries = self._broker.topic.read(run.partition, run.first, run.count)
@@ -110,7 +110,7 @@ class Undertaker:
             if not all(isinstance(result, Sent | IdConflict) for result in errors.results):
                 raise
 
-    def _letter(self, run: Run, entry: Entry) -> Record:
+    def _letter(self, run: MessageRun, entry: Entry) -> Record:
         envelope = message.envelope_of(entry) if message.is_readable(entry) else Envelope()
         topic, group = self._broker.topic.name, self._broker.name
         origin = Origin(
@@ -130,7 +130,7 @@ class Undertaker:
             ),
         )
 
-    def _letter_id(self, run: Run, position: int) -> str:
+    def _letter_id(self, run: MessageRun, position: int) -> str:
         """Return the id of a death: the same when it is stored again after a crash, and never that of another one."""
         broker = self._broker
         log_id = broker.topic.logs[run.partition].log_id
@@ -147,9 +147,7 @@ class Burials(NamedTuple):
 class DeadLetters:
     """The dead letters of one queue. Made by ``Queue.dead_letters``."""
 
-    def __init__(
-        self, name: str, burials: Callable[[], Burials | None], database: StateDatabase, back: Sending
-    ) -> None:
+    def __init__(self, name: str, burials: Callable[[], Burials | None], database: StateDatabase, back: Sender) -> None:
         """Take what opens the dead-letter topic, if it is there, and the way back into the queue they came from."""
         self._name = name
         self._open = burials
@@ -260,7 +258,7 @@ class DeadLetters:
             assert row is not None
             cursor = statements.cursors(transaction, row.id)[0]
             if cursor < end:
-                run = Run(0, cursor, end - cursor, Condition.WAITING, 0)
+                run = MessageRun(0, cursor, end - cursor, Condition.WAITING, 0)
                 statements.apply(transaction, row.id, Change([], [run]))
                 statements.move(transaction, row.id, 0, end)
             return _Grave(burials, row.id, statements.generation(transaction))

@@ -9,14 +9,14 @@ from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
 from oncelog.limits import QUEUE_ERROR_BYTES_MAX
-from oncelog.queue.deliver.broker import Broker, Step
-from oncelog.queue.rules.delivery import Run
+from oncelog.queue.deliver.broker import Broker, ConsumerStep
+from oncelog.queue.rules.delivery import MessageRun
 
 if TYPE_CHECKING:
     from oncelog.queue.deliver.consumer import Delivery
 
 
-class Settlement(NamedTuple):
+class SettlementRequest(NamedTuple):
     """What becomes of deliveries: "acked", "refused", "extended" or "returned"."""
 
     kind: str
@@ -25,7 +25,7 @@ class Settlement(NamedTuple):
     extend_us: int = 0
 
     @classmethod
-    def refusal(cls, reason: object, *, retry: bool) -> Settlement:
+    def refusal(cls, reason: object, *, retry: bool) -> SettlementRequest:
         """Return a refusal; its reason is cut to what is stored. ``InvalidArgument`` for a reason that is no text."""
         if not isinstance(reason, str):
             error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
@@ -38,16 +38,17 @@ class Settlement(NamedTuple):
 class _Leases:
     """Deliveries by their leases: neighbours share theirs."""
 
-    def __init__(self, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
+    def __init__(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
         self._grouped: dict[tuple[int, int], dict[int, Delivery]] = {}
-        run: Run | None = None
+        run: MessageRun | None = None
         for one in deliveries:
             if one.lease is not run:
                 run = one.lease
                 held = self._grouped.setdefault((run.token, run.partition), {})
             held[one.position] = one
         self.steps = [
-            Step(token, partition, list(held), *settlement) for (token, partition), held in self._grouped.items()
+            ConsumerStep(token, partition, list(held), *settlement)
+            for (token, partition), held in self._grouped.items()
         ]
 
     def among(self, lost: Sequence[Sequence[int]]) -> list[Delivery]:
@@ -64,12 +65,14 @@ class LeaseName(NamedTuple):
     position: int
 
 
-def settle_leases(broker: Broker, leases: Iterable[LeaseName], settlement: Settlement) -> list[LeaseName]:
+def settle_leases(broker: Broker, leases: Iterable[LeaseName], settlement: SettlementRequest) -> list[LeaseName]:
     """Settle what was delivered elsewhere, by name, in one commit; return what was lost to others."""
     grouped: dict[tuple[int, int], list[int]] = {}
     for lease in leases:
         grouped.setdefault((lease.token, lease.partition), []).append(lease.position)
-    steps = [Step(token, partition, positions, *settlement) for (token, partition), positions in grouped.items()]
+    steps = [
+        ConsumerStep(token, partition, positions, *settlement) for (token, partition), positions in grouped.items()
+    ]
     lost = broker.settle(steps)
     if settlement.kind == "refused":
         broker.bury()
@@ -80,7 +83,7 @@ def settle_leases(broker: Broker, leases: Iterable[LeaseName], settlement: Settl
     ]
 
 
-def lost_of(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> list[Delivery]:
+def lost_of(broker: Broker, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> list[Delivery]:
     """Settle deliveries in one commit; return those that were lost to others."""
     leases = _Leases(deliveries, settlement)
     lost = broker.settle(leases.steps)
@@ -89,12 +92,12 @@ def lost_of(broker: Broker, deliveries: Sequence[Delivery], settlement: Settleme
     return leases.among(lost)
 
 
-def settle(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> None:
+def settle(broker: Broker, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
     """Settle deliveries in one commit; ``LeaseLost`` if some were lost to others."""
     _check(lost_of(broker, deliveries, settlement))
 
 
-def submit(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlement) -> Pending[None]:
+def submit(broker: Broker, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
     """Settle deliveries without waiting, together with all that are submitted meanwhile."""
     leases = _Leases(deliveries, settlement)
     pending = begun()

@@ -33,7 +33,7 @@ class Condition(IntEnum):
     PARKED = 3  # for all before it that have its key, in an ordered group; ``at_us`` comes after that
 
 
-class Run(msgspec.Struct, frozen=True):
+class MessageRun(msgspec.Struct, frozen=True):
     """Neighbouring messages of one partition in one condition.
 
     ``attempts`` counts deliveries, this one included. ``token`` is that of the lease, 0 without one. ``policy`` and
@@ -100,7 +100,7 @@ class Fresh(NamedTuple):
 # Parts of runs.
 
 
-def cut(run: Run, positions: Collection[int]) -> tuple[list[Run], list[Run]]:
+def cut(run: MessageRun, positions: Collection[int]) -> tuple[list[MessageRun], list[MessageRun]]:
     """Return the parts of a run that are among the positions, and those that are not, as few runs as can be.
 
     >>> run = Run(0, 5, 4, Condition.WAITING, 0)
@@ -110,8 +110,8 @@ def cut(run: Run, positions: Collection[int]) -> tuple[list[Run], list[Run]]:
     chosen = positions if isinstance(positions, set | frozenset | range) else set(positions)
     if not isinstance(chosen, range) and chosen.issuperset(run.positions):
         return [run], []
-    taken: list[Run] = []
-    left: list[Run] = []
+    taken: list[MessageRun] = []
+    left: list[MessageRun] = []
     start, inside = run.first, run.first in chosen
     for position in range(run.first + 1, run.end + 1):
         if position < run.end and (position in chosen) == inside:
@@ -121,7 +121,7 @@ def cut(run: Run, positions: Collection[int]) -> tuple[list[Run], list[Run]]:
     return taken, left
 
 
-def _part(run: Run, start: int, end: int) -> Run:
+def _part(run: MessageRun, start: int, end: int) -> MessageRun:
     if start == run.first and end == run.end:
         return run
     return msgspec.structs.replace(run, first=start, count=end - start)
@@ -130,14 +130,14 @@ def _part(run: Run, start: int, end: int) -> Run:
 # From one condition to another.
 
 
-def leased(run: Run, lease: Lease) -> Run:
+def leased(run: MessageRun, lease: Lease) -> MessageRun:
     """Return the run as delivered once more: the attempt counts before anybody sees the message."""
     return msgspec.structs.replace(
         run, condition=Condition.LEASED, token=lease.token, at_us=lease.until_us, attempts=run.attempts + 1
     )
 
 
-def refused(run: Run, reason: str, rules: Rules, *, again: bool = True) -> Run:
+def refused(run: MessageRun, reason: str, rules: Rules, *, again: bool = True) -> MessageRun:
     """Return the run as not acknowledged: it rests and comes again, or has come to its end."""
     policy = run.policy or rules.policy
     late = run.deadline_us is not None and run.deadline_us <= rules.now_us
@@ -149,29 +149,29 @@ def refused(run: Run, reason: str, rules: Rules, *, again: bool = True) -> Run:
     )
 
 
-def dying(run: Run, reason: str, now_us: int) -> Run:
+def dying(run: MessageRun, reason: str, now_us: int) -> MessageRun:
     """Return the run on its way to the dead letters; it stays until they have it."""
     return msgspec.structs.replace(run, condition=Condition.DYING, token=0, at_us=now_us, last_error=reason)
 
 
-def returned(run: Run, now_us: int) -> Run:
+def returned(run: MessageRun, now_us: int) -> MessageRun:
     """Return the run as it was before a delivery that nobody saw: it does not count."""
     return msgspec.structs.replace(
         run, condition=Condition.WAITING, token=0, at_us=now_us, attempts=max(0, run.attempts - 1)
     )
 
 
-def extended(run: Run, until_us: int) -> Run:
+def extended(run: MessageRun, until_us: int) -> MessageRun:
     """Return the run leased until another moment."""
     return msgspec.structs.replace(run, at_us=until_us)
 
 
-def freed(run: Run) -> Run:
+def freed(run: MessageRun) -> MessageRun:
     """Return a parked run as the first of its key: it waits for its own time only."""
     return msgspec.structs.replace(run, condition=Condition.WAITING)
 
 
-def is_suspect(run: Run) -> bool:
+def is_suspect(run: MessageRun) -> bool:
     """Tell whether a message may have taken its worker with it: it is delivered alone, so that only it pays."""
     return run.last_error == ACK_TIMEOUT
 
@@ -182,8 +182,8 @@ def is_suspect(run: Run) -> bool:
 class Change(NamedTuple):
     """Runs that are no more, and runs that have come to be."""
 
-    gone: list[Run]
-    come: list[Run]
+    gone: list[MessageRun]
+    come: list[MessageRun]
 
     @property
     def settled_keys(self) -> set[str]:
@@ -191,19 +191,19 @@ class Change(NamedTuple):
         return {run.key for run in self.gone if run.key is not None} - {run.key for run in self.come if run.key}
 
 
-def expire(runs: Iterable[Run], rules: Rules) -> Change:
+def expire(runs: Iterable[MessageRun], rules: Rules) -> Change:
     """End the leases whose time is over."""
     gone = [run for run in runs if run.condition is Condition.LEASED and run.at_us <= rules.now_us]
     return Change(gone, [refused(run, ACK_TIMEOUT, rules) for run in gone])
 
 
-def deliver(runs: Sequence[Run], lease: Lease, limit: int, rules: Rules) -> Change:
+def deliver(runs: Sequence[MessageRun], lease: Lease, limit: int, rules: Rules) -> Change:
     """Lease what is due, in the order given, at most ``limit`` messages; a suspect goes alone.
 
     The runs of an ordered group are heads of their keys: nothing before them with the same key is unsettled.
     """
-    gone: list[Run] = []
-    come: list[Run] = []
+    gone: list[MessageRun] = []
+    come: list[MessageRun] = []
     due = [run for run in runs if run.condition is Condition.WAITING and run.at_us <= rules.now_us]
     suspect = next((run for run in due if is_suspect(run)), None)
     if suspect is not None:
@@ -225,7 +225,7 @@ def deliver(runs: Sequence[Run], lease: Lease, limit: int, rules: Rules) -> Chan
 class Admission(NamedTuple):
     """What became of fresh messages: runs that have come to be, and up to where they were looked at, if any was."""
 
-    come: list[Run]
+    come: list[MessageRun]
     until: int | None
     leased: int
 
@@ -235,7 +235,7 @@ def admit(fresh: Sequence[Fresh], lease: Lease, limit: int, rules: Rules, held: 
 
     ``held``: the keys of an ordered group that have an unsettled message already.
     """
-    come: list[Run] = []
+    come: list[MessageRun] = []
     keys = set(held)
     until: int | None = None
     left = limit
@@ -255,9 +255,9 @@ def admit(fresh: Sequence[Fresh], lease: Lease, limit: int, rules: Rules, held: 
     return Admission(come, until, limit - left)
 
 
-def _admitted(message: Fresh, count: int, lease: Lease, rules: Rules, *, blocked: bool) -> Run:
+def _admitted(message: Fresh, count: int, lease: Lease, rules: Rules, *, blocked: bool) -> MessageRun:
     late = rules.mortal and message.deadline_us is not None and message.deadline_us <= rules.now_us
-    wait = Run(
+    wait = MessageRun(
         message.partition,
         message.position,
         count,
@@ -278,21 +278,25 @@ class Settlement(NamedTuple):
     """The change that a consumer made, and the positions that were not its own any more."""
 
     change: Change
-    taken: list[Run]
+    taken: list[MessageRun]
     lost: list[int]
 
 
 def settle(
-    runs: Iterable[Run], token: int, positions: Collection[int], now_us: int, become: Callable[[Run], Run | None]
+    runs: Iterable[MessageRun],
+    token: int,
+    positions: Collection[int],
+    now_us: int,
+    become: Callable[[MessageRun], MessageRun | None],
 ) -> Settlement:
     """Let leased messages become something else (``None``: they are acknowledged), if the lease still stands.
 
     A lease whose time is over is lost, also while nobody else has taken it.
     """
     wanted = set(positions)
-    gone: list[Run] = []
-    come: list[Run] = []
-    taken: list[Run] = []
+    gone: list[MessageRun] = []
+    come: list[MessageRun] = []
+    taken: list[MessageRun] = []
     for run in runs:
         if run.condition is not Condition.LEASED or run.token != token or run.at_us <= now_us:
             continue

@@ -13,13 +13,13 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
-from oncelog.log.append import decisions
+from oncelog.log.append import admitted
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.topic import Topic
-from oncelog.queue.send.writer_turns import Turns
+from oncelog.queue.send.writer_turns import WriterTurns
 from oncelog.queue.state import gate
 from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, patience_s
 from oncelog.types import Ack, Entry, Record
@@ -74,7 +74,7 @@ class _Gated(NamedTuple):
     ended: list[Ack | OncelogError]
 
 
-class Sending:
+class Sender:
     """The producers' side of one queue, in this process. Safe to share between threads."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Sending:
         self._database = database
         self._clock = clock
         self._settings = settings
-        self._turns = Turns(topic.name, queue_id, list(topic.logs), database, clock)
+        self._turns = WriterTurns(topic.name, queue_id, list(topic.logs), database, clock)
         self._lock = threading.Lock()
         self._pending: Counter[str] = Counter()
         self._begun = 0
@@ -179,7 +179,7 @@ class Sending:
         """Return the answer to a record, of which an entry has the id: its place, if the content is the same."""
         same = all(getattr(entry, name) == getattr(record, name) for name in ("value", "stream", "headers", "tenant"))
         if not same and self._settings.log.on_conflict == "error":
-            return decisions.conflict(entry.id, entry.position)
+            return admitted.conflict(entry.id, entry.position)
         return Ack(entry.position, entry.segment, entry.entry, entry.timestamp, duplicate=True, conflict=not same)
 
     def _read(self, partition: int, positions: Sequence[int]) -> dict[int, Entry]:

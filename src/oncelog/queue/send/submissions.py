@@ -10,7 +10,7 @@ from oncelog.clock import Clock
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, begun
 from oncelog.errors import AppendErrors
-from oncelog.queue.send.sender import OnPending, Outgoing, Sending, Sent
+from oncelog.queue.send.sender import OnPending, Outgoing, Sender, Sent
 
 _CLOSE_S = 30.0
 
@@ -25,7 +25,7 @@ class _Submission(NamedTuple):
 class Submissions:
     """What was submitted to a queue and not sent yet."""
 
-    def __init__(self, sending: Sending, clock: Clock, sent: Callable[[], None]) -> None:
+    def __init__(self, sending: Sender, clock: Clock, sent: Callable[[], None]) -> None:
         self._sending = sending
         self._clock = clock
         self._on_sent = sent

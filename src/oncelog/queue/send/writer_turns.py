@@ -41,7 +41,7 @@ class _Seat:
         self.not_before_us = 0
 
 
-class Turns:
+class WriterTurns:
     """The writers of a topic's partitions that this process has. Safe to share between threads."""
 
     def __init__(self, topic: str, queue_id: int, logs: list[Log], database: StateDatabase, clock: Clock) -> None:

@@ -30,7 +30,7 @@ _TRIES = 3_000
 _DAMAGED = ("malformed", "not a database", "corrupt")
 
 
-class _File:
+class _StateFile:
     """One database file, or one in memory, used by one thread at a time."""
 
     def __init__(self, path: Path | None, synchronous: str, tables: Sequence[str], clock: Clock) -> None:
@@ -76,7 +76,7 @@ class _File:
                 return
 
     @contextlib.contextmanager
-    def writing(self, wait_s: float = WAIT_S) -> Iterator[_File]:
+    def writing(self, wait_s: float = WAIT_S) -> Iterator[_StateFile]:
         with locked(self._lock, wait_s), _explained(self.name):
             self._begin(wait_s)
             try:
@@ -100,7 +100,7 @@ class _File:
             raise StateBusy(message) from error
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[_File]:
+    def reading(self) -> Iterator[_StateFile]:
         with locked(self._lock, WAIT_S), _explained(self.name):
             yield self
 
@@ -138,21 +138,21 @@ class SqliteDatabase(Handle):
     def __init__(self, folder: Path | None, clock: Clock) -> None:
         """Open both, and make what is missing; ``None`` is memory."""
         super().__init__()
-        self._state = _File(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
+        self._state = _StateFile(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
         try:
             with self._state.writing() as transaction:
                 transaction.all(NEW_GENERATION, clock.token(GENERATION_BYTES).hex())
-            self._gate = _File(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
+            self._gate = _StateFile(folder and folder / "gate.sqlite", "NORMAL", GATE_TABLES, clock)
         except BaseException:
             self._state.close()
             raise
 
-    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager[_File]:
+    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager[_StateFile]:
         """Begin a transaction that nobody else can be in."""
         self._check_usable()
         return (self._state if durable else self._gate).writing(wait_s)
 
-    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_File]:
+    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_StateFile]:
         """Begin to read."""
         self._check_usable()
         return (self._state if durable else self._gate).reading()

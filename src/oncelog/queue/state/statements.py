@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog.errors import InvalidArgument
-from oncelog.queue.rules.delivery import Change, Condition, Run
+from oncelog.queue.rules.delivery import Change, Condition, MessageRun
 from oncelog.queue.rules.queue_time import Noted
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
@@ -227,7 +227,7 @@ def watermarks(transaction: Transaction, group_id: int) -> dict[int, int]:
 # Runs.
 
 
-def due(transaction: Transaction, group_id: int, condition: Condition, now_us: int, limit: int) -> list[Run]:
+def due(transaction: Transaction, group_id: int, condition: Condition, now_us: int, limit: int) -> list[MessageRun]:
     """Return the runs of a condition whose time has come, the longest overdue first."""
     return _runs(
         transaction.all(
@@ -241,7 +241,7 @@ def due(transaction: Transaction, group_id: int, condition: Condition, now_us: i
     )
 
 
-def due_heads(transaction: Transaction, group_id: int, now_us: int, limit: int) -> list[Run]:
+def due_heads(transaction: Transaction, group_id: int, now_us: int, limit: int) -> list[MessageRun]:
     """Return the waiting runs of an ordered group whose time has come, in the order of their positions."""
     return _runs(
         transaction.all(
@@ -255,20 +255,20 @@ def due_heads(transaction: Transaction, group_id: int, now_us: int, limit: int) 
     )
 
 
-def leased(transaction: Transaction, group_id: int, token: int) -> list[Run]:
+def leased(transaction: Transaction, group_id: int, token: int) -> list[MessageRun]:
     """Return what is held under a token."""
     return _runs(
         transaction.all(f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND token = ? AND token > 0", group_id, token)  # noqa: S608
     )
 
 
-def unsettled(transaction: Transaction, group_id: int, limit: int) -> list[Run]:
+def unsettled(transaction: Transaction, group_id: int, limit: int) -> list[MessageRun]:
     """Return the first runs, in the order of their positions."""
     statement = f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? ORDER BY first, part LIMIT ?"  # noqa: S608
     return _runs(transaction.all(statement, group_id, limit))
 
 
-def at(transaction: Transaction, group_id: int, partition: int, position: int) -> Run | None:
+def at(transaction: Transaction, group_id: int, partition: int, position: int) -> MessageRun | None:
     """Return the run that holds a position, if one does."""
     runs = _runs(
         transaction.all(
@@ -292,7 +292,7 @@ def held_keys(transaction: Transaction, group_id: int, keys: Sequence[str]) -> s
     return found
 
 
-def first_of_key(transaction: Transaction, group_id: int, key: str) -> Run | None:
+def first_of_key(transaction: Transaction, group_id: int, key: str) -> MessageRun | None:
     """Return the first unsettled message with a key."""
     statement = f"SELECT {_RUN} FROM oncelog_run WHERE grp = ? AND key = ? ORDER BY first LIMIT 1"  # noqa: S608
     runs = _runs(transaction.all(statement, group_id, key))
@@ -350,15 +350,17 @@ def apply(transaction: Transaction, group_id: int, change: Change) -> None:
         )
 
 
-def _values(run: Run) -> tuple[object, ...]:
+def _values(run: MessageRun) -> tuple[object, ...]:
     policy = msgspec.json.encode(run.policy).decode() if run.policy is not None else None
     state = int(run.condition), run.at_us, run.attempts, run.token, run.last_error
     return run.partition, run.first, run.count, *state, run.key, policy, run.deadline_us
 
 
-def _runs(rows: Iterable[Row]) -> list[Run]:
+def _runs(rows: Iterable[Row]) -> list[MessageRun]:
     return [
-        Run(part, first, count, Condition(condition), at_us, attempts, token, error, key, _policy(policy), deadline_us)
+        MessageRun(
+            part, first, count, Condition(condition), at_us, attempts, token, error, key, _policy(policy), deadline_us
+        )
         for part, first, count, condition, at_us, attempts, token, error, key, policy, deadline_us in rows
     ]
 

@@ -27,7 +27,7 @@ from oncelog.log.takeover.handover import SERVER_TENURE_S_MAX
 from oncelog.log.writer import Writer
 from oncelog.server.fleet import members
 from oncelog.server.fleet.hop import Hop, opened, opened_text
-from oncelog.server.fleet.members import Beat, Card, Member, Members, Membership
+from oncelog.server.fleet.members import Beat, Card, FleetMember, FleetMembership, Members
 
 if TYPE_CHECKING:
     from oncelog.server.fleet.peers import Peers
@@ -74,16 +74,16 @@ class Fleet:
         self._on_replaced = on_replaced
         self.key = key
         self.members = Members(self._home, self._clock, server.settings.beat_s)
-        self._membership: Membership | None = None
+        self._membership: FleetMembership | None = None
         self._beaten_us = 0
         self._stopping = threading.Condition()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._places: dict[str, Member] = {}
+        self._places: dict[str, FleetMember] = {}
         self._here: dict[str, int] = {}
         """Logs that were looked for and belong here, and until when that is believed without another look."""
         self._not_reached: dict[tuple[str, int], int] = {}
-        self._looks: dict[tuple[str, bool], asyncio.Future[Member | None]] = {}
+        self._looks: dict[tuple[str, bool], asyncio.Future[FleetMember | None]] = {}
         self._tenures: dict[str, _Tenure] = {}
 
     # Joining, beating, leaving. For threads.
@@ -160,13 +160,13 @@ class Fleet:
             raise Unavailable(message)
         return found
 
-    def others(self) -> list[Member]:
+    def others(self) -> list[FleetMember]:
         """Return the other servers that live."""
         return [member for member in self.members.living() if member.card.name != self.card.name]
 
     # Placing, on the event loop.
 
-    async def place(self, log: str, *, takes: bool, handed_on: bool = False) -> Member | None:
+    async def place(self, log: str, *, takes: bool, handed_on: bool = False) -> FleetMember | None:
         """Return the other server that a call for a log goes to; ``None``: it is served here.
 
         ``takes``: the call needs the log's writer, so that a log without one is given to the preferred server. A call
@@ -192,11 +192,11 @@ class Fleet:
         self._places.pop(log, None)
         self._here.pop(log, None)
 
-    def not_reached(self, member: Member) -> None:
+    def not_reached(self, member: FleetMember) -> None:
         """Note that a server that lives could not be reached: for a while its logs are asked for, not handed on to."""
         self._not_reached[member.card.holder] = self._clock.elapsed_us() + int(NOT_REACHED_S * 1e6)
 
-    def _is_reached(self, member: Member) -> bool:
+    def _is_reached(self, member: FleetMember) -> bool:
         return self._not_reached.get(member.card.holder, 0) <= self._clock.elapsed_us()
 
     def _believe(self, log: str) -> None:
@@ -206,7 +206,7 @@ class Fleet:
             self._here = {name: until_us for name, until_us in self._here.items() if until_us > now_us}
         self._here[log] = now_us + int(self.members.beat_s * 1e6)
 
-    async def _looked(self, log: str, *, takes: bool) -> Member | None:
+    async def _looked(self, log: str, *, takes: bool) -> FleetMember | None:
         """Look where a log is. One look serves all who wait for it."""
         looking = self._looks.get((log, takes))
         if looking is None:
@@ -214,7 +214,7 @@ class Fleet:
             looking.add_done_callback(lambda _: self._looks.pop((log, takes), None))
         return await asyncio.shield(looking)
 
-    async def _look(self, log: str, *, takes: bool) -> Member | None:
+    async def _look(self, log: str, *, takes: bool) -> FleetMember | None:
         try:
             holding, found = await self._server.read(lambda: self._seen(log))
         except (NotFound, CorruptionError):
@@ -229,19 +229,19 @@ class Fleet:
         self._places[log] = found
         return found
 
-    def _seen(self, log: str) -> tuple[Holding, Member | None]:
+    def _seen(self, log: str) -> tuple[Holding, FleetMember | None]:
         """Return who has a log, and the other server that does. For threads."""
         holding = inner.holding(self._server.open_log(log))
         return holding, self._elsewhere(holding)
 
-    async def _given(self, log: str, holding: Holding) -> Member | None:
+    async def _given(self, log: str, holding: Holding) -> FleetMember | None:
         """Give a free log to the server that is preferred, if that is another one, and answers."""
         wanted = self.preferred(log, holding.log_id)
         if wanted is None or not await self.peers.take(wanted, log):
             return None
         return wanted
 
-    def preferred(self, log: str, log_id: str) -> Member | None:
+    def preferred(self, log: str, log_id: str) -> FleetMember | None:
         """Return the server that should have a free log; ``None``: this one."""
         subject = placing_key(log, log_id)
         others = self.others()
@@ -265,7 +265,7 @@ class Fleet:
             with contextlib.suppress(TimeoutError):
                 giving.result(GIVE_S)
 
-    def _elsewhere(self, holding: Holding) -> Member | None:
+    def _elsewhere(self, holding: Holding) -> FleetMember | None:
         """Return the other server that holds a log and lives. For threads.
 
         A holder that was not seen yet is looked for: it may have joined a moment ago.
@@ -288,7 +288,7 @@ class Fleet:
         if found is not None:
             raise self._moved(log, found)
 
-    def _moved(self, log: str, member: Member) -> Unavailable:
+    def _moved(self, log: str, member: FleetMember) -> Unavailable:
         message = f"log {log!r} is held by the server {member.card.name!r}: try again"
         return Unavailable(message, retry_after_s=0.2 * self._server.retry_after_s())
 

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from oncelog.errors import Unavailable
 from oncelog.server import settings as settings_module
 from oncelog.server.fleet.hop import HTTP_HEADER, Hop, seal
-from oncelog.server.fleet.members import Member
+from oncelog.server.fleet.members import FleetMember
 
 if TYPE_CHECKING:
     from oncelog.server.http.call import Call
@@ -35,7 +35,7 @@ _OF_CONNECTION = frozenset(
 """Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that are made again."""
 
 
-async def forward(call: Call, member: Member, target: bytes, sans: tuple[str, ...]) -> Response:
+async def forward(call: Call, member: FleetMember, target: bytes, sans: tuple[str, ...]) -> Response:
     """Hand a request on; return the answer of the holder.
 
     ``Unavailable``, not written, if nothing was sent; with outcome ``"unknown"`` when the answer does not come.
@@ -53,7 +53,7 @@ async def forward(call: Call, member: Member, target: bytes, sans: tuple[str, ..
     return response
 
 
-async def _connected(call: Call, member: Member) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(call: Call, member: FleetMember) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = settings_module.address(member.card.http)
     tls = call.app.security.tls
     fleet = call.server.fleet
@@ -83,7 +83,9 @@ def _context(call: Call, ca: bytes) -> ssl.SSLContext:
 class _Exchange:
     """One request to another server, and its answer as ``httptools`` parses it."""
 
-    def __init__(self, call: Call, member: Member, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, call: Call, member: FleetMember, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._call = call
         self._member = member
         self._reader = reader

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.server.fleet.members import Member, Members
+from oncelog.server.fleet.members import FleetMember, Members
 
 if TYPE_CHECKING:
     from oncelog.server.server import Server
@@ -48,7 +48,7 @@ def shown(members: Members, clock: Clock) -> list[ServerInfo]:
     return [_info(members, member, now_us) for member in members.all()]
 
 
-def _info(members: Members, member: Member, now_us: int) -> ServerInfo:
+def _info(members: Members, member: FleetMember, now_us: int) -> ServerInfo:
     card = member.card
     state = "left" if member.left else "living" if members.is_living(member) else "dead"
     return ServerInfo(

@@ -66,7 +66,7 @@ class Beat(msgspec.Struct, frozen=True):
     logs: int = 0
 
 
-class Member(NamedTuple):
+class FleetMember(NamedTuple):
     """A server as it was seen last."""
 
     card: Card
@@ -97,7 +97,7 @@ class Members:
         self.beat_s = beat_s
         self.dead_s = DEAD_BEATS * beat_s
         self._looking = threading.Lock()
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, FleetMember] = {}
 
     def look(self) -> None:
         """See who is there: one request, and one more for a server that was not seen before."""
@@ -106,15 +106,15 @@ class Members:
 
     def _look(self) -> None:
         now_us = self._clock.elapsed_us()
-        seen: dict[str, Member] = {}
+        seen: dict[str, FleetMember] = {}
         for found in _newest(self._home.list("")):
             before = self._members.get(found.prefix)
             if before is None:
                 card = self._card(found.prefix)
                 if card is not None:
-                    seen[found.prefix] = Member(card, found.beat, now_us, found.left)
+                    seen[found.prefix] = FleetMember(card, found.beat, now_us, found.left)
             elif found.beat != before.beat:
-                seen[found.prefix] = Member(before.card, found.beat, now_us, found.left, before.beats_seen + 1)
+                seen[found.prefix] = FleetMember(before.card, found.beat, now_us, found.left, before.beats_seen + 1)
             else:
                 seen[found.prefix] = before._replace(left=found.left)
         self._members = seen
@@ -127,7 +127,7 @@ class Members:
         except (NotFound, CorruptionError, Unsupported):
             return None
 
-    def beat_of(self, member: Member) -> Beat:
+    def beat_of(self, member: FleetMember) -> Beat:
         """Return what a server said with its newest beat; nothing if that is gone already."""
         card = member.card
         key = _beat_key(_prefix(card.name, card.incarnation), member.beat)
@@ -136,19 +136,19 @@ class Members:
         except (NotFound, CorruptionError, Unsupported):
             return Beat()
 
-    def all(self) -> list[Member]:
+    def all(self) -> list[FleetMember]:
         """Return the newest incarnation of each server, by name, the dead too."""
         return sorted(self._members.values(), key=lambda member: member.card.name)
 
-    def living(self) -> list[Member]:
+    def living(self) -> list[FleetMember]:
         """Return the servers that are not taken for dead."""
         return [member for member in self.all() if self.is_living(member)]
 
-    def is_living(self, member: Member) -> bool:
+    def is_living(self, member: FleetMember) -> bool:
         """Tell whether a server is not taken for dead, now."""
         return not member.left and self._clock.elapsed_us() - member.seen_us < self.dead_s * 1e6
 
-    def find(self, holder: tuple[str, int]) -> Member | None:
+    def find(self, holder: tuple[str, int]) -> FleetMember | None:
         """Return the living server that a manifest names; ``None`` if it is dead, or was started again since."""
         for member in self._members.values():
             if member.card.holder == holder and self.is_living(member):
@@ -166,7 +166,7 @@ class Members:
         return max((one.card.incarnation for one in self._members.values() if one.card.name == name), default=0)
 
 
-class Membership:
+class FleetMembership:
     """This server among the others: its card, its beats, and its leaving. For one thread at a time."""
 
     def __init__(self, home: LogHome, card: Card) -> None:
@@ -191,7 +191,7 @@ class Membership:
         self._home.create(f"{self._prefix}/left", [b"left"])
 
 
-def join(home: LogHome, card: Card) -> Membership:
+def join(home: LogHome, card: Card) -> FleetMembership:
     """Win the next incarnation of a name, and remove what earlier ones left. The name of ``card`` counts, not its
     incarnation.
     """
@@ -203,7 +203,7 @@ def join(home: LogHome, card: Card) -> Membership:
         data = frame.wrap(_CARD, _CARD_FORMAT, msgspec.msgpack.encode(made))
         if _created(home, f"{_prefix(card.name, number)}/card", data):
             _remove(home, [found.prefix for found in before])
-            return Membership(home, made)
+            return FleetMembership(home, made)
 
 
 def _created(home: LogHome, key: str, data: bytes) -> bool:

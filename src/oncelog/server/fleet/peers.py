@@ -15,12 +15,12 @@ import grpc
 
 from oncelog.errors import Unavailable
 from oncelog.server.fleet.hop import GRPC_KEY, Hop, seal
-from oncelog.server.fleet.members import Card, Member
+from oncelog.server.fleet.members import Card, FleetMember
 from oncelog.wire import failures, messages
 from oncelog.wire.methods import METHODS, Method
 
 if TYPE_CHECKING:
-    from oncelog.server.call import Call
+    from oncelog.server.call import Caller
     from oncelog.server.security.setup import Tls
     from oncelog.server.server import Server
 
@@ -55,7 +55,7 @@ class HolderGone(Exception):
     """
 
 
-class Answered(Exception):
+class HolderFailure(Exception):
     """The holder ended the call with an error, which goes back as it is."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
@@ -100,13 +100,13 @@ class Peers:
         """Show these certificates to servers that are connected to from now on."""
         self._tls = tls
 
-    def _check_tls(self, member: Member) -> None:
+    def _check_tls(self, member: FleetMember) -> None:
         """Never hand a token on in the clear that came by TLS."""
         if member.card.tls != (self._tls is not None):
             message = f"the server {member.card.name!r} does not use TLS as this one does: nothing is handed on to it"
             raise Unavailable(message)
 
-    async def take(self, member: Member, log: str) -> bool:
+    async def take(self, member: FleetMember, log: str) -> bool:
         """Ask a server to take a log; tell whether it said so in time."""
         method = METHODS["Database.Take"]
         sealed = seal(self._key, Hop(member.card.holder))
@@ -129,10 +129,10 @@ class Peers:
             return False
         return True
 
-    async def hand_on(self, member: Member, method: Method, context: Any, call: Call, first: bytes) -> Any:
+    async def hand_on(self, member: FleetMember, method: Method, context: Any, call: Caller, first: bytes) -> Any:
         """Hand a call on; return its answer, or send its stream of answers.
 
-        ``first`` is the request, or the first of a stream of them. Raises ``Answered``, ``HolderGone``, or
+        ``first`` is the request, or the first of a stream of them. Raises ``HolderFailure``, ``HolderGone``, or
         ``Unavailable``, not written, when nothing was sent.
         """
         channel = await self._ready(member)
@@ -150,7 +150,7 @@ class Peers:
         made = channel.stream_stream(method.path)(_requests(context, first), **given)
         return await _until(_pass_answers(made, context), gone, made)
 
-    async def _ready(self, member: Member) -> grpc.aio.Channel:
+    async def _ready(self, member: FleetMember) -> grpc.aio.Channel:
         """Return a channel that is connected: what could not be sent is surely not written."""
         self._check_tls(member)
         channel = self._channel(member.card)
@@ -162,12 +162,12 @@ class Peers:
             raise Unavailable(message, retry_after_s=self._server.retry_after_s()) from None
         return channel
 
-    def _metadata(self, member: Member, context: Any, call: Call) -> tuple[tuple[str, Any], ...]:
+    def _metadata(self, member: FleetMember, context: Any, call: Caller) -> tuple[tuple[str, Any], ...]:
         own = tuple((name, value) for name, value in context.invocation_metadata() or () if name.lower() in _FORWARDED)
         sealed = seal(self._key, Hop(member.card.holder, call.peer, call.certificate_names))
         return (*own, (GRPC_KEY, sealed))
 
-    def _watch(self, member: Member, *, stream: bool) -> Callable[[], bool]:
+    def _watch(self, member: FleetMember, *, stream: bool) -> Callable[[], bool]:
         """Return what tells whether to end a call: its server is dead, or this one drains and it has no end."""
         fleet, draining = self._server.fleet, self._server.draining
         assert fleet is not None
@@ -205,7 +205,7 @@ async def _until(work: Awaitable[_T], gone: Callable[[], bool], made: Any) -> _T
         return task.result()
     except grpc.aio.AioRpcError as error:
         if any(name == failures.TRAILER for name, _ in error.trailing_metadata() or ()):
-            raise Answered(error) from None
+            raise HolderFailure(error) from None
         raise HolderGone from None
     finally:
         made.cancel()

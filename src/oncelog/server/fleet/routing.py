@@ -12,7 +12,7 @@ from oncelog.wire import frames, messages
 from oncelog.wire.frames import Kind
 
 
-class Subject(NamedTuple):
+class RoutedSubject(NamedTuple):
     """The log whose holder serves a call. ``takes``: the call needs the log's writer. ``name`` is the log or queue that
     the call is about.
     """
@@ -44,7 +44,7 @@ HTTP_ASKING = frozenset(
 """The same for routes of HTTP, by their names."""
 
 
-def http_subject(route: str, kind: str, name: str | None) -> Subject | None:
+def http_subject(route: str, kind: str, name: str | None) -> RoutedSubject | None:
     """Return the log whose holder serves an HTTP request about a log or queue; ``None``: any server does."""
     if name is None:
         return None
@@ -55,16 +55,16 @@ def http_subject(route: str, kind: str, name: str | None) -> Subject | None:
     return None
 
 
-def queue_subject(queue: str) -> Subject:
+def queue_subject(queue: str) -> RoutedSubject:
     """Return the log by which a queue is placed: the first partition; of dead letters, that of their queue.
 
     >>> queue_subject("dlq.emails")
     Subject(log='queue/emails/0', takes=True, name='dlq.emails')
     """
-    return Subject(f"{QUEUE}{queue.removeprefix('dlq.')}/0", True, queue)
+    return RoutedSubject(f"{QUEUE}{queue.removeprefix('dlq.')}/0", True, queue)
 
 
-def first_subject(key: str, request: Any) -> Subject | None:
+def first_subject(key: str, request: Any) -> RoutedSubject | None:
     """Return the same for the first request of a stream of them; ``None`` also for one that makes no sense."""
     if key == "Queue.Consume" and request.WhichOneof("request") == "open":
         return queue_subject(request.open.queue)
@@ -78,7 +78,7 @@ def first_subject(key: str, request: Any) -> Subject | None:
     return None
 
 
-def subject(key: str, request: Any) -> Subject | None:
+def subject(key: str, request: Any) -> RoutedSubject | None:
     """Return the log whose holder serves a gRPC call; ``None``: any server does."""
     if key.startswith("Queue."):
         return queue_subject(next(getattr(request, field) for field in ("queue", "name") if hasattr(request, field)))
@@ -92,6 +92,6 @@ def subject(key: str, request: Any) -> Subject | None:
     return None
 
 
-def log_subject(name: str, *, takes: bool) -> Subject:
+def log_subject(name: str, *, takes: bool) -> RoutedSubject:
     """Return a log as the subject of a call."""
-    return Subject(name, takes, name)
+    return RoutedSubject(name, takes, name)

@@ -18,21 +18,21 @@ from oncelog.server.budget import Budget
 from oncelog.server.fleet import routing
 from oncelog.server.fleet.forward import forward
 from oncelog.server.fleet.hop import HTTP_HEADER, Hop
-from oncelog.server.fleet.members import Member
-from oncelog.server.http import forms, guard, openapi, paths, problem, routes
+from oncelog.server.fleet.members import FleetMember
+from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.call import Call, headers_of, query_of
 from oncelog.server.http.console import console_app
 from oncelog.server.http.hooks import Hooks
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.routes import Route
 from oncelog.server.security import authorize, sessions, setup
 from oncelog.server.security.audit import LOG as AUDIT_LOG
 from oncelog.server.security.audit import TIMEOUT_S as AUDIT_S
-from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.audit import AuditLine, AuditTrail
 from oncelog.server.security.authorize import Authorizer, Credentials, Principal
 from oncelog.server.security.gate import Gate
-from oncelog.server.security.sessions import Sessions
+from oncelog.server.security.sessions import BrowserSessions
 from oncelog.server.security.setup import Security
 from oncelog.server.watch import tracing
 from oncelog.server.watch.server_metrics import ServerMetrics
@@ -52,13 +52,13 @@ _access = logging.getLogger("oncelog.server.access")
 class App:
     """All that HTTP calls share. ``console`` is an ASGI application for ``/console/…``, once there is one."""
 
-    def __init__(self, server: Server, security: Security, audit: Audit, metrics: ServerMetrics) -> None:
+    def __init__(self, server: Server, security: Security, audit: AuditTrail, metrics: ServerMetrics) -> None:
         self.server = server
         self.security = security
         self.authorizer: Authorizer = security.authorizer
         self.origins = frozenset(security.settings.origins)
         self.loopback = security.loopback
-        self.sessions: Sessions = security.sessions
+        self.sessions: BrowserSessions = security.sessions
         self.audit = audit
         self.metrics = metrics
         self.hooks = Hooks(server.settings.hooks)
@@ -120,10 +120,10 @@ class App:
     async def _routed(self, scope: Scope, headers: dict[str, str], body: Body, seen: _Seen) -> Response:
         if "transfer-encoding" in headers and "content-length" in headers:
             message = "Content-Length and Transfer-Encoding: send one of them"
-            raise Refused(400, message, headers={"connection": "close"})
+            raise HttpRefusal(400, message, headers={"connection": "close"})
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             message = "Transfer-Encoding: this server knows chunked alone"
-            raise Refused(501, message, headers={"connection": "close"})
+            raise HttpRefusal(501, message, headers={"connection": "close"})
         if scope["method"] == "OPTIONS" and (allowed := guard.preflight(headers, self.origins)) is not None:
             return Response(None, 204, allowed)
         found = routes.find(scope["method"], paths.split(scope["raw_path"]))
@@ -149,7 +149,7 @@ class App:
         fleet = self.server.fleet
         return None if fleet is None else fleet.hop_of(headers.get(HTTP_HEADER))
 
-    async def _elsewhere(self, call: Call, name: str | None, *, handed_on: bool) -> Member | None:
+    async def _elsewhere(self, call: Call, name: str | None, *, handed_on: bool) -> FleetMember | None:
         """Return the other server that a request goes to; ``None``: it is served here."""
         fleet = self.server.fleet
         if fleet is None:
@@ -207,7 +207,7 @@ class App:
     async def _audited(self, call: Call, name: str) -> None:
         """Write an admin verb to the audit log, before it is done."""
         details = _details(await call.body.whole(_ACT_BYTES_MAX))
-        act = Act(act=call.route.name, kind=call.route.kind, name=name, details=details)
+        act = AuditLine(act=call.route.name, kind=call.route.kind, name=name, details=details)
         await self.audit.note(call.principal, call.peer, act)
 
     async def _send(self, response: Response, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
@@ -277,32 +277,32 @@ def _cookie(headers: Mapping[str, str]) -> str | None:
     return found.value if found is not None else None
 
 
-def _no_route(method: str, allowed: list[str]) -> Refused:
+def _no_route(method: str, allowed: list[str]) -> HttpRefusal:
     if not allowed:
-        return Refused(404, "there is nothing at this path: see /openapi.json")
+        return HttpRefusal(404, "there is nothing at this path: see /openapi.json")
     listed = ", ".join(sorted(set(allowed)))
-    return Refused(405, f"{method[:20]} is not known here: use {listed}", headers={"allow": listed})
+    return HttpRefusal(405, f"{method[:20]} is not known here: use {listed}", headers={"allow": listed})
 
 
 def _named(data: bytes) -> str:
     """Return the name in a body, before anything else of it is looked at."""
-    return forms.decode(data or b"{}", _Named).name
+    return spelling.decode(data or b"{}", _NamedBody).name
 
 
-class _Named(msgspec.Struct):
+class _NamedBody(msgspec.Struct):
     name: str
 
 
 def _details(data: bytes) -> dict[str, Any]:
     """Return what an admin verb was asked with; what is no JSON is refused here, and not written down."""
-    found = forms.decode(data or b"{}", dict[str, Any])
+    found = spelling.decode(data or b"{}", dict[str, Any])
     return {name: part for name, part in found.items() if name != "name"}
 
 
 def build(server: Server, sessions_key: bytes | None = None) -> App:
     """Return the HTTP face of a server, and have its gRPC face ask the same questions."""
     security = setup.load(server.settings, server.clock, sessions_key, server.tokens)
-    audit = Audit(_auditing(server), audit_log(server.settings.name))
+    audit = AuditTrail(_auditing(server), audit_log(server.settings.name))
     server.gate = Gate(security.authorizer, audit)
     app = App(server, security, audit, ServerMetrics(server))
     app.console = console_app(app)

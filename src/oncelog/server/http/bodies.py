@@ -10,7 +10,7 @@ from typing import Any
 from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.server.budget import Budget
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 SLOWEST_BYTES_PER_S = 8 * limits.KIB
@@ -92,7 +92,7 @@ class Body:
                 async with asyncio.timeout(left_s):
                     return await self._receive()
         message = "the body came too slowly: nothing was written"
-        raise Refused(408, message)
+        raise HttpRefusal(408, message)
 
     def let_go(self, size_bytes: int) -> None:
         """Give back bytes that were dealt with."""
@@ -109,6 +109,6 @@ class Body:
         return self._declared in (None, 0) and not self._received_bytes
 
 
-def too_large(bytes_max: int) -> Refused:
+def too_large(bytes_max: int) -> HttpRefusal:
     """Return the error of a body that is too large."""
-    return Refused(413, f"the body has more than {bytes_max} bytes: send it in parts, or as NDJSON with ids")
+    return HttpRefusal(413, f"the body has more than {bytes_max} bytes: send it in parts, or as NDJSON with ids")

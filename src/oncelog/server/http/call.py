@@ -11,9 +11,9 @@ import msgspec
 from starlette.responses import Response
 
 from oncelog.errors import InvalidArgument
-from oncelog.server.http import fields, forms
+from oncelog.server.http import fields, spelling
 from oncelog.server.http.bodies import Body
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security.authorize import Principal
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Call:
                 if one in (offer, "*/*", f"{offer.partition('/')[0]}/*", ""):
                     return offer
         message = f"Accept is {accept[:100]!r}, and there is {', '.join(offered)}"
-        raise Refused(406, message)
+        raise HttpRefusal(406, message)
 
     async def json(self, kind: type[_T]) -> _T:
         """Return the body as a form; an empty body is an empty object."""
         data = await self.body.whole()
         if data and self.media_type not in (JSON, "", "application/x-www-form-urlencoded"):
             message = f"Content-Type is {self.media_type[:100]!r}, must be {JSON}"
-            raise Refused(415, message)
-        return forms.decode(data or b"{}", kind)
+            raise HttpRefusal(415, message)
+        return spelling.decode(data or b"{}", kind)
 
     def timeout_s(self, most: float = TIMEOUT_S) -> float:
         """Return how long the caller waits."""

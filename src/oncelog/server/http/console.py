@@ -20,9 +20,9 @@ from oncelog.errors import OncelogError
 from oncelog.inbox.inbox import Inbox
 from oncelog.server.ring import Answered
 from oncelog.server.security import authorize
-from oncelog.server.security.audit import Act
+from oncelog.server.security.audit import AuditLine
 from oncelog.server.security.authorize import Credentials, Principal
-from oncelog.server.security.sessions import Session
+from oncelog.server.security.sessions import BrowserSession
 from oncelog.settings import LogSettings
 from oncelog.types import moment
 
@@ -77,7 +77,7 @@ class ServerGate:
         principal = self._principal(session)
         return ServerViewer(principal, self._app.sessions.csrf(session)) if principal is not None else None
 
-    def _principal(self, session: Session) -> Principal | None:
+    def _principal(self, session: BrowserSession) -> Principal | None:
         if self._app.authorizer.is_open:
             return authorize.OPEN
         return self._app.authorizer.with_digest(session.digest)
@@ -123,7 +123,7 @@ class ServerSource(Source):
         """Write the act to the audit log."""
         assert isinstance(viewer, ServerViewer)
         peer = request.client.host if request.client is not None else ""
-        await self._app.audit.note(viewer.principal, peer, Act(act=f"console.{act}", kind=kind, name=name))
+        await self._app.audit.note(viewer.principal, peer, AuditLine(act=f"console.{act}", kind=kind, name=name))
 
     def delete_log(self, name: str) -> None:
         """Delete a log: its seat lets go of the writer first."""

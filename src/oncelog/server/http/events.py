@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oncelog.errors import NotFound, OncelogError
-from oncelog.server.http import forms, problem
-from oncelog.server.tails import Encode, Piece
+from oncelog.server.http import problem, spelling
+from oncelog.server.tails import Encode, TailPiece
 
 if TYPE_CHECKING:
     from oncelog.server.server import Server
@@ -40,9 +40,11 @@ def spell(event: str | None, data: bytes, id: int | None = None) -> bytes:
     return b"%s%sdata: %s\n\n" % (head, named, data)
 
 
-def _spell_piece(piece: Piece) -> bytes:
+def _spell_piece(piece: TailPiece) -> bytes:
     """Return records as events: the id of each is its position."""
-    return b"".join(spell(None, msgspec.json.encode(forms.entry(entry)), entry.position) for entry in piece.entries())
+    return b"".join(
+        spell(None, msgspec.json.encode(spelling.entry(entry)), entry.position) for entry in piece.entries()
+    )
 
 
 PIECES = Encode("sse", _spell_piece)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security.exposure import is_loopback
 
 
@@ -25,16 +25,16 @@ def check(headers: Mapping[str, str], *, scheme: str, origins: Collection[str], 
     host = headers.get("host", "")
     if loopback and not is_loopback(_name(host)):
         message = f"Host is {host[:100]!r}: without tokens this server answers to 127.0.0.1, [::1] and localhost alone"
-        raise Refused(403, message)
+        raise HttpRefusal(403, message)
     origin = headers.get("origin")
     if origin in origins:
         return
     if origin is not None and origin != f"{scheme}://{host}":
         message = f"the page of {origin[:100]!r} may not call this server: list it under security.origins"
-        raise Refused(403, message)
+        raise HttpRefusal(403, message)
     if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
         message = "a page of another site may not call this server"
-        raise Refused(403, message)
+        raise HttpRefusal(403, message)
 
 
 def _name(host: str) -> str:

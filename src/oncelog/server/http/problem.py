@@ -31,7 +31,7 @@ _FIELDS = ("position", "first", "actual", "column", "row", "rule", "pid", "error
 _log = logging.getLogger("oncelog.server.http")
 
 
-class Refused(OncelogError):
+class HttpRefusal(OncelogError):
     """A request that HTTP itself refuses, with its status. Nothing was written."""
 
     def __init__(self, status: int, message: str, *, headers: Mapping[str, str] | None = None) -> None:
@@ -42,7 +42,7 @@ class Refused(OncelogError):
 
 def status_of(error: OncelogError) -> int:
     """Return the HTTP status of an error."""
-    return error.status if isinstance(error, Refused) else failures.http_status(error)
+    return error.status if isinstance(error, HttpRefusal) else failures.http_status(error)
 
 
 def of(error: OncelogError) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def response(error: OncelogError, *, writes: bool = True, retry: str | None = No
         made.headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     if isinstance(error, NotAuthenticated):
         made.headers["www-authenticate"] = 'Bearer realm="oncelog"'
-    if isinstance(error, Refused):
+    if isinstance(error, HttpRefusal):
         made.headers.update(error.headers)
     return made
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from oncelog import limits
 from oncelog.server.http import problem
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 
 
 class Protocol(HttpToolsProtocol):
@@ -56,19 +56,19 @@ class Protocol(HttpToolsProtocol):
     def _late(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing():
-            self._refuse(Refused(408, "the head of the request came too slowly"))
+            self._refuse(HttpRefusal(408, "the head of the request came too slowly"))
 
     def data_received(self, data: bytes) -> None:
         """Take what came. Only a head that is not complete counts against its limit."""
         if self._head_timer is not None:
             self._head_bytes += len(data)
             if self._head_bytes > limits.HTTP_HEAD_BYTES_MAX + self._body_allowance(data):
-                self._refuse(Refused(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes"))
+                self._refuse(HttpRefusal(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes"))
                 return
         self._idle_bytes += len(data)
         super().data_received(data)
         if not self._in_head and self._idle_bytes > limits.HTTP_HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(Refused(431, f"more than {limits.HTTP_HEAD_BYTES_MAX} bytes of trailers"))
+            self._refuse(HttpRefusal(431, f"more than {limits.HTTP_HEAD_BYTES_MAX} bytes of trailers"))
 
     def _body_allowance(self, data: bytes) -> int:
         """Return how much of the data may be body: a head ends with an empty line."""
@@ -106,9 +106,9 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""
-        self._refuse(Refused(400, msg))
+        self._refuse(HttpRefusal(400, msg))
 
-    def _refuse(self, error: Refused) -> None:
+    def _refuse(self, error: HttpRefusal) -> None:
         waiting: RequestResponseCycle | None = self.cycle
         if waiting is None or waiting.response_complete:
             body = msgspec.json.encode(problem.of(error))

@@ -12,12 +12,12 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from oncelog.errors import InvalidArgument, NotAllowed, OncelogError, Unavailable
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.fleet import routing
 from oncelog.server.fleet.hop import GRPC_KEY
-from oncelog.server.fleet.members import Member
-from oncelog.server.fleet.peers import Answered, HolderGone
-from oncelog.server.fleet.routing import Subject
+from oncelog.server.fleet.members import FleetMember
+from oncelog.server.fleet.peers import HolderFailure, HolderGone
+from oncelog.server.fleet.routing import RoutedSubject
 from oncelog.server.security import verbs
 from oncelog.server.security.authorize import Principal
 from oncelog.server.server import Server
@@ -30,13 +30,13 @@ _log = logging.getLogger("oncelog.server")
 CHECK_US = 1_000_000
 """How often a stream looks whether its caller's token still holds."""
 
-Unary = Callable[[Any, Call], Awaitable[Any]]
+Unary = Callable[[Any, Caller], Awaitable[Any]]
 """From a request to its answer."""
 
-Answers = Callable[[Any, Call], AsyncIterator[Any]]
+Answers = Callable[[Any, Caller], AsyncIterator[Any]]
 """From a request to a stream of answers."""
 
-Talk = Callable[["Requests", Call], AsyncIterator[Any]]
+Talk = Callable[["Requests", Caller], AsyncIterator[Any]]
 """From a stream of requests to a stream of answers."""
 
 
@@ -46,7 +46,7 @@ class Requests:
     A request that is not asked for is not read: HTTP/2 flow control holds its sender back.
     """
 
-    def __init__(self, rpc: _Rpc, context: Any, call: Call, first: Any) -> None:
+    def __init__(self, rpc: _Rpc, context: Any, call: Caller, first: Any) -> None:
         self._rpc = rpc
         self._context = context
         self._call = call
@@ -99,31 +99,31 @@ class _Rpc:
             message = f"{self.key}: the request is not a message of wire.proto: {error}"
             raise InvalidArgument(message) from None
 
-    def admit(self, call: Call, name: str | None, request: Any = None) -> Principal | None:
+    def admit(self, call: Caller, name: str | None, request: Any = None) -> Principal | None:
         """Return who calls; raise unless the caller may call this method on a log or queue, or on the database."""
         gate = self.server.gate
         return None if gate is None else gate.admit(call, self.key, name, request)
 
-    def admit_request(self, call: Call, request: Any) -> Principal | None:
+    def admit_request(self, call: Caller, request: Any) -> Principal | None:
         """Do the same for the log or queue that a request names."""
         if self.key in verbs.SERVERS:
             check_of_fleet(call)
             return None
         return self.admit(call, _named(request), request)
 
-    async def note(self, principal: Principal | None, call: Call, request: Any) -> None:
+    async def note(self, principal: Principal | None, call: Caller, request: Any) -> None:
         """Write an admin verb to the audit log, before it is done."""
         if self.server.gate is not None and principal is not None:  # servers have no principal
             await self.server.gate.note(principal, call, self.key, _named(request), request)
 
-    async def elsewhere(self, call: Call, subject: Subject | None) -> Member | None:
+    async def elsewhere(self, call: Caller, subject: RoutedSubject | None) -> FleetMember | None:
         """Return the other server that a call goes to; ``None``: it is served here."""
         fleet = self.server.fleet
         if fleet is None or subject is None:
             return None
         return await fleet.place(subject.log, takes=subject.takes, handed_on=call.handed_on)
 
-    async def hand_on(self, member: Member, subject: Subject, context: Any, call: Call, first: Any) -> Any:
+    async def hand_on(self, member: FleetMember, subject: RoutedSubject, context: Any, call: Caller, first: Any) -> Any:
         """Hand a call on to the server that holds its log."""
         fleet = self.server.fleet
         assert fleet is not None
@@ -132,7 +132,7 @@ class _Rpc:
         except Unavailable:
             fleet.not_reached(member)
             raise
-        except (Answered, HolderGone) as error:
+        except (HolderFailure, HolderGone) as error:
             if isinstance(error, HolderGone) or error.passes:
                 fleet.forget(subject.log)
             raise
@@ -143,7 +143,7 @@ def _named(request: Any) -> str | None:
     return next((getattr(request, field) for field in ("log", "queue", "name") if hasattr(request, field)), None)
 
 
-def check_of_fleet(call: Call) -> None:
+def check_of_fleet(call: Caller) -> None:
     """Raise ``NotAllowed`` unless another server of the fleet makes this call."""
     if not call.handed_on:
         message = "only servers of this fleet may call this"
@@ -284,7 +284,7 @@ async def _abort(context: Any, rpc: _Rpc, error: Exception) -> None:
     """End a call with an error and all its fields. What is no error of Oncelog's own is a bug: its text stays here."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if isinstance(error, Answered):
+    if isinstance(error, HolderFailure):
         told = error.error
         await context.abort(told.code(), told.details() or "", trailing_metadata=tuple(told.trailing_metadata() or ()))
     if isinstance(error, HolderGone):  # no error of ours: nobody knows what became of the call
@@ -300,7 +300,7 @@ def _bug(rpc: _Rpc, error: Exception) -> OncelogError:
     return Unavailable(f"{rpc.key}: the server failed: see its log", outcome="unknown")
 
 
-def call_of(server: Server, context: Any) -> Call:
+def call_of(server: Server, context: Any) -> Caller:
     """Return who makes a call, also if another server has handed the call on."""
     bearer, hop = None, None
     for name, value in context.invocation_metadata() or ():
@@ -309,9 +309,9 @@ def call_of(server: Server, context: Any) -> Call:
         if name == GRPC_KEY and server.fleet is not None:
             hop = server.fleet.hop_of(value)
     if hop is not None:
-        return Call(hop.peer, bearer, hop.sans, handed_on=True)
+        return Caller(hop.peer, bearer, hop.sans, handed_on=True)
     names = tuple(
         value.decode("utf-8", "replace")
         for value in (context.auth_context() or {}).get("x509_subject_alternative_name", ())
     )
-    return Call(context.peer() or "", bearer, names)
+    return Caller(context.peer() or "", bearer, names)

@@ -7,7 +7,7 @@ from typing import Any
 
 from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.fleet import listing
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.security.scopes import Kind
@@ -35,7 +35,7 @@ class DatabaseService:
             "Take": self.take,
         }
 
-    async def describe(self, _: Any, __: Call) -> Any:
+    async def describe(self, _: Any, __: Caller) -> Any:
         """Return what clients may know of the server."""
         server = self._server
         described = {
@@ -47,22 +47,22 @@ class DatabaseService:
         }
         return document(described)
 
-    async def logs(self, _: Any, call: Call) -> Any:
+    async def logs(self, _: Any, call: Caller) -> Any:
         """Return the names of the logs that the caller may look at."""
         found = await self._server.read(self._server.database.logs)
         return messages.Names(names=self._visible(call, "log", found))
 
-    async def queues(self, _: Any, call: Call) -> Any:
+    async def queues(self, _: Any, call: Caller) -> Any:
         """Return the names of the queues that the caller may look at."""
         state = self._server.settings.queue_state
         found = await self._server.read(lambda: self._server.database.queues(state=state))
         return messages.Names(names=self._visible(call, "queue", found))
 
-    def _visible(self, call: Call, kind: Kind, names: list[str]) -> list[str]:
+    def _visible(self, call: Caller, kind: Kind, names: list[str]) -> list[str]:
         gate = self._server.gate
         return names if gate is None else gate.visible(call, kind, names)
 
-    async def create(self, request: Any, _: Call) -> Any:
+    async def create(self, request: Any, _: Caller) -> Any:
         """Open a log or queue, or make it when asked to; return what it is."""
         makers = {"": self._make_log, "log": self._make_log, "streams": self._make_streams, "queue": self._make_queue}
         if request.kind not in makers:
@@ -90,7 +90,7 @@ class DatabaseService:
         )
         return {"name": queue.name, "kind": "queue", "partitions": queue.partitions, "settings": queue.settings}
 
-    async def delete(self, request: Any, _: Call) -> Any:
+    async def delete(self, request: Any, _: Caller) -> Any:
         """Delete a log or queue."""
         if request.kind == "queue":
             await self._server.delete_queue(request.name, force=request.force)
@@ -101,7 +101,7 @@ class DatabaseService:
             raise InvalidArgument(message)
         return messages.Empty()
 
-    async def policy(self, request: Any, _: Call) -> Any:
+    async def policy(self, request: Any, _: Caller) -> Any:
         """Return the policy for producers of the database or a namespace; store one first, if it is given."""
         namespace = optional(request, "namespace")
 
@@ -113,11 +113,11 @@ class DatabaseService:
 
         return await self._server.write(work)
 
-    async def servers(self, _: Any, __: Call) -> Any:
+    async def servers(self, _: Any, __: Caller) -> Any:
         """Return the servers of the fleet; of a database that has one server, that one."""
         return document(await self._server.read(lambda: listing.servers(self._server)))
 
-    async def take(self, request: Any, _: Call) -> Any:
+    async def take(self, request: Any, _: Caller) -> Any:
         """Begin to take a log that nobody holds. Without a log it only tells that this server is here."""
         self._server.check_serving()
         if request.log:

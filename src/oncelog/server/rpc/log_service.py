@@ -11,17 +11,17 @@ import pyarrow as pa
 from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log import inner
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import By
 from oncelog.log.log import Log
 from oncelog.log.writer import TIMEOUT_S
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.jobs import JobProgress, Tell
 from oncelog.server.rpc import write_stream
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.server import Server
-from oncelog.server.tails import Encode, Piece
+from oncelog.server.tails import Encode, TailPiece
 from oncelog.settings import LogSettings
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages, values
@@ -30,7 +30,7 @@ STAGED_BYTES_MAX = 4 * BLOCK_BYTES_MAX
 """What one ``Stage`` may bring; more rows come in several."""
 
 
-def _entries(piece: Piece) -> bytes:
+def _entries(piece: TailPiece) -> bytes:
     made = messages.Entries(
         entries=[values.entry_message(entry) for entry in piece.entries()],
         next_position=piece.next,
@@ -43,7 +43,7 @@ ENTRIES: Encode[bytes] = Encode("Entries", _entries)
 
 
 def _arrow(columns: list[str] | None) -> Encode[bytes]:
-    def encode(piece: Piece) -> bytes:
+    def encode(piece: TailPiece) -> bytes:
         return frames.read_bytes(piece.rows.view(columns), piece.next, piece.end)
 
     return Encode(("arrow", None if columns is None else tuple(columns)), encode)
@@ -90,17 +90,17 @@ class LogService:
             "Job": self.job,
         }
 
-    def _asking(self, ask: Callable[[Log, Any], object]) -> Callable[[Any, Call], Any]:
+    def _asking(self, ask: Callable[[Log, Any], object]) -> Callable[[Any, Caller], Any]:
         """Return a method that asks a log something, and returns the answer as a document."""
 
-        async def method(request: Any, _: Call) -> Any:
+        async def method(request: Any, _: Caller) -> Any:
             return await self._server.read(lambda: document(ask(self._server.open_log(request.log), request)))
 
         return method
 
     # Writing.
 
-    async def append(self, request: Any, call: Call) -> Any:
+    async def append(self, request: Any, call: Caller) -> Any:
         """Append records; one call, one answer."""
         records = [values.record(one) for one in request.records]
         results = await self._server.seats[request.log].append(
@@ -108,7 +108,7 @@ class LogService:
         )
         return messages.AppendResponse(results=[failures.result(one) for one in results])
 
-    async def stage(self, requests: Requests, _: Call) -> Any:
+    async def stage(self, requests: Requests, _: Caller) -> Any:
         """Store rows for a later ``Ingest``; nothing is stored before the last of them is there."""
         first = await requests.next()
         if first is None:
@@ -138,10 +138,10 @@ class LogService:
         tables: list[pa.Table] = [frames.table(part) for part in parts]
         return inner.store(log, inner.prepare(log, tables, columns))
 
-    async def ingest(self, request: Any, _: Call) -> Any:
+    async def ingest(self, request: Any, _: Caller) -> Any:
         """Make staged rows a part of the log, by its one writer."""
         staged = [values.from_document(one, Staged) for one in request.staged]
-        batch = values.from_document(request.batch, Batch) if request.HasField("batch") else None
+        batch = values.from_document(request.batch, BatchName) if request.HasField("batch") else None
         seat = self._server.seats[request.log]
 
         def work() -> Any:
@@ -161,12 +161,12 @@ class LogService:
 
     # Reading.
 
-    async def read(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def read(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield records as messages."""
         async for message in self._pieces(request, ENTRIES, lambda at: messages.Entries(next_position=at)):
             yield message
 
-    async def read_arrow(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def read_arrow(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield records in columns."""
         columns = list(request.columns) if request.chosen_columns else None
         async for message in self._pieces(
@@ -195,7 +195,7 @@ class LogService:
         message = "this server stops: read on from another one, or from here later"
         raise Unavailable(message, retry_after_s=self._server.retry_after_s())
 
-    async def positions(self, request: Any, _: Call) -> Any:
+    async def positions(self, request: Any, _: Caller) -> Any:
         """Return where the log begins and ends, and where reading would begin."""
 
         def work() -> Any:
@@ -207,7 +207,7 @@ class LogService:
 
         return await self._server.read(work)
 
-    async def find(self, request: Any, _: Call) -> Any:
+    async def find(self, request: Any, _: Caller) -> Any:
         """Return where an id is stored."""
 
         def work() -> Any:
@@ -221,7 +221,7 @@ class LogService:
 
     # Administering.
 
-    async def configure(self, request: Any, _: Call) -> Any:
+    async def configure(self, request: Any, _: Caller) -> Any:
         """Change the settings of a log, unless it has changed since ``if_version``; return those that are stored."""
         settings = values.from_document(request.settings, LogSettings)
 
@@ -236,7 +236,7 @@ class LogService:
 
         return await self._server.write(work, request.name)
 
-    async def forget_producer(self, request: Any, _: Call) -> Any:
+    async def forget_producer(self, request: Any, _: Caller) -> Any:
         """Forget how far a producer got."""
         seat = self._server.seats[request.log]
 
@@ -248,12 +248,12 @@ class LogService:
 
     # Jobs.
 
-    async def verify(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def verify(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Verify a log; yield how far that is, and the result."""
         async for message in self._job((request.log, "verify"), lambda tell: self._log(request).verify(tell)):
             yield message
 
-    async def job(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def job(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Run a long job; yield how far that is, and the result."""
         if request.kind == "snapshot":
             async for message in self._job((request.log, "snapshot"), lambda _: self._snapshot(request.log)):

@@ -8,11 +8,11 @@ from typing import Any
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
 from oncelog.queue.deliver.consumer import Consumer, Delivery, lease_left_s
-from oncelog.queue.deliver.settling import LeaseName, Settlement
+from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import TIMEOUT_S, Queue
 from oncelog.queue.rules import message
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.server import Server
@@ -54,18 +54,18 @@ class QueueService:
             ),
         }
 
-    def _asking(self, ask: Callable[[Queue, Any], object]) -> Callable[[Any, Call], Any]:
+    def _asking(self, ask: Callable[[Queue, Any], object]) -> Callable[[Any, Caller], Any]:
         """Return a method that asks a queue something, and returns the answer as a document."""
 
-        async def method(request: Any, _: Call) -> Any:
+        async def method(request: Any, _: Caller) -> Any:
             return await self._server.read(lambda: document(ask(self._consumers.queue(request.queue), request)))
 
         return method
 
-    def _doing(self, act: Callable[[Queue, Any], Any]) -> Callable[[Any, Call], Any]:
+    def _doing(self, act: Callable[[Queue, Any], Any]) -> Callable[[Any, Caller], Any]:
         """Return a method that changes a queue."""
 
-        async def method(request: Any, _: Call) -> Any:
+        async def method(request: Any, _: Caller) -> Any:
             try:
                 return await self._server.write(
                     lambda: act(self._consumers.queue(request.queue), request), request.queue
@@ -75,7 +75,7 @@ class QueueService:
 
         return method
 
-    async def send(self, request: Any, _: Call) -> Any:
+    async def send(self, request: Any, _: Caller) -> Any:
         """Send messages, each decided on its own."""
         found = [values.queue_message(one) for one in request.messages]
         on_pending: Any = request.on_pending or "join"
@@ -97,12 +97,12 @@ class QueueService:
             self._server.budget.give(size_bytes)
             self._server.wake_queue(request.queue)
 
-    async def groups(self, request: Any, _: Call) -> Any:
+    async def groups(self, request: Any, _: Caller) -> Any:
         """Return the groups of a queue."""
         found = await self._server.read(lambda: self._consumers.queue(request.queue).groups())
         return messages.Names(names=found)
 
-    async def configure(self, request: Any, _: Call) -> Any:
+    async def configure(self, request: Any, _: Caller) -> Any:
         """Change the settings of a queue; return those that are stored."""
         settings = values.from_document(request.settings, QueueSettings)
 
@@ -115,13 +115,13 @@ class QueueService:
 
     # Consuming.
 
-    async def receive(self, request: Any, _: Call) -> Any:
+    async def receive(self, request: Any, _: Caller) -> Any:
         """Claim messages once."""
         consumer = await self._server.write(lambda: self._consumer(request), request.queue)
         found = await self._consumers.receive(consumer, request.queue, max(1, request.limit), request.timeout_s)
         return messages.Deliveries(deliveries=[_delivery(one) for one in found])
 
-    async def settle(self, request: Any, _: Call) -> Any:
+    async def settle(self, request: Any, _: Caller) -> Any:
         """Settle deliveries once."""
         lost = await self._consumers.settle(request.queue, request.group or "default", *_settlement(request.settlement))
         return messages.SettleResponse(lost=[messages.Lease(**one._asdict()) for one in lost])
@@ -136,7 +136,7 @@ class QueueService:
             start=start,
         )
 
-    async def consume(self, requests: Requests, _: Call) -> AsyncIterator[Any]:
+    async def consume(self, requests: Requests, _: Caller) -> AsyncIterator[Any]:
         """Serve one consumer."""
         request = await requests.next()
         if request is None or request.WhichOneof("request") != "open":
@@ -260,15 +260,15 @@ class _ConsumerStream:
         self._out.put_nowait((messages.ConsumeResponse(settled=made), []))
 
 
-def _settlement(found: Any) -> tuple[list[LeaseName], Settlement]:
+def _settlement(found: Any) -> tuple[list[LeaseName], SettlementRequest]:
     leases = [LeaseName(one.token, one.partition, one.position) for one in found.leases]
     match found.kind:
         case "refused":
-            return leases, Settlement.refusal(found.reason, retry=found.retry)
+            return leases, SettlementRequest.refusal(found.reason, retry=found.retry)
         case "extended":
-            return leases, Settlement("extended", extend_us=message.span_us("extend_s", found.extend_s))
+            return leases, SettlementRequest("extended", extend_us=message.span_us("extend_s", found.extend_s))
         case "acked" | "returned":
-            return leases, Settlement(found.kind)
+            return leases, SettlementRequest(found.kind)
     error = f"settlement {found.kind!r}: must be 'acked', 'refused', 'extended' or 'returned'"
     raise InvalidArgument(error)
 

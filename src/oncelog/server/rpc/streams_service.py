@@ -9,7 +9,7 @@ from typing import Any
 
 from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.log.writer import TIMEOUT_S
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.rpc.log_service import optional
 from oncelog.server.server import Server
 from oncelog.streams.events import StreamEvent
@@ -49,7 +49,7 @@ class StreamsService:
     def _streams(self, name: str) -> Streams:
         return self._server.database.streams(name)
 
-    async def append(self, request: Any, _: Call) -> Any:
+    async def append(self, request: Any, _: Caller) -> Any:
         """Append events to a stream, all or none."""
         records = [values.record(one) for one in request.records]
         timeout_s = optional(request, "timeout_s", TIMEOUT_S)
@@ -68,7 +68,7 @@ class StreamsService:
             self._server.budget.give(size_bytes)
             self._server.wake(request.log)
 
-    async def read(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def read(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield the events of a stream, or of all."""
         found = await self._server.read(lambda: self._events(request))
         while (message := await self._server.read(lambda: _events_message(found))) is not None:
@@ -83,7 +83,7 @@ class StreamsService:
         types = list(request.types.types) if request.HasField("types") else None
         return streams.read_all(start, limit=limit, direction=direction, prefix=request.prefix, types=types)
 
-    async def subscribe(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def subscribe(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield events as they become durable, until the client leaves or the server drains."""
         with self._server.woken(request.log) as woken:
             subscription = await self._server.read(lambda: self._subscription(request))
@@ -114,14 +114,14 @@ class StreamsService:
         types = list(request.types.types) if request.HasField("types") else None
         return streams.subscribe_all(start, prefix=request.prefix, types=types, max_behind=behind)
 
-    async def list(self, request: Any, _: Call) -> AsyncIterator[Any]:
+    async def list(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield the streams there are."""
         found = await self._server.read(lambda: self._streams(request.log).list(request.prefix))
         for at in range(0, len(found), LISTED_AT_ONCE):
             part = found[at : at + LISTED_AT_ONCE]
             yield messages.StreamInfos(streams=[values.stream_info_message(one) for one in part])
 
-    async def version(self, request: Any, _: Call) -> Any:
+    async def version(self, request: Any, _: Caller) -> Any:
         """Return the version of a stream."""
         found = await self._server.read(lambda: self._streams(request.log).version(request.stream))
         return messages.VersionResponse(version=found)

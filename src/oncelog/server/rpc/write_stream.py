@@ -13,12 +13,12 @@ from google.protobuf.message import DecodeError
 from oncelog.errors import AppendErrors, InvalidArgument, LogBusy, OncelogError, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log import inner
-from oncelog.server.call import Call
+from oncelog.server.call import Caller
 from oncelog.server.desk import Ask, Lane, Way, stops
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.seats import Seat
 from oncelog.server.server import VERSION, Server
-from oncelog.server.sessions import Answer, Session
+from oncelog.server.sessions import FrameAnswer, FrameSession
 from oncelog.types import ColumnAcks
 from oncelog.wire import failures, frames, messages, values
 from oncelog.wire.frames import Kind, Raw
@@ -34,7 +34,7 @@ _RECORD_BYTES_MIN = 16
 _WAYS = {Kind.EACH: Way.EACH, Kind.BATCH: Way.BATCH, Kind.TABLE: Way.TABLE, Kind.ROWS: Way.EACH}
 
 
-class Frame(NamedTuple):
+class ReceivedFrame(NamedTuple):
     """A frame as it came, or a part of one."""
 
     tag: int
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
     load: Callable[[list[Any]], Any]
     timeout_s: float
     more: bool
-    encode: Callable[[Any], Answer]
+    encode: Callable[[Any], FrameAnswer]
 
 
 class Form(Protocol):
@@ -55,7 +55,7 @@ class Form(Protocol):
         """Return the first message of a stream."""
         ...
 
-    def frame(self, request: Any) -> Frame:
+    def frame(self, request: Any) -> ReceivedFrame:
         """Return a later message."""
         ...
 
@@ -63,7 +63,7 @@ class Form(Protocol):
         """Return a welcome as a message."""
         ...
 
-    def answers(self, tag: int, answer: Answer) -> list[Any]:
+    def answers(self, tag: int, answer: FrameAnswer) -> list[Any]:
         """Return the answer to a frame as messages."""
         ...
 
@@ -82,7 +82,7 @@ class Messages:
             raise InvalidArgument(message)
         return request.hello
 
-    def frame(self, request: Any) -> Frame:
+    def frame(self, request: Any) -> ReceivedFrame:
         """Return a later message."""
         if request.WhichOneof("request") != "frame":
             message = "a write stream has one Hello, and frames behind it"
@@ -93,13 +93,15 @@ class Messages:
         size_bytes = len(found.arrow) if table else found.ByteSize()
         load = _joined_table if table else _joined_records
         parts = [found.arrow] if table else [found.records]
-        return Frame(found.tag, found.answered, way, parts, size_bytes, load, found.timeout_s, found.more, _encoded)
+        return ReceivedFrame(
+            found.tag, found.answered, way, parts, size_bytes, load, found.timeout_s, found.more, _encoded
+        )
 
     def welcome(self, welcome: Any) -> Any:
         """Return a welcome as a message."""
         return messages.WriteResponse(welcome=welcome)
 
-    def answers(self, tag: int, answer: Answer) -> list[Any]:
+    def answers(self, tag: int, answer: FrameAnswer) -> list[Any]:
         """Return the answer to a frame as messages."""
         made = messages.Answer(tag=tag)
         if answer.kind is Kind.RESULTS:
@@ -127,7 +129,7 @@ class RawMessages:
             raise InvalidArgument(message)
         return parsed(messages.Hello, raw.body)
 
-    def frame(self, request: Any) -> Frame:
+    def frame(self, request: Any) -> ReceivedFrame:
         """Return a later message."""
         raw = frames.unpack(request)
         if raw.kind not in _WAYS:
@@ -136,13 +138,15 @@ class RawMessages:
         way = _WAYS[raw.kind]
         load = _joined_raw_records if raw.kind in (Kind.EACH, Kind.BATCH) else _joined_table
         encode = _placed if raw.kind is Kind.ROWS else _encoded
-        return Frame(raw.tag, raw.answered, way, [raw.body], len(raw.body), load, raw.timeout_s, raw.more, encode)
+        return ReceivedFrame(
+            raw.tag, raw.answered, way, [raw.body], len(raw.body), load, raw.timeout_s, raw.more, encode
+        )
 
     def welcome(self, welcome: Any) -> Any:
         """Return a welcome as a message."""
         return frames.pack(Raw(Kind.WELCOME, welcome.SerializeToString()))
 
-    def answers(self, tag: int, answer: Answer) -> list[Any]:
+    def answers(self, tag: int, answer: FrameAnswer) -> list[Any]:
         """Return the answer to a frame as messages, in parts if it is large."""
         return list(frames.parts(Raw(answer.kind, answer.body, tag, tag)))
 
@@ -172,45 +176,45 @@ def _joined_table(parts: list[Any]) -> Any:
     return frames.table(parts[0] if len(parts) == 1 else b"".join(parts), full=False)  # append_arrow looks at each row
 
 
-def _placed(result: Any) -> Answer:
+def _placed(result: Any) -> FrameAnswer:
     """Return the results of records that came in columns as their answer. Called by the desk's thread."""
-    return Answer(Kind.PLACED, frames.placed_bytes(result).to_pybytes())
+    return FrameAnswer(Kind.PLACED, frames.placed_bytes(result).to_pybytes())
 
 
-def _encoded(result: Any) -> Answer:
+def _encoded(result: Any) -> FrameAnswer:
     """Return the result of a frame as its answer. Called by the desk's thread."""
     if isinstance(result, ColumnAcks):
-        return Answer(Kind.COLUMNS, frames.columns_bytes(result).to_pybytes())
+        return FrameAnswer(Kind.COLUMNS, frames.columns_bytes(result).to_pybytes())
     if isinstance(result, AppendErrors):
-        return Answer(Kind.COLUMNS, frames.refused_bytes(result.results).to_pybytes())
+        return FrameAnswer(Kind.COLUMNS, frames.refused_bytes(result.results).to_pybytes())
     made = messages.Results(results=[failures.result(one) for one in result])
-    return Answer(Kind.RESULTS, made.SerializeToString())
+    return FrameAnswer(Kind.RESULTS, made.SerializeToString())
 
 
 class WriteStream:
     """One write stream of a session."""
 
-    def __init__(self, server: Server, form: Form, requests: Requests, call: Call) -> None:
+    def __init__(self, server: Server, form: Form, requests: Requests, call: Caller) -> None:
         self._server = server
         self._form = form
         self._requests = requests
         self._call = call
-        self._out: deque[tuple[int, Answer]] = deque()
+        self._out: deque[tuple[int, FrameAnswer]] = deque()
         self._sending: set[int] = set()
         self._changed = asyncio.Event()
         self._written = asyncio.Event()
         self._unanswered: dict[int, int] = {}
         """Frames whose answers were not written to the connection yet, with their bytes."""
-        self._part: Frame | None = None
+        self._part: ReceivedFrame | None = None
         self._ended: Exception | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._session = Session("")
+        self._session = FrameSession("")
         self._seat: Seat
         self._hello: Any = None
 
     # What the session calls.
 
-    def send(self, tag: int, answer: Answer) -> None:
+    def send(self, tag: int, answer: FrameAnswer) -> None:
         """Send an answer, once."""
         if tag in self._unanswered and tag not in self._sending:
             self._sending.add(tag)
@@ -383,7 +387,7 @@ class WriteStream:
             self._written.clear()
             await self._written.wait()
 
-    async def _whole(self, frame: Frame) -> Frame | None:
+    async def _whole(self, frame: ReceivedFrame) -> ReceivedFrame | None:
         """Return a frame when its last part is there."""
         before = self._part
         if before is None and not frame.more:
@@ -404,7 +408,7 @@ class WriteStream:
         self._server.budget.give(size_bytes)  # the desk takes them for the whole frame
         return whole
 
-    async def _accept(self, frame: Frame) -> None:
+    async def _accept(self, frame: ReceivedFrame) -> None:
         """Decide a frame by its tag: a known one is answered again, the next one is executed, others are not."""
         session = self._session
         session.forget(frame.answered)
@@ -412,7 +416,7 @@ class WriteStream:
         if frame.tag <= session.last_tag:
             self._repeat(frame.tag)
         elif frame.tag != session.last_tag + 1:
-            self.send(frame.tag, Answer.of_error(_unknown(f"frame {frame.tag} came behind {session.last_tag}")))
+            self.send(frame.tag, FrameAnswer.of_error(_unknown(f"frame {frame.tag} came behind {session.last_tag}")))
         else:
             session.receive(frame.tag)
             await self._execute(frame)
@@ -420,20 +424,20 @@ class WriteStream:
     def _repeat(self, tag: int) -> None:
         """Answer a frame that was received before, now or when it is decided."""
         if tag not in self._session.answers:
-            self.send(tag, Answer.of_error(_unknown(f"the answer to frame {tag} is not kept any more")))
+            self.send(tag, FrameAnswer.of_error(_unknown(f"the answer to frame {tag} is not kept any more")))
             return
         answer = self._session.answers[tag]
         if answer is not None:
             self.send(tag, answer)
 
-    async def _execute(self, frame: Frame) -> None:
+    async def _execute(self, frame: ReceivedFrame) -> None:
         session, tag = self._session, frame.tag
         timer: asyncio.TimerHandle | None = None
 
-        def settled(answer: Answer | None, error: OncelogError | None) -> None:
+        def settled(answer: FrameAnswer | None, error: OncelogError | None) -> None:
             if timer is not None:
                 timer.cancel()
-            session.settle(tag, answer if answer is not None else Answer.of_error(error or _unknown("no answer")))
+            session.settle(tag, answer if answer is not None else FrameAnswer.of_error(error or _unknown("no answer")))
 
         try:
             lane = await self._lane()
@@ -454,9 +458,9 @@ class WriteStream:
         except OncelogError as error:
             if session.lane is not None and session.lane.stopped is None and stops(error):
                 session.lane.stopped = error
-            session.settle(tag, Answer.of_error(error))
+            session.settle(tag, FrameAnswer.of_error(error))
         except asyncio.CancelledError:  # the stream broke before the frame was handed on
-            session.settle(tag, Answer.of_error(Unavailable("the stream ended before this frame was begun")))
+            session.settle(tag, FrameAnswer.of_error(Unavailable("the stream ended before this frame was begun")))
             raise
         else:
             if frame.timeout_s > 0:
@@ -475,20 +479,20 @@ class WriteStream:
             return renewed
         return lane
 
-    def _late(self, ask: Ask, tag: int, settled: Callable[[Answer | None, OncelogError | None], None]) -> None:
+    def _late(self, ask: Ask, tag: int, settled: Callable[[FrameAnswer | None, OncelogError | None], None]) -> None:
         """Tell the client that its time is over. The frame of a producer is never taken back."""
         late = Unavailable(f"frame {tag} was not begun in time")
         assert ask.lane is not None
         if ask.lane.producer is None and self._seat.withdraw(ask, late):
             settled(None, late)
             return
-        self.send(tag, Answer.of_error(_unknown(f"no answer to frame {tag} in time; the write goes on")))
+        self.send(tag, FrameAnswer.of_error(_unknown(f"no answer to frame {tag} in time; the write goes on")))
 
 
 def _unknown(text: str) -> Unavailable:
     return Unavailable(f"{text}: its outcome is unknown", outcome="unknown")
 
 
-def write(server: Server, form: Form, requests: Requests, call: Call) -> AsyncIterator[Any]:
+def write(server: Server, form: Form, requests: Requests, call: Caller) -> AsyncIterator[Any]:
     """Serve one write stream."""
     return WriteStream(server, form, requests, call).answers()

@@ -21,7 +21,7 @@ Append = Callable[[str, Record], Awaitable[object]]
 """Appends one record to a log of this name, creating the log when it is not there; returns when it is durable."""
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the audit log. It holds names and settings, never values of records nor tokens."""
 
     act: str
@@ -34,7 +34,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: str | None = None
 
 
-class Audit:
+class AuditTrail:
     """Writes to the server's own audit log."""
 
     def __init__(self, append: Append, log: str = LOG) -> None:
@@ -42,7 +42,7 @@ class Audit:
         self._append = append
         self.log = log
 
-    async def note(self, principal: Principal, peer: str, act: Act) -> None:
+    async def note(self, principal: Principal, peer: str, act: AuditLine) -> None:
         """Write that something is about to be done; ``Unavailable``, and it must not be done, if that fails."""
         line = msgspec.structs.replace(act, who=principal.name, by=principal.by, peer=peer)
         try:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from oncelog.errors import NotAuthenticated
 from oncelog.server.security import authorize, verbs
-from oncelog.server.security.audit import Act, Audit
+from oncelog.server.security.audit import AuditLine, AuditTrail
 from oncelog.server.security.authorize import Authorizer, Credentials, Principal
 from oncelog.server.security.scopes import Kind
 
 if TYPE_CHECKING:
-    from oncelog.server.call import Call
+    from oncelog.server.call import Caller
 
 _DETAILS = ("before", "kind", "by", "remove", "create", "partitions", "force", "producer", "group", "positions", "all")
 """Fields of requests that the audit log shows: none of them is a value, an id or a secret."""
@@ -20,11 +20,11 @@ _DETAILS = ("before", "kind", "by", "remove", "create", "partitions", "force", "
 class Gate:
     """Knows who calls a method, and what it needs."""
 
-    def __init__(self, authorizer: Authorizer, audit: Audit) -> None:
+    def __init__(self, authorizer: Authorizer, audit: AuditTrail) -> None:
         self._authorizer = authorizer
         self._audit = audit
 
-    def admit(self, call: Call, method: str, name: str | None, request: Any = None) -> Principal:
+    def admit(self, call: Caller, method: str, name: str | None, request: Any = None) -> Principal:
         """Return who calls; raise unless the caller may call this method on the log or queue of this name."""
         principal = self._principal(call)
         if method in verbs.LISTING:
@@ -34,16 +34,16 @@ class Gate:
         authorize.check(principal, need.verb, kind, name or "", making=need.making)
         return principal
 
-    def _principal(self, call: Call) -> Principal:
+    def _principal(self, call: Caller) -> Principal:
         authorization = None if call.bearer is None else f"Bearer {call.bearer}"
         return self._authorizer.principal(Credentials(authorization, call.certificate_names, call.peer))
 
-    async def note(self, principal: Principal, call: Call, method: str, name: str | None, request: Any) -> None:
+    async def note(self, principal: Principal, call: Caller, method: str, name: str | None, request: Any) -> None:
         """Write an admin verb to the audit log, before it is done; ``Unavailable``, and it must not be done, else."""
         need = verbs.need(method, request)
         if need.audited:
             details = {field: _shown(request, field) for field in _DETAILS if hasattr(request, field)}
-            act = Act(act=method, kind=need.kind, name=name or "", details=details)
+            act = AuditLine(act=method, kind=need.kind, name=name or "", details=details)
             await self._audit.note(principal, call.peer, act)
 
     def check_still(self, principal: Principal) -> None:
@@ -52,7 +52,7 @@ class Gate:
             message = "the token was revoked, or has expired"
             raise NotAuthenticated(message)
 
-    def visible(self, call: Call, kind: Kind, names: list[str]) -> list[str]:
+    def visible(self, call: Caller, kind: Kind, names: list[str]) -> list[str]:
         """Return the names that the caller may look at."""
         return authorize.visible(self._principal(call), kind, names)
 

@@ -22,7 +22,7 @@ _PARTS = 4
 _ID_BYTES = 16
 
 
-class Session(NamedTuple):
+class BrowserSession(NamedTuple):
     """A session: its id, the digest of its token (empty where the server is open), and when it ends."""
 
     id: str
@@ -30,7 +30,7 @@ class Session(NamedTuple):
     expires_us: int
 
 
-class Sessions:
+class BrowserSessions:
     """Makes and reads the cookies of one key."""
 
     def __init__(self, clock: Clock, key: bytes) -> None:
@@ -44,7 +44,7 @@ class Sessions:
         text = f"{self._clock.token(_ID_BYTES).hex()}.{digest}.{expires_us}"
         return f"{text}.{self._sign('session', text)}"
 
-    def read(self, cookie: str) -> Session | None:
+    def read(self, cookie: str) -> BrowserSession | None:
         """Return the session of a cookie; ``None`` for one that was changed, or is over."""
         parts = cookie.split(".")
         if len(parts) != _PARTS or not cookie.isascii():
@@ -52,14 +52,14 @@ class Sessions:
         id, digest, expires, given = parts
         if not hmac.compare_digest(given, self._sign("session", f"{id}.{digest}.{expires}")):
             return None
-        found = Session(id, digest, int(expires))
+        found = BrowserSession(id, digest, int(expires))
         return found if found.expires_us > self._clock.now_us() else None
 
-    def csrf(self, session: Session) -> str:
+    def csrf(self, session: BrowserSession) -> str:
         """Return what a form of this session carries, and no other site knows."""
         return self._sign("csrf", session.id)
 
-    def check_csrf(self, session: Session, given: str | None) -> None:
+    def check_csrf(self, session: BrowserSession, given: str | None) -> None:
         """Raise ``NotAllowed`` unless a request carries the session's own token."""
         if given is None or not hmac.compare_digest(given.encode(), self.csrf(session).encode()):
             message = "the request does not carry this session's token (CSRF): load the page again"

@@ -10,7 +10,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.server.security import exposure, scopes
 from oncelog.server.security.authorize import Authorizer
-from oncelog.server.security.sessions import Sessions
+from oncelog.server.security.sessions import BrowserSessions
 from oncelog.server.security.token_object import TokenObject
 from oncelog.server.security.tokens import TokenFile
 from oncelog.server.settings import ServeSettings, address
@@ -35,7 +35,7 @@ class Security:
 
     settings: ServeSettings
     authorizer: Authorizer
-    sessions: Sessions
+    sessions: BrowserSessions
     tls: Tls | None
     loopback: bool
 
@@ -59,7 +59,9 @@ def load(
     hosts = {f"--{name}": address(getattr(settings, name))[0] for name in ("grpc", "http")}
     exposure.check(hosts, tls=tls is not None, authenticated=not authorizer.is_open, insecure=settings.insecure)
     loopback = all(exposure.is_loopback(host) for host in hosts.values())
-    return Security(settings, authorizer, Sessions(clock, sessions_key or clock.token(_KEY_BYTES)), tls, loopback)
+    return Security(
+        settings, authorizer, BrowserSessions(clock, sessions_key or clock.token(_KEY_BYTES)), tls, loopback
+    )
 
 
 def _check_origins(origins: list[str]) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from oncelog.errors import CorruptionError, OncelogError, Unavailable
 from oncelog.format import frame
 from oncelog.server.security import tokens
-from oncelog.server.security.tokens import Known, Token
+from oncelog.server.security.tokens import KnownToken, Token
 from oncelog.shapes import prepare
 from oncelog.storage.base import LogHome
 
@@ -38,7 +38,7 @@ class TokenObject:
         self._looking = threading.Lock()
         self._version = 0
         self._was_read = False
-        self._known: Mapping[str, Known] = {}
+        self._known: Mapping[str, KnownToken] = {}
         self.damaged: str | None = None
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class TokenObject:
         """Whether callers need a token: the database has, or had, one."""
         return self._version > 0
 
-    def find(self, sha256: str) -> Known | None:
+    def find(self, sha256: str) -> KnownToken | None:
         """Return the token with this digest."""
         return self._known.get(sha256)
 

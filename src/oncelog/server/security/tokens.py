@@ -63,12 +63,12 @@ class Store(Protocol):
 Place = Path | Store
 
 
-class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     tokens: list[Token]
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownToken(msgspec.Struct, frozen=True):
     """A token of the file, with its scopes parsed."""
 
     token: Token
@@ -134,7 +134,7 @@ def stored(path: Place) -> list[Token]:
         message = f"{path}: {error.strerror}"
         raise InvalidArgument(message) from error
     try:
-        found = msgspec.json.decode(data, type=_Stored)
+        found = msgspec.json.decode(data, type=_StoredTokens)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"{path}: is no file of tokens ({error})"
         raise InvalidArgument(message) from error
@@ -159,7 +159,7 @@ def _change(path: Place, change: Callable[[list[Token]], list[Token]]) -> None:
         tokens = change(stored(path))
         descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # 0600, and nobody's before
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(_Stored(_VERSION, tokens)), indent=1))
+            file.write(msgspec.json.format(msgspec.json.encode(_StoredTokens(_VERSION, tokens)), indent=1))
             file.flush()
             os.fsync(descriptor)
         Path(new).replace(path)
@@ -195,7 +195,7 @@ class TokenFile:
         self.required = True
         """Callers need a token, also if the file has none."""
 
-    def find(self, sha256: str) -> Known | None:
+    def find(self, sha256: str) -> KnownToken | None:
         """Return the token with this digest."""
         self._refresh()
         return self._known.get(sha256)
@@ -228,6 +228,6 @@ class TokenFile:
         return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode)
 
 
-def by_digest(tokens: Sequence[Token]) -> Mapping[str, Known]:
+def by_digest(tokens: Sequence[Token]) -> Mapping[str, KnownToken]:
     """Return tokens by what is stored of them, with their scopes."""
-    return {token.sha256: Known(token, tuple(token.scopes())) for token in tokens}
+    return {token.sha256: KnownToken(token, tuple(token.scopes())) for token in tokens}

@@ -10,7 +10,7 @@ EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10
 _KINDS_MAX = 2_000
 
 
-class Calls:
+class CallCounts:
     """Counts of calls by face (``grpc`` or ``http``), route or method, and code. Used on the loop; read anywhere."""
 
     def __init__(self) -> None:

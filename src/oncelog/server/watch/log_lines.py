@@ -28,7 +28,7 @@ def without_secrets(text: str) -> str:
     return _SECRET.sub(HIDDEN, text)
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object, with the fields that were given as ``extra``."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -68,7 +68,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 def set_up(*, as_json: bool, level: str = "info") -> None:
     """Send what the server says to stderr, in one form."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines() if as_json else PlainLines())
+    handler.setFormatter(JsonFormatter() if as_json else PlainLines())
     logging.getLogger().handlers[:] = [handler]
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_ours)
     logging.getLogger().setLevel(logging.WARNING)

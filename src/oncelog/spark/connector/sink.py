@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.log import inner
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
@@ -26,7 +26,7 @@ from oncelog.names import CONFLICTS
 from oncelog.redaction import redacted
 from oncelog.spark.connector import connections, schema
 from oncelog.spark.connector.options import WriteOptions
-from oncelog.spark.connector.staging import Stager, Taken
+from oncelog.spark.connector.staging import StagedResult, Stager
 
 ATTEMPTS_MAX = 3
 TIDY_BATCHES = 64
@@ -37,15 +37,15 @@ _logger = logging.getLogger("oncelog.spark")
 
 
 @dataclass
-class Message(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What a task tells the driver: what it staged, and of which query it is a part (empty: of none)."""
 
     partition: int
     query: str
-    taken: Taken = field(default_factory=Taken)
+    taken: StagedResult = field(default_factory=StagedResult)
 
 
-class _Sink:
+class _LogSink:
     """What batch and stream writers have in common. A stream's commit gets a writer that is made again, so nothing is
     remembered here.
     """
@@ -62,16 +62,16 @@ class _Sink:
         options = self._options
         return connections.log(options.url, options.log, options.storage, create=options.create)
 
-    def _stage(self, batches: Iterator[pa.RecordBatch]) -> Message:
+    def _stage(self, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty(QUERY) or ""
         taken = Stager(self._open(), self._options).stage(batches)
         connections.spare_what_is_loaded("write")
-        return Message(context.partitionId(), query, taken)
+        return TaskMessage(context.partitionId(), query, taken)
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: Batch | None) -> Ingested:
-        heard = sorted((each for each in messages if isinstance(each, Message)), key=lambda each: each.partition)
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: BatchName | None) -> Ingested:
+        heard = sorted((each for each in messages if isinstance(each, TaskMessage)), key=lambda each: each.partition)
         if not heard:
             message = (
                 f"log {self._options.log}, {batch}: Spark commits without a message of any task, so that nothing is "
@@ -116,10 +116,10 @@ def _told_of_conflicts(name: str, count: int, options: WriteOptions) -> str:
 
 def query_of(messages: Sequence[WriterCommitMessage | None]) -> str:
     """Return the query whose tasks these messages are from (empty: of none)."""
-    return next((message.query for message in messages if isinstance(message, Message)), "")
+    return next((message.query for message in messages if isinstance(message, TaskMessage)), "")
 
 
-def check_rows(messages: Sequence[Message]) -> None:
+def check_rows(messages: Sequence[TaskMessage]) -> None:
     """Raise one ``InvalidArgument`` for all rows that cannot be written, if there are any."""
     bad = [(message.partition, message.taken.bad) for message in messages if message.taken.bad is not None]
     if not bad:
@@ -133,7 +133,7 @@ def check_rows(messages: Sequence[Message]) -> None:
     raise InvalidArgument(message)
 
 
-def deliver(log: Log, staged: Sequence[Staged], batch: Batch | None, options: WriteOptions) -> Ingested:
+def deliver(log: Log, staged: Sequence[Staged], batch: BatchName | None, options: WriteOptions) -> Ingested:
     """Bring staged files into the log as its writer, which is let go at once: others take turns.
 
     An outcome that is not known is settled by doing it again: the mark, or the ids, tell whether it was done.
@@ -150,7 +150,7 @@ def deliver(log: Log, staged: Sequence[Staged], batch: Batch | None, options: Wr
     raise AssertionError
 
 
-class BatchWriter(_Sink, DataSourceArrowWriter):
+class BatchWriter(_LogSink, DataSourceArrowWriter):
     """Appends a table. With ``producer`` and ``batchId`` a job that is run again does nothing."""
 
     def __init__(self, options: WriteOptions, wanted: StructType, *, overwrite: bool) -> None:
@@ -159,7 +159,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
             raise InvalidArgument(message)
         super().__init__(options, wanted, overwrite=overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage a task's rows."""
         return self._stage(iterator)
 
@@ -168,7 +168,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         options = self._options
         batch = None
         if options.producer is not None and options.batch is not None:
-            batch = Batch(producer=options.producer, number=options.batch, owner=query_of(messages))
+            batch = BatchName(producer=options.producer, number=options.batch, owner=query_of(messages))
         self._commit(messages, batch)
         if (options.batch or 0) % TIDY_BATCHES == 0:
             self._tidy()
@@ -177,7 +177,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         """Do nothing: a commit may have come through, and a task may still run. Staged files are removed by age."""
 
 
-class StreamWriter(_Sink, DataSourceStreamArrowWriter):
+class StreamWriter(_LogSink, DataSourceStreamArrowWriter):
     """Appends micro-batches, each once: its number is compared with the mark of the query, or of ``producer``."""
 
     def __init__(self, options: WriteOptions, wanted: StructType, *, overwrite: bool) -> None:
@@ -186,14 +186,14 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
             raise InvalidArgument(message)
         super().__init__(options, wanted, overwrite=overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Stage a task's rows."""
         return self._stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Adopt what the tasks staged, unless this batch is there."""
         query = query_of(messages)
-        self._commit(messages, Batch(producer=self._options.producer or query, number=batchId, owner=query))
+        self._commit(messages, BatchName(producer=self._options.producer or query, number=batchId, owner=query))
         if batchId % TIDY_BATCHES == 0:
             self._tidy()
 

@@ -29,7 +29,7 @@ class Range(InputPartition):
         self.end = end
 
 
-class Rows:
+class RangeReader:
     """Reads ranges of a log, in a task: all it knows is a URL, a name and columns."""
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
@@ -100,7 +100,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
         self._options = options
-        self._rows = Rows(options, wanted)
+        self._rows = RangeReader(options, wanted)
         self._narrowed: Narrowed | None = None
         # Spark fails every read by a class that defines pushFilters unless its configuration switches them on, and asks
         # what it is by this attribute. An object that answers as the default one, and still takes filters, does both.

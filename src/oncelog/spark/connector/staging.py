@@ -32,7 +32,7 @@ class BadRows(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class StagedResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a task has staged, or why it has not."""
 
     staged: tuple[Staged, ...] = ()
@@ -47,22 +47,22 @@ class Stager:
         self._log_id = log.log_id
         self._options = options
 
-    def stage(self, batches: Iterator[pa.RecordBatch]) -> Taken:
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedResult:
         """Stage all rows, in files of a bounded size. A bad row is returned: raised, it would have Spark try again."""
         staged: list[Staged] = []
-        rows = _Rows(batches)
+        rows = _TaskRows(batches)
         with ThreadPoolExecutor(1, "oncelog-staging") as thread:
             under_way: Future[Staged] | None = None
             while rows:
                 prepared = self._prepare(rows)
                 staged += [under_way.result()] if under_way is not None else []
                 if isinstance(prepared, BadRows):
-                    return Taken(bad=prepared)
+                    return StagedResult(bad=prepared)
                 under_way = thread.submit(inner.store, self._log, prepared)
             staged += [under_way.result()] if under_way is not None else []
-        return Taken(staged=tuple(staged))
+        return StagedResult(staged=tuple(staged))
 
-    def _prepare(self, rows: _Rows) -> Prepared | BadRows:
+    def _prepare(self, rows: _TaskRows) -> Prepared | BadRows:
         """Make one file, or say which row is bad."""
         current = self._named(rows.current)
         columns = [*current.schema.names, "id"] if self._options.ids == "content" else current.schema.names
@@ -122,7 +122,7 @@ def _headers(column: pa.Array) -> pa.Array:
     return column
 
 
-class _Rows:
+class _TaskRows:
     """The batches of a task, taken as they come; ``number`` is that of the first row of the ``current`` one."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:

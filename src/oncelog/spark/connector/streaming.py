@@ -15,7 +15,7 @@ from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.spark.connector import planning
 from oncelog.spark.connector.options import ReadOptions
-from oncelog.spark.connector.source import Range, Rows, starting
+from oncelog.spark.connector.source import Range, RangeReader, starting
 
 Offset = dict[str, Any]
 
@@ -31,7 +31,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             message = f"option {name}: a stream has no end; read a batch, or use trigger(availableNow=True)"
             raise InvalidArgument(message)
         self._options = options
-        self._rows = Rows(options, wanted)
+        self._rows = RangeReader(options, wanted)
         self._target: int | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802

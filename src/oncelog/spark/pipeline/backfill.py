@@ -36,7 +36,7 @@ _SHARED = (frames.SCHEMA_FILE, ownership.FILE)
 DAYS_MAX = 3660
 
 
-class Part(msgspec.Struct, frozen=True):
+class BackfillPart(msgspec.Struct, frozen=True):
     """A part of the source: its name, the path to read, and options that say which files there."""
 
     name: str
@@ -58,7 +58,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
     at_us: int
 
 
-def partitions(given: Spec, column: str, first: str, last: str) -> list[Part]:
+def partitions(given: Spec, column: str, first: str, last: str) -> list[BackfillPart]:
     """Return the folders ``column=value`` of a source with values from ``first`` to ``last``, both of them included.
 
     Values are compared as numbers if all of them are numbers, else as text, as dates like 2026-01-31 are.
@@ -72,10 +72,10 @@ def partitions(given: Spec, column: str, first: str, last: str) -> list[Part]:
     order: Callable[[str], Any] = int if numbers else str
     chosen = [(value, path) for value, path in found if order(first) <= order(value) <= order(last)]
     chosen.sort(key=lambda part: (order(part[0]), part[1]))
-    return [Part(str(path.relative_to(top)), str(path)) for _, path in chosen]
+    return [BackfillPart(str(path.relative_to(top)), str(path)) for _, path in chosen]
 
 
-def days(given: Spec, first: str, last: str) -> list[Part]:
+def days(given: Spec, first: str, last: str) -> list[BackfillPart]:
     """Return the days from ``first`` to ``last``, both of them included, by when files were last changed (UTC)."""
     try:
         begin, end = date.fromisoformat(first), date.fromisoformat(last)
@@ -86,7 +86,10 @@ def days(given: Spec, first: str, last: str) -> list[Part]:
         message = f"from {first} to {last}: must be 1 to {DAYS_MAX} days"
         raise InvalidArgument(message)
     path = str(_folder(given))
-    return [Part(str(day), path, _within(day)) for day in (begin + timedelta(n) for n in range((end - begin).days + 1))]
+    return [
+        BackfillPart(str(day), path, _within(day))
+        for day in (begin + timedelta(n) for n in range((end - begin).days + 1))
+    ]
 
 
 def _within(day: date) -> dict[str, str]:
@@ -128,7 +131,12 @@ class Backfill:
         return {one.part: one for one in noted}
 
     def run(
-        self, parts: Sequence[Part], tell: Callable[[Filled], None], *, again: bool = False, spark: SparkSession | None
+        self,
+        parts: Sequence[BackfillPart],
+        tell: Callable[[Filled], None],
+        *,
+        again: bool = False,
+        spark: SparkSession | None,
     ) -> list[Filled]:
         """Bring parts in that are not done, or all of them; return what became of each that was read."""
         self._share()
@@ -164,7 +172,7 @@ class Backfill:
             if given is None:
                 spark.stop()
 
-    def _fill(self, part: Part, spark: SparkSession) -> Filled:
+    def _fill(self, part: BackfillPart, spark: SparkSession) -> Filled:
         replace = msgspec.structs.replace
         source = self._spec.source
         options = {**source.options, **part.options}

@@ -16,7 +16,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.spark.pipeline import lease, spec
 from oncelog.spark.pipeline.rows import frames
-from oncelog.spark.pipeline.spec import FILE_FORMATS, Sink, Spec
+from oncelog.spark.pipeline.spec import FILE_FORMATS, SinkSpec, Spec
 from oncelog.spark.session import session
 from oncelog.spark.sinks import compaction
 from oncelog.spark.sinks.compaction import TARGET_BYTES, Alike, Compacted, Merge
@@ -56,7 +56,7 @@ def compact(
             return compaction.compact(place, clock, Path(scratch), _columns(sink), merge, target_bytes)
 
 
-def _of_lines(sink: Sink) -> tuple[Alike, Merge]:
+def _of_lines(sink: SinkSpec) -> tuple[Alike, Merge]:
     """Return how files of lines are put together: as they are, but for the headers of CSV."""
     options = {name.lower(): str(value).lower() for name, value in sink.options.items()}
     if sink.format.lower() != "csv" or options.get("header") != "true":
@@ -67,14 +67,14 @@ def _of_lines(sink: Sink) -> tuple[Alike, Merge]:
     return compaction.first_line, partial(compaction.concatenated, header=True)
 
 
-def _columns(sink: Sink) -> Alike:
+def _columns(sink: SinkSpec) -> Alike:
     """Return what tells the columns of a file: files of other columns stay apart."""
     if sink.format.lower() != "parquet":
         return lambda _: None
     return lambda path: str(pq.read_schema(path))
 
 
-def _merged(spark: SparkSession, sink: Sink, files: Sequence[Path], target: Path) -> None:
+def _merged(spark: SparkSession, sink: SinkSpec, files: Sequence[Path], target: Path) -> None:
     """Have Spark write the rows of files into one, in the form that it wrote them in."""
     reader: Any = spark.read.format(sink.format).option("recursiveFileLookup", "true")
     rows = reader.load([str(file) for file in files])

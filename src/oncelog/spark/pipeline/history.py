@@ -34,7 +34,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     conflicts: int
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
     """A batch was done: how many rows it had, how long it took, and how many records the log had then.
 
     ``exported`` is up to which position the sink has them; ``triggered_us`` is when Spark began the batch. ``query`` is
@@ -84,7 +84,7 @@ class Summed(msgspec.Struct, frozen=True, kw_only=True, tag="summed"):
     totals: dict[str, tuple[int, int, int]] = {}
 
 
-Event = Started | Batch | Ended | Summed
+Event = Started | BatchDone | Ended | Summed
 
 
 class Events(Protocol):
@@ -168,7 +168,7 @@ def of(given: Spec, folder: Path) -> History:
 class Settled(msgspec.Struct, frozen=True):
     """What became of the rows of one batch into the log."""
 
-    batch: Batch
+    batch: BatchDone
     stored: int
     conflicts: int
     counted: int | None = None
@@ -204,7 +204,7 @@ def _settled(events: Sequence[Event]) -> tuple[list[Settled], int, int]:
     for event in events:
         if isinstance(event, Summed):
             totals |= event.totals
-        if isinstance(event, Batch) and event.leg == "into the log":
+        if isinstance(event, BatchDone) and event.leg == "into the log":
             if event.account.totals is not None:
                 before = totals.get(event.query, (0, 0, 0))
                 totals[event.query] = event.account.totals
@@ -245,7 +245,7 @@ def summed(events: Sequence[Event]) -> Summed:
     accounts = [one.batch.account for one in into]
     totals = {one.batch.query: one.batch.account.totals for one in every if one.batch.account.totals is not None}
     before = next((event for event in events if isinstance(event, Summed)), _NOTHING)
-    sent = [event.exported for event in events if isinstance(event, Batch | Summed) and event.exported is not None]
+    sent = [event.exported for event in events if isinstance(event, BatchDone | Summed) and event.exported is not None]
     began = [event.at_us for event in events if isinstance(event, Started)]
     return Summed(
         at_us=max((event.at_us for event in events), default=0),

@@ -16,7 +16,7 @@ from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.history import Passing
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline, Tell
 from oncelog.spark.pipeline.rows import frames
-from oncelog.spark.pipeline.spec import FILE_FORMATS, Identity, Run, Source, Spec, Target
+from oncelog.spark.pipeline.spec import FILE_FORMATS, IdentitySpec, RunSpec, SourceSpec, Spec, Target
 from oncelog.spark.session import session, spark_errors
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _KINDS = {".jsonl": "json", ".ndjson": "json", ".txt": "text", **{f".{name}": na
 _UNFINISHED = {"_temporary"}
 
 
-class Files(msgspec.Struct, frozen=True):
+class SparkFiles(msgspec.Struct, frozen=True):
     """Files that Spark reads or writes: where, in which format (``None``: by their names), on which Spark."""
 
     path: str
@@ -47,7 +47,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def ingest(
-    files: Files,
+    files: SparkFiles,
     url: str,
     log: str,
     *,
@@ -71,15 +71,15 @@ def ingest(
     kind = files.kind()
     given = Spec(
         name="ingest",
-        source=Source(
+        source=SourceSpec(
             format=kind,
             path=spec.place(files.path, Path()),
             streaming=False,
             options={"header": True, "inferSchema": False} if kind == "csv" else {},
         ),
-        identity=Identity(column=id) if id is not None else Identity(content=True),
+        identity=IdentitySpec(column=id) if id is not None else IdentitySpec(content=True),
         log=Target(url=url, name=log),
-        run=Run(master=files.master, checkpoint="unused://"),
+        run=RunSpec(master=files.master, checkpoint="unused://"),
     )
     return Pipeline(given, Path(), clock, Passing()).run(tell, spark=spark)
 
@@ -87,7 +87,7 @@ def ingest(
 def export(
     url: str,
     log: str,
-    files: Files,
+    files: SparkFiles,
     *,
     schema: str | None = None,
     overwrite: bool = False,
@@ -109,7 +109,7 @@ def export(
             started.stop()
 
 
-def _export(spark: SparkSession, url: str, log: str, files: Files, schema: str | None, end: int) -> int:  # noqa: PLR0917
+def _export(spark: SparkSession, url: str, log: str, files: SparkFiles, schema: str | None, end: int) -> int:  # noqa: PLR0917
     from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 

@@ -52,7 +52,7 @@ class Holder(msgspec.Struct, frozen=True):
         return f"process {self.pid} on {self.host}, since {moment(self.since_us):%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Lease(Protocol):
+class PipelineLease(Protocol):
     """The right to run a pipeline."""
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class NoLease:
 
 
 @contextmanager
-def held(given: Spec, clock: Clock, wait_s: float = 0.0) -> Iterator[Lease]:
+def held(given: Spec, clock: Clock, wait_s: float = 0.0) -> Iterator[PipelineLease]:
     """Hold the lease of a pipeline; ``LogBusy``, which says who runs, if it cannot be had within ``wait_s``."""
     me = Holder(socket.gethostname(), os.getpid(), clock.now_us())
     folder = spec.local_path(given.checkpoint)
@@ -111,7 +111,7 @@ def _busy(name: str, holder: Holder | None) -> LogBusy:
 
 
 @contextmanager
-def _locked(folder: Path, name: str, me: Holder, clock: Clock, wait_s: float) -> Iterator[Lease]:
+def _locked(folder: Path, name: str, me: Holder, clock: Clock, wait_s: float) -> Iterator[PipelineLease]:
     folder.mkdir(parents=True, exist_ok=True)
     deadline_us = clock.elapsed_us() + round(max(wait_s, _PATIENCE_S) * 1e6)
     with (folder / _FILE).open("a+b") as file:
@@ -150,7 +150,7 @@ def _pause(clock: Clock, seconds: float) -> None:
 @contextmanager
 def _leased(  # noqa: PLR0917
     bucket: Bucket, prefix: str, name: str, me: Holder, clock: Clock, wait_s: float
-) -> Iterator[Lease]:
+) -> Iterator[PipelineLease]:
     lease = BucketLease(bucket, f"{prefix}/lease/", me, clock)
     lease.take(name, wait_s)
     try:

@@ -22,8 +22,8 @@ from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.spark.pipeline import history, lease, spec
 from oncelog.spark.pipeline.checks import check, ownership
-from oncelog.spark.pipeline.history import Batch, Ended, Events, Leg, Started
-from oncelog.spark.pipeline.lease import Lease
+from oncelog.spark.pipeline.history import BatchDone, Ended, Events, Leg, Started
+from oncelog.spark.pipeline.lease import PipelineLease
 from oncelog.spark.pipeline.rows import encoding, frames, taken_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
@@ -42,7 +42,7 @@ _BATCH_ONLY = {"avro", "jdbc", "xml"}
 _LOOK_S: Any = 0.2
 """How often Spark is asked how far it is."""
 
-Tell = Callable[[Batch], None]
+Tell = Callable[[BatchDone], None]
 Write = Callable[["DataFrame", int], None]
 
 
@@ -85,7 +85,7 @@ class Pipeline:
         self._rows = self._batches = 0
         self._failure: Exception | None = None
         self._version = ownership.encoding_of(spec.local_path(given.checkpoint))
-        self._lease: Lease = lease.NoLease()
+        self._lease: PipelineLease = lease.NoLease()
         self._widened: list[str] = []
 
     def run(
@@ -326,7 +326,7 @@ class Pipeline:
         account: Account = NOTHING,
     ) -> None:
         stored, conflicts = self.counted()
-        done = Batch(
+        done = BatchDone(
             leg=leg,
             batch=batch,
             rows=rows,

@@ -10,10 +10,10 @@ import oncelog
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.spark.pipeline import history, lease
-from oncelog.spark.pipeline.history import Batch, Event, Started
+from oncelog.spark.pipeline.history import BatchDone, Event, Started
 from oncelog.spark.pipeline.lease import Holder
 from oncelog.spark.pipeline.rows import taken_files
-from oncelog.spark.pipeline.rows.taken_files import Files
+from oncelog.spark.pipeline.rows.taken_files import TakenFiles
 from oncelog.spark.pipeline.spec import Spec
 
 
@@ -41,7 +41,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     exported: int | None
     behind: int | None
-    files: Files | None
+    files: TakenFiles | None
 
 
 def status(given: Spec, folder: Path) -> Status:
@@ -57,7 +57,7 @@ def status(given: Spec, folder: Path) -> Status:
         killed=running is None and bool(events) and not done.ended,
         runs=done.runs,
         last_started_us=_last(events, Started),
-        last_batch_us=_last(events, Batch),
+        last_batch_us=_last(events, BatchDone),
         attempts=done.attempts,
         stored=done.settled,
         duplicates=done.duplicates,
@@ -72,7 +72,7 @@ def status(given: Spec, folder: Path) -> Status:
     )
 
 
-def _last(events: list[Event], kind: type[Started | Batch]) -> int | None:
+def _last(events: list[Event], kind: type[Started | BatchDone]) -> int | None:
     return max((event.at_us for event in events if isinstance(event, kind)), default=None)
 
 

@@ -40,7 +40,7 @@ _COLUMNS = ["value", "id", "stream", "type", "tenant"]
 _TEXT_BYTES = 200
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SampleRow(msgspec.Struct, frozen=True):
     """A row, as one looks at it: its id, the beginning of its text, and where and why it was rejected."""
 
     id: str | None
@@ -69,7 +69,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     resumed: bool
     fails: str | None
-    samples: dict[str, list[Sample]]
+    samples: dict[str, list[SampleRow]]
 
 
 def rehearse(given: Spec, folder: Path, clock: Clock, tell: Tell, spark: SparkSession | None = None) -> Rehearsal:
@@ -129,7 +129,9 @@ def _judged(given: Spec, trial: Spec, real: Log | None, outcome: Outcome, *, res
         aside = _Looked("conflicts", _tables(db, trial.log.conflicts), real)
     conflicts = stored.counts["conflicts"] + outcome.conflicts - aside.counts["duplicates"]
     samples = {kind: (stored.samples[kind] + aside.samples[kind])[:SAMPLES] for kind in stored.samples}
-    samples["rejected"] = [Sample(None, one.text[:_TEXT_BYTES], _told(one)) for one in _first(rejects.rejected(trial))]
+    samples["rejected"] = [
+        SampleRow(None, one.text[:_TEXT_BYTES], _told(one)) for one in _first(rejects.rejected(trial))
+    ]
     return Rehearsal(
         pipeline=given.name,
         log=given.log.name,
@@ -153,7 +155,7 @@ class _Looked:
 
     def __init__(self, unknown: str, tables: Iterator[pa.RecordBatch], real: Log | None) -> None:
         self.counts = {"stored": 0, "duplicates": 0, "conflicts": 0}
-        self.samples: dict[str, list[Sample]] = {kind: [] for kind in self.counts}
+        self.samples: dict[str, list[SampleRow]] = {kind: [] for kind in self.counts}
         for table in tables:
             known, other = _compared(table, real)
             for kind, chosen in ((unknown, ~known), ("duplicates", known & ~other), ("conflicts", other)):
@@ -165,7 +167,7 @@ def _first(found: Iterator[Any]) -> list[Any]:
     return [one for one, _ in zip(found, range(SAMPLES), strict=False)]
 
 
-def _told(one: rejects.Rejected) -> str:
+def _told(one: rejects.RejectedRow) -> str:
     return f"{one.file}, line {one.line}: {one.reason}" if one.file else one.reason
 
 
@@ -186,10 +188,10 @@ def _compared(table: pa.RecordBatch, real: Log | None) -> Compared:
     return inner.compare(real, table.drop_columns(["id"]) if made else table)
 
 
-def _samples(table: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]], count: int) -> list[Sample]:
+def _samples(table: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]], count: int) -> list[SampleRow]:
     rows = table.take(pa.array(np.flatnonzero(chosen)[: max(0, count)]))
     texts = [bytes(value)[:_TEXT_BYTES].decode(errors="replace") for value in rows["value"].to_pylist()]
-    return [Sample(id, text) for id, text in zip(rows["id"].to_pylist(), texts, strict=True)]
+    return [SampleRow(id, text) for id, text in zip(rows["id"].to_pylist(), texts, strict=True)]
 
 
 def _failure(given: Spec, rejected: int, conflicts: int) -> str | None:

@@ -13,7 +13,7 @@ from oncelog.spark.pipeline.spec import Spec
 from oncelog.types import Entry
 
 
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+class RejectedRow(msgspec.Struct, frozen=True, kw_only=True):
     """A rejected row; ``file`` is empty, and ``line`` 0, for a row that SQL made of others."""
 
     position: int
@@ -23,11 +23,11 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def rejected(given: Spec, after: int = -1) -> Iterator[Rejected]:
+def rejected(given: Spec, after: int = -1) -> Iterator[RejectedRow]:
     """Yield the rejected rows behind a position, oldest first."""
     for entry in _entries(given, after):
         headers = {name: bytes(value).decode(errors="replace") for name, value in (entry.headers or {}).items()}
-        yield Rejected(
+        yield RejectedRow(
             position=entry.position,
             file=headers.get("file", ""),
             line=int(headers.get("line") or 0),

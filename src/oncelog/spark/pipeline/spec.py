@@ -29,7 +29,7 @@ STREAMING_FORMATS = (*FILE_FORMATS, "delta", "kafka", "oncelog", "rate", "rate-m
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where records come from: anything that Spark reads."""
 
     format: Annotated[str, Meta(description="A Spark format: json, csv, parquet, kafka, jdbc, oncelog, …")]
@@ -62,7 +62,7 @@ class Transform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     sql: Annotated[str, Meta(description="A SELECT from the view source; its columns are the record")]
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class IdentitySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What makes two rows the same record: exactly one of the three."""
 
     column: Annotated[str | None, Meta(description="A column whose text is the id")] = None
@@ -103,7 +103,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"rejected.{self.name}"
 
 
-class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the log's records go on to: anything that Spark writes."""
 
     format: Annotated[str, Meta(description="A Spark format: parquet, json, csv, delta, kafka, oncelog, …")]
@@ -113,7 +113,7 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     options: Annotated[dict[str, Option], Meta(description="What the format takes, in Spark's words")] = {}
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the pipeline runs."""
 
     checkpoint: Annotated[
@@ -137,12 +137,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A pipeline."""
 
     name: Annotated[str, Meta(description="What the pipeline is called; its progress is kept under this name")]
-    source: Source
-    identity: Identity
+    source: SourceSpec
+    identity: IdentitySpec
     log: Target
     transform: Transform | None = None
-    sink: Sink | None = None
-    run: Run = Run()
+    sink: SinkSpec | None = None
+    run: RunSpec = RunSpec()
     report: Report = Report()
 
     @property

@@ -15,7 +15,7 @@ import msgspec
 
 import oncelog
 from oncelog.log.ingest import batch_marks
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import deliver
@@ -146,7 +146,7 @@ class Storing:
         if not staged:
             return
         wanted = self._spec.log
-        mark = None if batch is None else Batch(producer=query, number=batch, owner=query)
+        mark = None if batch is None else BatchName(producer=query, number=batch, owner=query)
         with oncelog.connect(wanted.url) as db:
             options = WriteOptions(url=wanted.url, log=wanted.rejected, on_replay="ids")
             deliver(db.log(wanted.rejected, create=True), staged, mark, options)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from oncelog.spark.reading.rows import ROW_BYTES_MAX, Piece, Rejected, Row
+from oncelog.spark.reading.rows import ROW_BYTES_MAX, Piece, Rejected, TextRow
 
 PIECE_BYTES = 8 << 20
 """How much of a text that is no row goes into one piece."""
@@ -56,7 +56,7 @@ class _Lines:
         return self.number - raw.count(b"\n") + raw.endswith(b"\n"), raw, is_text
 
 
-class Parser:
+class CsvParser:
     """Finds the rows of one file."""
 
     def __init__(self, columns: Sequence[str], dialect: Dialect) -> None:
@@ -126,7 +126,7 @@ class Parser:
         chosen = tuple(by_name.get(name) for name in self._columns)
         known = set(self._columns)
         surplus = {name: json.dumps(cell) for name, cell in by_name.items() if name not in known and cell}
-        return Row(number, cells=chosen, rescued=surplus)
+        return TextRow(number, cells=chosen, rescued=surplus)
 
 
 def _header_fault(places: list[str], columns: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 import numpy as np
 
-from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, Row
+from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, TextRow
 
 Shape = Mapping[str, Any]
 """Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, the name of a simple type, ``None`` for any."""
@@ -78,7 +78,7 @@ _DECODER = json.JSONDecoder(
 )
 
 
-class Parser:
+class JsonParser:
     """Finds the objects of one file."""
 
     def __init__(self, shape: Shape) -> None:
@@ -134,7 +134,7 @@ class Parser:
         found: list[Piece] = []
         for at, line in enumerate(chunk):
             if self._is_clean(line):
-                found.append(Row(number + at, line.decode()))
+                found.append(TextRow(number + at, line.decode()))
             else:
                 found += self._line(line, number + at)
         return found
@@ -219,8 +219,8 @@ class Parser:
         if _SURROGATE.search(text) and not _is_text(value):
             return Rejected(number, text.encode(), "has half of a surrogate pair, which is no text")
         if _has_bare(value, self._shape):
-            return Row(number, _text(_spelled(value, self._shape)), rescued=_rescued(value, self._shape))
-        return Row(number, text, rescued=_rescued(value, self._shape))
+            return TextRow(number, _text(_spelled(value, self._shape)), rescued=_rescued(value, self._shape))
+        return TextRow(number, text, rescued=_rescued(value, self._shape))
 
 
 def _colons(data: bytes, lines: list[bytes]) -> int | None:

@@ -26,7 +26,7 @@ from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.staging import Stager
 from oncelog.spark.reading import bytes_of, csv_text, json_text, parquet_rows
 from oncelog.spark.reading.csv_text import Dialect
-from oncelog.spark.reading.rows import Clean, Piece, Rejected, Row
+from oncelog.spark.reading.rows import Clean, Piece, Rejected, TextRow
 
 Kind = Literal["json", "csv", "parquet"]
 OnBadRow = Literal["quarantine", "fail", "drop"]
@@ -48,7 +48,7 @@ _SUFFIXES = {
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
-class Found(msgspec.Struct, frozen=True):
+class FileRows(msgspec.Struct, frozen=True):
     """What was found in one file: rows that go on, and pieces that were rejected, staged for their log."""
 
     rows: int
@@ -57,7 +57,7 @@ class Found(msgspec.Struct, frozen=True):
     staged: tuple[Staged, ...] = ()
 
 
-Sums = dict[tuple[str, int, int], Found]
+Sums = dict[tuple[str, int, int], FileRows]
 """What was found, by the file, the task's partition, and the file's number in that partition."""
 
 
@@ -108,7 +108,7 @@ def output(wanted: Wanted) -> pa.Schema:
     return pa.schema([*schema, *(pa.field(*each) for each in _PLACE)])
 
 
-class Reader:
+class FilesReader:
     """Reads the files that Spark names."""
 
     def __init__(self, wanted: Wanted, found: Accumulator[Sums]) -> None:
@@ -142,9 +142,9 @@ class _File:
         self._line = 0
         self._rows = self._rejected = self._rescued = 0
 
-    def found(self) -> Found:
+    def found(self) -> FileRows:
         """Return what was found, once all was read."""
-        return Found(self._rows, self._rejected, self._rescued, tuple(self._staged))
+        return FileRows(self._rows, self._rejected, self._rescued, tuple(self._staged))
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows; put aside what is none."""
@@ -176,9 +176,9 @@ class _File:
         with self._open() as file:
             lines = bytes_of.lines(bytes_of.opened(file), wanted.encoding)
             if wanted.kind == "json":
-                pieces = json_text.Parser(wanted.shape).pieces(lines)
+                pieces = json_text.JsonParser(wanted.shape).pieces(lines)
             else:
-                pieces = csv_text.Parser(wanted.columns, wanted.dialect).pieces(lines)
+                pieces = csv_text.CsvParser(wanted.columns, wanted.dialect).pieces(lines)
             for some in pieces:
                 if isinstance(some, Clean):
                     yield from self._clean(some)
@@ -220,7 +220,7 @@ class _File:
 
     def _batch(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
         """Yield the rows among pieces as Arrow has them; put the rest aside."""
-        rows = [piece for piece in pieces if isinstance(piece, Row)]
+        rows = [piece for piece in pieces if isinstance(piece, TextRow)]
         if len(rows) < len(pieces):
             self._reject([piece for piece in pieces if isinstance(piece, Rejected)])
         if pieces:
@@ -276,7 +276,7 @@ def _parts(pieces: list[Piece]) -> Iterator[list[Piece]]:
     """Yield pieces, as many at a time as make about a batch: a list on one line may be as long as a file."""
     begin = size = 0
     for at, piece in enumerate(pieces):
-        size += len(piece.text) + sum(len(cell or "") for cell in piece.cells) if isinstance(piece, Row) else 0
+        size += len(piece.text) + sum(len(cell or "") for cell in piece.cells) if isinstance(piece, TextRow) else 0
         if size >= _BATCH_BYTES:
             yield pieces[begin : at + 1]
             begin, size = at + 1, 0

@@ -12,7 +12,7 @@ ROW_BYTES_MAX = VALUE_BYTES_MAX
 """A text that is longer is no row: Spark holds rows in memory, and needs half a minute to parse one of this size."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class TextRow(msgspec.Struct, frozen=True):
     """A row of a text file. ``cells`` are the texts of the wanted columns (CSV), ``text`` is the object itself (JSON).
 
     ``rescued`` holds what the schema has no place for: JSON text by the field's name.
@@ -43,4 +43,4 @@ class Clean(msgspec.Struct, frozen=True):
     columns: list[list[Any]]
 
 
-Piece = Row | Rejected
+Piece = TextRow | Rejected

@@ -25,7 +25,7 @@ class Series(msgspec.Struct, frozen=True):
     values: Sequence[float]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class PlotMark(msgspec.Struct, frozen=True):
     """Something that happened at one place of the x axis."""
 
     x: float
@@ -88,7 +88,7 @@ def lines(
     *,
     what: str,
     unit: str,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PlotMark] = (),
     height: int = 220,
 ) -> str:
     """Return lines over a common x axis, which is in ``unit``, with what happened marked on it."""

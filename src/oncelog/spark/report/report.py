@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from oncelog.spark.pipeline import history
-from oncelog.spark.pipeline.history import Batch, Ended, Event, Settled, Started, Summed
+from oncelog.spark.pipeline.history import BatchDone, Ended, Event, Settled, Started, Summed
 from oncelog.spark.pipeline.pipeline import Outcome
 from oncelog.spark.report import page, plots
 from oncelog.spark.report.page import Figure, Section
-from oncelog.spark.report.plots import Mark, Series
+from oncelog.spark.report.plots import PlotMark, Series
 from oncelog.types import moment
 
 COLUMNS_MAX = 200
@@ -90,7 +90,7 @@ def _grouped(events: Sequence[_Event]) -> Iterator[Sequence[_Event]]:
     return (events[start : start + size] for start in range(0, len(events), size))
 
 
-def _label(group: Sequence[Batch]) -> str:
+def _label(group: Sequence[BatchDone]) -> str:
     return str(group[0].batch) if len(group) == 1 else f"{group[0].batch} to {group[-1].batch}"
 
 
@@ -104,7 +104,7 @@ def progress(events: Sequence[Event], sent_before: int = 0) -> list[Section]:
         return []
     begin_us = min(event.at_us for event in events)
     xs = [(event.at_us - begin_us) / 1e6 for event in seen]
-    marks = [Mark((at_us - begin_us) / 1e6, "killed") for at_us in history.kills(list(events))]
+    marks = [PlotMark((at_us - begin_us) / 1e6, "killed") for at_us in history.kills(list(events))]
     grown = [Series("records in the log", "stored", [event.stored for event in seen])]
     exported, sent = sent_before, []
     for event in seen:
@@ -130,7 +130,7 @@ def progress(events: Sequence[Event], sent_before: int = 0) -> list[Section]:
 
 def times(events: Sequence[Event]) -> list[Section]:
     """Return how long batches took."""
-    done = [event for event in events if isinstance(event, Batch)]
+    done = [event for event in events if isinstance(event, BatchDone)]
     if not done:
         return []
     groups = list(_grouped(done))

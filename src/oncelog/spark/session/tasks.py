@@ -9,7 +9,7 @@ import msgspec
 
 from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.log import inner
-from oncelog.log.jobs.workers import Desk, Work
+from oncelog.log.jobs.workers import JobContext, Work
 from oncelog.spark.connector import connections
 from oncelog.spark.session import spark_errors
 
@@ -30,7 +30,7 @@ class Tasks:
         self._url = url
         self._log = log
 
-    def each(self, desk: Desk, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
+    def each(self, desk: JobContext, work: Work[_Part, _Result], parts: Sequence[_Part]) -> Iterator[_Result]:
         """Yield what ``work`` returns for each part, in their order."""
         task = _Task(self._url, self._log, desk.first_position, work)
         size = _AT_ONCE * int(self._context.defaultParallelism)
@@ -52,7 +52,7 @@ class _Task(msgspec.Struct, frozen=True):
     url: str
     log: str
     first_position: int
-    work: Callable[[Desk, Any], Any]
+    work: Callable[[JobContext, Any], Any]
 
     def __call__(self, part: Any) -> Any:
         try:

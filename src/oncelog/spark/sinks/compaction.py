@@ -25,7 +25,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, Unsupported
-from oncelog.spark.sinks.folder import BucketTable, DiskTable, Table, synced
+from oncelog.spark.sinks.folder import BucketTable, DiskTable, FolderTable, synced
 from oncelog.storage.local.disk import explain
 
 if TYPE_CHECKING:  # who has no bucket needs no client of one
@@ -50,7 +50,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     bytes_read: int
 
 
-class Place(Protocol):
+class CompactedTable(Protocol):
     """A table whose files can be replaced."""
 
     def recover(self) -> None:
@@ -71,7 +71,7 @@ class Place(Protocol):
 
 
 def compact(  # noqa: PLR0917
-    place: Place, clock: Clock, scratch: Path, alike: Alike, merge: Merge, target_bytes: int = TARGET_BYTES
+    place: CompactedTable, clock: Clock, scratch: Path, alike: Alike, merge: Merge, target_bytes: int = TARGET_BYTES
 ) -> Compacted:
     """Put neighbouring small files together until they have about ``target_bytes``."""
     place.recover()
@@ -129,7 +129,7 @@ class _Swap(msgspec.Struct, frozen=True):
     inode: int
 
 
-class DiskPlace:
+class TableOnDisk:
     """A table in a folder of a disk."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -224,7 +224,7 @@ class Plan(msgspec.Struct, frozen=True):
     added: tuple[tuple[str, str], ...]
 
 
-class BucketPlace:
+class TableInBucket:
     """A table below a prefix of a bucket."""
 
     def __init__(self, bucket: Bucket, prefix: str, clock: Clock) -> None:
@@ -288,12 +288,12 @@ class BucketPlace:
             self._bucket.delete(f"{self._beside}/{staged}")
 
 
-def place_of(table: Table, clock: Clock) -> Place:
+def place_of(table: FolderTable, clock: Clock) -> CompactedTable:
     """Return a table as one whose files can be replaced."""
     if isinstance(table, DiskTable):
-        return DiskPlace(Path(table.path), clock)
+        return TableOnDisk(Path(table.path), clock)
     if isinstance(table, BucketTable):
-        return BucketPlace(table.bucket, table.prefix, clock)
+        return TableInBucket(table.bucket, table.prefix, clock)
     message = f"{table.path}: only a folder on a disk or in a bucket can be compacted"
     raise InvalidArgument(message)
 

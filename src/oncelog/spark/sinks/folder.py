@@ -35,21 +35,21 @@ Write = Callable[[str], None]
 """Writes a batch's files into a folder that is not there yet, with Spark."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BatchManifest(msgspec.Struct, frozen=True):
     """Which attempt is the batch: its staging folder, and the files in there, by their paths."""
 
     staging: str
     files: tuple[str, ...]
 
 
-class Owner(msgspec.Struct, frozen=True):
+class TableOwner(msgspec.Struct, frozen=True):
     """Whose a table is: batch numbers of two queries have nothing to do with each other."""
 
     query: str
     pipeline: str
 
 
-class Table(Protocol):
+class FolderTable(Protocol):
     """A folder of batches, on a disk or in a bucket, and the place beside it. ``staging`` is a path in that place."""
 
     path: str
@@ -74,7 +74,7 @@ class Table(Protocol):
         """Have a batch written beside the table, and return its files, which are durable then."""
         ...
 
-    def place(self, folder: str, manifest: Manifest) -> None:
+    def place(self, folder: str, manifest: BatchManifest) -> None:
         """Put the files of a manifest into the table, as far as they are not there."""
         ...
 
@@ -86,7 +86,7 @@ class Table(Protocol):
 class Folder:
     """Writes the batches of one query into a table."""
 
-    def __init__(self, table: Table, clock: Clock) -> None:
+    def __init__(self, table: FolderTable, clock: Clock) -> None:
         self._table = table
         self._clock = clock
 
@@ -94,7 +94,7 @@ class Folder:
         """Note whose the table is; ``InvalidArgument`` if another query, or somebody else, has written to it."""
         numbers = self._table.keys("owners/")
         known = self._table.read(f"owners/{numbers[-1]}") if numbers else None
-        owner = msgspec.json.decode(known, type=Owner) if known is not None else None
+        owner = msgspec.json.decode(known, type=TableOwner) if known is not None else None
         if owner is not None and owner.query == query:
             return
         if self._table.has_batches():
@@ -105,10 +105,10 @@ class Folder:
             )
             raise InvalidArgument(message)
         number = f"{len(numbers) + 1:010d}"
-        self._table.create(f"owners/{number}", msgspec.json.encode(Owner(query, pipeline)))
+        self._table.create(f"owners/{number}", msgspec.json.encode(TableOwner(query, pipeline)))
         self.own(query, pipeline)  # another query may have won that number
 
-    def write(self, query: str, batch: int, write: Write) -> Manifest:
+    def write(self, query: str, batch: int, write: Write) -> BatchManifest:
         """Write a batch, unless it was written; put into place what was decided to be this batch."""
         key = f"committed/{query}/{batch:010d}"
         decided = self._manifest(key) or self._decide(key, f"staging/{query}/{batch:010d}", write)
@@ -121,13 +121,13 @@ class Folder:
         numbers = self._table.keys("owners/")
         known = self._table.read(f"owners/{numbers[-1]}") if numbers else None
         if known is not None:
-            self._sweep(msgspec.json.decode(known, type=Owner).query)
+            self._sweep(msgspec.json.decode(known, type=TableOwner).query)
 
-    def _decide(self, key: str, staging: str, write: Write) -> Manifest:
+    def _decide(self, key: str, staging: str, write: Write) -> BatchManifest:
         """Stage the batch, and return the manifest that won: this one, or that of another run."""
         staging = f"{staging}-{self._clock.token(8).hex()}"
         try:
-            mine = Manifest(staging, self._table.stage(staging, write))
+            mine = BatchManifest(staging, self._table.stage(staging, write))
         except Exception:
             decided = self._manifest(key)  # if so, the run that has decided has removed what this one staged
             if decided is None:
@@ -140,9 +140,9 @@ class Folder:
             raise CorruptionError(message)
         return decided
 
-    def _manifest(self, key: str) -> Manifest | None:
+    def _manifest(self, key: str) -> BatchManifest | None:
         found = self._table.read(key)
-        return msgspec.json.decode(found, type=Manifest) if found is not None else None
+        return msgspec.json.decode(found, type=BatchManifest) if found is not None else None
 
     def _sweep(self, query: str) -> None:
         """Remove what was staged for batches that are decided. What a killed run staged for a batch that is not decided
@@ -202,7 +202,7 @@ class DiskTable:
             synced(found)
         return files
 
-    def place(self, folder: str, manifest: Manifest) -> None:
+    def place(self, folder: str, manifest: BatchManifest) -> None:
         """Rename the staged folder: the first who does so puts the batch into place; for others it is gone."""
         with contextlib.suppress(OSError):  # an error is reported below
             self._table.mkdir(parents=True, exist_ok=True)  # a table is for others to read, as the umask allows
@@ -282,7 +282,7 @@ class BucketTable:
                 self._bucket.upload(f"{self._beside}/{staging}/{name}", staged / name)
         return files
 
-    def place(self, folder: str, manifest: Manifest) -> None:
+    def place(self, folder: str, manifest: BatchManifest) -> None:
         """Copy each file that is not in place. Staged files are removed when all are: one that is gone is in place."""
         for name in manifest.files:
             target = f"{self._table}/{folder}/{name}"
@@ -296,7 +296,7 @@ class BucketTable:
             self._bucket.delete(path)
 
 
-def table(path: str, local: Path | None, clock: Clock) -> Table:
+def table(path: str, local: Path | None, clock: Clock) -> FolderTable:
     """Return the table at a path; ``local`` is that path on this machine, if it is here."""
     if local is not None:
         return DiskTable(local, clock)

@@ -22,7 +22,7 @@ from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unsupported, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
-from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, Tail
+from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.fetching import Fetching, result
@@ -175,7 +175,7 @@ class ObjectHome:
         self._bell.nudge()
         return number + 1
 
-    def fence(self, segment: int, epoch: int) -> Tail:
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Put a fence into the first hole of a segment, or find one there; return what is before it."""
         fence = frame.wrap(FENCE_KIND, FENCE_VERSION, str(epoch).encode())
         distance = 1
@@ -191,11 +191,11 @@ class ObjectHome:
             self.create(_block_key(segment, hole + distance), [fence])
             distance *= 2
 
-    def _tail(self, segment: int, hole: int, sizes: dict[str, int]) -> Tail:
+    def _tail(self, segment: int, hole: int, sizes: dict[str, int]) -> SegmentEnd:
         if hole == 0:
-            return Tail(entries=0, blocks=0, end=0, checksum=0)
+            return SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         last = self._header(segment, hole - 1)
-        return Tail(
+        return SegmentEnd(
             entries=last.first_entry + last.count,
             blocks=hole,
             end=hole,

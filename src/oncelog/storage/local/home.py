@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, WriterFenced
-from oncelog.storage.base import Chunk, Tail
+from oncelog.storage.base import Chunk, SegmentEnd
 from oncelog.storage.bell import Bell
 from oncelog.storage.keys import check_home_key, is_home_key
 from oncelog.storage.local import lock
@@ -196,7 +196,7 @@ class LocalHome:
         self._writers[segment] = writer
         return writer
 
-    def fence(self, segment: int, epoch: int) -> Tail:  # noqa: ARG002  the lock is what counts here
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:  # noqa: ARG002  the lock is what counts here
         """Close a segment to its writer and make its tail certain; called under the claim."""
         path = segment_path(self._path, segment)
         published = self._publisher()

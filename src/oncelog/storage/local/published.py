@@ -27,7 +27,7 @@ _SLOT_OFFSETS = (0, 2048)
 _FILE_BYTES = 4096
 
 
-class Published(NamedTuple):
+class PublishedEnd(NamedTuple):
     """An end that was published: segment and cursor, and the start of the machine it was published in."""
 
     boot: int
@@ -41,7 +41,7 @@ def boot_of(disk: Disk) -> int:
     return xxhash.xxh3_64_intdigest(disk.boot_id.encode())
 
 
-def read_published(disk: Disk, path: Path) -> list[Published]:
+def read_published(disk: Disk, path: Path) -> list[PublishedEnd]:
     """Return the slots that hold, the furthest last. Those of this start of the machine outdo all others."""
     boot = boot_of(disk)
     found = [slot for slot in _slots(disk, path) if slot is not None]
@@ -102,7 +102,7 @@ class Publisher:
             self._disk.write(self._descriptor, [bytes(_FILE_BYTES)], 0)
 
 
-def _slots(disk: Disk, path: Path) -> list[Published | None]:
+def _slots(disk: Disk, path: Path) -> list[PublishedEnd | None]:
     try:
         descriptor = disk.open_to_read(path)
     except FileNotFoundError:
@@ -114,9 +114,9 @@ def _slots(disk: Disk, path: Path) -> list[Published | None]:
     return [_decode(data, offset) for offset in _SLOT_OFFSETS]
 
 
-def _decode(data: bytes, offset: int) -> Published | None:
+def _decode(data: bytes, offset: int) -> PublishedEnd | None:
     if len(data) < offset + _CONTENT.size + _CHECKSUM.size:
         return None
     content = data[offset : offset + _CONTENT.size]
     (checksum,) = _CHECKSUM.unpack_from(data, offset + _CONTENT.size)
-    return Published(*_CONTENT.unpack(content)) if xxhash.xxh3_64_intdigest(content) == checksum else None
+    return PublishedEnd(*_CONTENT.unpack(content)) if xxhash.xxh3_64_intdigest(content) == checksum else None

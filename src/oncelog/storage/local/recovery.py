@@ -10,17 +10,17 @@ import pyarrow as pa
 from oncelog.errors import CorruptionError
 from oncelog.format import block
 from oncelog.limits import MIB
-from oncelog.storage.base import Tail
+from oncelog.storage.base import SegmentEnd
 from oncelog.storage.local.disk import Disk, close_quietly
 from oncelog.storage.local.objects import Objects
 
 _MAGIC = int.from_bytes(block.MAGIC, "little")
-_EMPTY = block.Scan([], [], [], 0, 0, "end")
+_EMPTY = block.BlockScan([], [], [], 0, 0, "end")
 
 
 def recover(
     disk: Disk, path: Path, segment: int, *, torn: Path, objects: Objects, published_end: int
-) -> tuple[Tail, block.Scan]:
+) -> tuple[SegmentEnd, block.BlockScan]:
     """Find a segment's end, make sure of it on stable storage, and clear what is behind it; return its blocks, too.
 
     ``torn`` is the folder where torn bytes are kept; ``published_end`` is how far readers were
@@ -45,7 +45,7 @@ def recover(
 
 def whole_blocks(
     content: pa.Buffer, path: Path, segment: int, *, offset: int = 0, entries: int = 0, previous: int = 0
-) -> block.Scan:
+) -> block.BlockScan:
     """Return the blocks of a segment from ``offset`` on, as far as each is whole and follows the one before."""
     found = block.scan(content, offset, previous=previous, bodies=True)
     if not found.offsets:
@@ -53,16 +53,16 @@ def whole_blocks(
     behind = [first + count for first, count in zip(found.first_entries, found.counts, strict=True)]
     first = block.read_header(content, offset)
     if first is None or first.segment != segment:
-        return block.Scan([], [], [], offset, previous, "no block")
+        return block.BlockScan([], [], [], offset, previous, "no block")
     if found.first_entries != [entries, *behind[:-1]]:
         message = f"{path}: the blocks from offset {offset} on are whole and chained, and their entries have gaps"
         raise CorruptionError(message)
     return found
 
 
-def _tail(whole: block.Scan, torn_bytes: int) -> Tail:
+def _tail(whole: block.BlockScan, torn_bytes: int) -> SegmentEnd:
     entries = whole.first_entries[-1] + whole.counts[-1] if whole.offsets else 0
-    return Tail(
+    return SegmentEnd(
         entries=entries,
         blocks=len(whole.offsets),
         end=whole.end,
@@ -72,7 +72,9 @@ def _tail(whole: block.Scan, torn_bytes: int) -> Tail:
     )
 
 
-def _check_nothing_is_lost(content: pa.Buffer, path: Path, segment: int, whole: block.Scan, published_end: int) -> None:
+def _check_nothing_is_lost(
+    content: pa.Buffer, path: Path, segment: int, whole: block.BlockScan, published_end: int
+) -> None:
     if whole.end < published_end:
         message = (
             f"{path}: damaged at offset {whole.end}, and blocks up to {published_end} were acknowledged: "
@@ -87,7 +89,7 @@ def _check_nothing_is_lost(content: pa.Buffer, path: Path, segment: int, whole: 
         raise CorruptionError(message)
 
 
-def _later_block(content: pa.Buffer, segment: int, whole: block.Scan) -> int | None:
+def _later_block(content: pa.Buffer, segment: int, whole: block.BlockScan) -> int | None:
     """Return where a block of this segment begins behind the damage, if there is one.
 
     A header that holds says how far its block goes: what looks like a block in there is somebody's value.
@@ -113,7 +115,7 @@ def _header(content: pa.Buffer, offset: int) -> block.BlockHeader | None:
         return None
 
 
-def _keep_torn(content: pa.Buffer, segment: int, whole: block.Scan, aside: Path, objects: Objects) -> int:
+def _keep_torn(content: pa.Buffer, segment: int, whole: block.BlockScan, aside: Path, objects: Objects) -> int:
     """Keep the bytes behind the tail aside, and return how many there are, or were the first time."""
     stale = _header(content, whole.end)
     if stale is not None and stale.segment != segment:
@@ -137,7 +139,7 @@ def _end_of_content(content: pa.Buffer, start: int) -> int:
     return start
 
 
-def _make_certain(disk: Disk, descriptor: int, content: pa.Buffer, whole: block.Scan, torn_bytes: int) -> None:
+def _make_certain(disk: Disk, descriptor: int, content: pa.Buffer, whole: block.BlockScan, torn_bytes: int) -> None:
     """Write the last block again, and zeros over the torn bytes: what was read may be in the page cache only.
 
     The blocks before it were synced before it was begun.

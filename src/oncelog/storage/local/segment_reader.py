@@ -17,11 +17,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from oncelog.errors import CorruptionError, NotFound, OncelogError
-from oncelog.format.block import HEADER_BYTES, BlockHeader, CheckedBlocks, Scan, read_header, scan
+from oncelog.format.block import HEADER_BYTES, BlockHeader, BlockScan, CheckedBlocks, read_header, scan
 from oncelog.limits import MIB
 from oncelog.storage.local.disk import Disk, Identity, close_quietly, explain
 from oncelog.storage.local.objects import BLOCKS_SUFFIX, PUBLISHED, SEGMENTS
-from oncelog.storage.local.published import Published, boot_of, read_published
+from oncelog.storage.local.published import PublishedEnd, boot_of, read_published
 from oncelog.storage.local.recovery import whole_blocks
 
 _KNOWN_MAX = 16
@@ -79,14 +79,14 @@ class SegmentReader:
         """Return how many entries of an open segment can be read now."""
         return self._visible(segment, None).entries or 0
 
-    def learn(self, segment: int, whole: Scan) -> None:
+    def learn(self, segment: int, whole: BlockScan) -> None:
         """Take over what was found out about a segment from its beginning on, bodies checked. It saves time only."""
         with contextlib.suppress(OncelogError):
             content = self._find(segment, whole.end) if whole.offsets else None
             if content is not None and content.size >= whole.end:
                 content.learn(whole)
 
-    def published(self) -> Published | None:
+    def published(self) -> PublishedEnd | None:
         """Return the furthest end there is."""
         slots = self._read_published()
         return slots[-1] if slots else None
@@ -125,13 +125,13 @@ class SegmentReader:
         content = self._find(segment, None)
         return _Visible(content, *content.whole()) if content is not None else _NOTHING
 
-    def _visible_published(self, slot: Published) -> _Visible:
+    def _visible_published(self, slot: PublishedEnd) -> _Visible:
         content = self._find(slot.segment, slot.end) if slot.end else None
         if content is None or content.size < slot.end:
             return _NOTHING
         return _Visible(content, slot.end, slot.entries)
 
-    def _read_published(self) -> list[Published]:
+    def _read_published(self) -> list[PublishedEnd]:
         path = self._home / PUBLISHED
         try:
             return read_published(self._disk, path)
@@ -204,7 +204,7 @@ class _Content:
         self._indexed_end = 0
         self._indexed_entries = 0
 
-    def learn(self, whole: Scan) -> None:
+    def learn(self, whole: BlockScan) -> None:
         """Take over what was found from the file's beginning on, bodies checked."""
         with self._lock:
             self._checked = (0, whole.end)

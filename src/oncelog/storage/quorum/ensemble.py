@@ -8,7 +8,7 @@ import msgspec
 
 from oncelog.errors import CorruptionError, NotFound
 from oncelog.format import frame
-from oncelog.storage.base import ENSEMBLES, LogHome, Tail
+from oncelog.storage.base import ENSEMBLES, LogHome, SegmentEnd
 
 TAILS, RESCUED, UNREMOVED = "tails/", "rescued/", "unremoved/"
 _KIND, _FORMAT = b"OLqe", 1
@@ -61,12 +61,12 @@ def create(store: LogHome, segment: int, ensemble: Ensemble) -> Ensemble:
     return _created(store, key_of(segment), frame.wrap(_KIND, _FORMAT, msgspec.json.encode(ensemble)), ensemble)
 
 
-def read_tail(store: LogHome, segment: int) -> Tail | None:
+def read_tail(store: LogHome, segment: int) -> SegmentEnd | None:
     """Return where a segment ends, if that is decided."""
-    return _read(store, tail_key(segment), _TAIL_KIND, _TAIL_FORMAT, Tail)
+    return _read(store, tail_key(segment), _TAIL_KIND, _TAIL_FORMAT, SegmentEnd)
 
 
-def decide_tail(store: LogHome, segment: int, tail: Tail) -> Tail:
+def decide_tail(store: LogHome, segment: int, tail: SegmentEnd) -> SegmentEnd:
     """Decide where a segment ends: the first who stores it decides. Return what holds."""
     return _created(store, tail_key(segment), frame.wrap(_TAIL_KIND, _TAIL_FORMAT, msgspec.json.encode(tail)), tail)
 

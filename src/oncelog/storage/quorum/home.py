@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
-from oncelog.storage.base import ENSEMBLES, Chunk, Claim, LogHome, Storage, Tail
+from oncelog.storage.base import ENSEMBLES, Chunk, Claim, LogHome, SegmentEnd, Storage
 from oncelog.storage.bell import Bell
 from oncelog.storage.chunks import joined
 from oncelog.storage.looks import Looks
@@ -28,7 +28,7 @@ from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.membership import Membership
-from oncelog.storage.quorum.node import Identity, Node, open_bucket
+from oncelog.storage.quorum.node import Node, NodeIdentity, open_bucket
 from oncelog.storage.quorum.registers import Registers
 
 IN_FLIGHT_MAX = 4
@@ -78,7 +78,7 @@ class QuorumStorage:
         for member in membership.nodes:
             if member.identity not in self._nodes:
                 bucket = open_bucket(member.url, self._options.get(member.name, {}))
-                identity = Identity(identity=member.identity, quorum=membership.quorum, name=member.name)
+                identity = NodeIdentity(identity=member.identity, quorum=membership.quorum, name=member.name)
                 self._nodes[member.identity] = Node(member.name, bucket, identity, self._clock)
         self.membership = membership
 
@@ -226,7 +226,7 @@ class QuorumHome:
         self._bell.nudge()
         self._storage.refresh_now_and_then()
 
-    def fence(self, segment: int, epoch: int) -> Tail:
+    def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Stop every earlier writer from adding to a segment, and return where it ends."""
         decided = stored.read_tail(self.store, segment)
         if decided is not None:
@@ -234,7 +234,7 @@ class QuorumHome:
         tombstone = Ensemble(epoch=epoch, ack=1, in_flight_max=IN_FLIGHT_MAX, folder="none", nodes=())
         found = stored.create(self.store, segment, tombstone)
         if not found.nodes:
-            tail = stored.decide_tail(self.store, segment, Tail(entries=0, blocks=0, end=0, checksum=0))
+            tail = stored.decide_tail(self.store, segment, SegmentEnd(entries=0, blocks=0, end=0, checksum=0))
         else:
             tail = self.registers(segment, found).decide(epoch)
         self._bell.ring()

@@ -14,7 +14,7 @@ from oncelog.format import frame
 from oncelog.storage.base import QUORUM_HOME, LogHome, Storage
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum import node
-from oncelog.storage.quorum.node import Identity
+from oncelog.storage.quorum.node import NodeIdentity
 
 HOME = QUORUM_HOME
 
@@ -156,7 +156,7 @@ def check_free(name: str, url: str, options: Mapping[str, str], clock: Clock) ->
         raise _taken(name, url, found)
 
 
-def _taken(name: str, url: str, found: Identity | None) -> InvalidArgument:
+def _taken(name: str, url: str, found: NodeIdentity | None) -> InvalidArgument:
     was = "" if found is None else f", as {found.name!r}"
     return InvalidArgument(
         f"node {name} ({url}) belongs to a quorum already{was}: choose another place; or, if no quorum needs it any "
@@ -167,7 +167,7 @@ def _taken(name: str, url: str, found: Identity | None) -> InvalidArgument:
 def format_member(name: str, url: str, quorum: str, options: Mapping[str, str], clock: Clock) -> Member:
     """Give a store that was checked an identity: it is a node of the quorum then."""
     bucket = node.open_bucket(url, options)
-    wanted = Identity(identity=clock.token(16).hex(), quorum=quorum, name=name)
+    wanted = NodeIdentity(identity=clock.token(16).hex(), quorum=quorum, name=name)
     if not node.format_node(bucket, wanted):
         found = node.read_identity(bucket)
         if found != wanted:

@@ -49,7 +49,7 @@ Written = Literal["block", "fence"]
 _T = TypeVar("_T")
 
 
-class Identity(msgspec.Struct, frozen=True):
+class NodeIdentity(msgspec.Struct, frozen=True):
     """Who a node is: a random identity that it got when it was formatted, and the quorum that it belongs to."""
 
     identity: str
@@ -60,7 +60,7 @@ class Identity(msgspec.Struct, frozen=True):
 class Node:
     """One node of a quorum. Safe to share between threads."""
 
-    def __init__(self, name: str, bucket: Bucket, identity: Identity, clock: Clock) -> None:
+    def __init__(self, name: str, bucket: Bucket, identity: NodeIdentity, clock: Clock) -> None:
         """Keep a store; nothing is asked of it yet."""
         self.name = name
         self.bucket = bucket
@@ -202,7 +202,7 @@ class Node:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def read_identity(bucket: Bucket) -> Identity | None:
+def read_identity(bucket: Bucket) -> NodeIdentity | None:
     """Return who a node is; ``None`` if it was never formatted."""
     try:
         data = bucket.get(IDENTITY)
@@ -210,13 +210,13 @@ def read_identity(bucket: Bucket) -> Identity | None:
         return None
     what = f"{bucket.url}/{IDENTITY}"
     try:
-        return msgspec.json.decode(frame.unwrap(KIND, FORMAT, data, what), type=Identity)
+        return msgspec.json.decode(frame.unwrap(KIND, FORMAT, data, what), type=NodeIdentity)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         message = f"{what}: not the identity of a node"
         raise CorruptionError(message) from error
 
 
-def format_node(bucket: Bucket, identity: Identity) -> bool:
+def format_node(bucket: Bucket, identity: NodeIdentity) -> bool:
     """Make a store a node; ``False`` when it is one already."""
     return bucket.create(IDENTITY, [frame.wrap(KIND, FORMAT, msgspec.json.encode(identity))])
 

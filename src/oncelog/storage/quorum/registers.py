@@ -19,7 +19,7 @@ import pyarrow as pa
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block as block_format
 from oncelog.format.block import HEADER_BYTES, BlockHeader
-from oncelog.storage.base import LogHome, Tail
+from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.node import LATE_S, Node, Written, fence_of, settled
@@ -101,7 +101,7 @@ class Registers:
 
     # Fencing.
 
-    def decide(self, epoch: int) -> Tail:
+    def decide(self, epoch: int) -> SegmentEnd:
         """Keep the earlier writer from adding anything, and return where the segment ends: the same for everybody."""
         seen: tuple[int, frozenset[int]] | None = None
         distance = 1
@@ -164,7 +164,7 @@ class Registers:
         fence, path = fence_of(epoch), self.path(number)
         return _all(self.nodes, lambda node: node.fence(path, fence), self.ensemble.fences)
 
-    def _decided(self, listed: dict[str, dict[int, int]], end: int) -> Tail:
+    def _decided(self, listed: dict[str, dict[int, int]], end: int) -> SegmentEnd:
         """Rescue what too few nodes hold, then store where the segment ends."""
         size_bytes = 0
         for number in range(end):
@@ -172,11 +172,11 @@ class Registers:
             if self._blocks(listed, number) < self.ensemble.ack:
                 self._rescue(number)
         if end == 0:
-            tail = Tail(entries=0, blocks=0, end=0, checksum=0)
+            tail = SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         else:
             last = self.header(end - 1)
             entries = last.first_entry + last.count
-            tail = Tail(entries=entries, blocks=end, end=end, checksum=last.checksum, size_bytes=size_bytes)
+            tail = SegmentEnd(entries=entries, blocks=end, end=end, checksum=last.checksum, size_bytes=size_bytes)
         return stored.decide_tail(self._store, self.segment, tail)
 
     def _rescue(self, number: int) -> None:

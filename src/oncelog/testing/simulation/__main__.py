@@ -10,7 +10,7 @@ from collections import Counter
 
 import msgspec
 
-from oncelog.testing.simulation.run import Run
+from oncelog.testing.simulation.run import SimulatedRun
 from oncelog.testing.simulation.world import KINDS, Kind
 
 _COUNTED = (
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _ran(kind: Kind, seed: int, given: argparse.Namespace, totals: Counter[str]) -> int:
-    run = Run(kind, seed, keep_trace=given.trace, duration_s=given.duration)
+    run = SimulatedRun(kind, seed, keep_trace=given.trace, duration_s=given.duration)
     try:
         summary = msgspec.to_builtins(run.run())
     except Exception:  # noqa: BLE001  told, and the next seed is run

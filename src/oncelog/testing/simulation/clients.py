@@ -19,7 +19,7 @@ from oncelog.errors import (
 )
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
-from oncelog.testing.simulation.history import Attempt, History, Outcome
+from oncelog.testing.simulation.history import Attempt, Outcome, RunHistory
 from oncelog.testing.simulation.scheduler import Process
 from oncelog.testing.simulation.world import World
 from oncelog.types import Ack, Record
@@ -63,7 +63,7 @@ class WritingClient:
     """A process that appends, one call after the other, and takes the log whenever it does not have it."""
 
     def __init__(
-        self, world: World, process: Process, history: History, ids: Ids, *, is_over: Callable[[], bool]
+        self, world: World, process: Process, history: RunHistory, ids: Ids, *, is_over: Callable[[], bool]
     ) -> None:
         self.process = process
         self._world = world
@@ -166,7 +166,7 @@ def outcome_of(answer: Ack | OncelogError | None) -> Outcome:
 class ReadingClient:
     """A process that follows the log from its beginning."""
 
-    def __init__(self, world: World, process: Process, history: History, *, is_over: Callable[[], bool]) -> None:
+    def __init__(self, world: World, process: Process, history: RunHistory, *, is_over: Callable[[], bool]) -> None:
         self.process = process
         self._world = world
         self._history = history

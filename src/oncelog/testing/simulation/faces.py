@@ -15,7 +15,7 @@ from oncelog.streams.events import EventAck, StreamEvent
 from oncelog.streams.streams import Streams
 from oncelog.testing.simulation.clients import SETTINGS
 from oncelog.testing.simulation.history import Violation
-from oncelog.testing.simulation.run import Run
+from oncelog.testing.simulation.run import SimulatedRun
 from oncelog.testing.simulation.scheduler import Process
 from oncelog.types import Record
 
@@ -27,7 +27,7 @@ QUEUE_SETTINGS = QueueSettings(
 _RETRIES = 0.3
 
 
-class StreamsRun(Run):
+class StreamsRun(SimulatedRun):
     """Clients append to a few streams, now and then under an exact version; the judge reads all streams."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class StreamsRun(Run):
             raise Violation(message)
 
 
-class QueueRun(Run):
+class QueueRun(SimulatedRun):
     """Clients send and workers settle, each in processes that die; the judge settles what is left."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -27,7 +27,7 @@ AWAY_AFTER_WIPE_US = IDENTITY_US + 1_000_000
 """A wiped node comes back when every writer checks its identity again: see the documented gap."""
 
 
-class Faults:
+class FaultInjector:
     """Does damage to a world, one thing after the other, until the run is over."""
 
     def __init__(self, world: World, *, is_over: Callable[[], bool], living: Callable[[], list[Process]]) -> None:

@@ -26,7 +26,7 @@ class Attempt(msgspec.Struct, frozen=True):
     ack: Ack | None = None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenRecord(msgspec.Struct, frozen=True):
     """A record as a reader saw it."""
 
     position: int
@@ -36,7 +36,7 @@ class Seen(msgspec.Struct, frozen=True):
     value: bytes
 
     @classmethod
-    def of(cls, entry: Entry) -> Seen:
+    def of(cls, entry: Entry) -> SeenRecord:
         """Return what is compared of an entry."""
         return cls(entry.position, entry.segment, entry.entry, entry.id, entry.value)
 
@@ -45,18 +45,18 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-class History:
+class RunHistory:
     """Everything that was asked, answered and seen in one run."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
-        self.readers: dict[str, list[Seen]] = defaultdict(list)
+        self.readers: dict[str, list[SeenRecord]] = defaultdict(list)
 
     def saw(self, reader: str, entry: Entry) -> None:
         """Note what a reader saw, in the order of its seeing."""
-        self.readers[reader].append(Seen.of(entry))
+        self.readers[reader].append(SeenRecord.of(entry))
 
-    def check(self, log: Sequence[Seen]) -> None:
+    def check(self, log: Sequence[SeenRecord]) -> None:
         """Raise ``Violation`` unless all that was answered and seen is true of the log."""
         self._check_log(log)
         stored = {record.id: record for record in log}
@@ -67,7 +67,7 @@ class History:
         for reader, seen in self.readers.items():
             _check_reader(reader, seen, log)
 
-    def _check_log(self, log: Sequence[Seen]) -> None:
+    def _check_log(self, log: Sequence[SeenRecord]) -> None:
         """Positions are contiguous, entries count up in each segment, an id is there once, nothing was invented."""
         if [record.position for record in log] != list(range(len(log))):
             _fail("positions have a gap", [record.position for record in log])
@@ -83,7 +83,7 @@ class History:
             if (record.id, record.value) not in offered:
                 _fail("a record that nobody offered", record)
 
-    def _check_not_written(self, stored: dict[str | None, Seen]) -> None:
+    def _check_not_written(self, stored: dict[str | None, SeenRecord]) -> None:
         """Find a record whose clients got "not written" every time."""
         for record in stored.values():
             outcomes = {attempt.outcome for attempt in self.attempts if attempt.id == record.id}
@@ -108,7 +108,7 @@ class History:
                 _fail("a later record is in front of an acknowledged one", id, first_ack[id], highest)
 
 
-def _check_attempt(attempt: Attempt, record: Seen | None) -> None:
+def _check_attempt(attempt: Attempt, record: SeenRecord | None) -> None:
     if attempt.outcome == "acked":
         assert attempt.ack is not None
         if record is None:
@@ -125,7 +125,7 @@ def _check_attempt(attempt: Attempt, record: Seen | None) -> None:
         _fail("a conflict with nothing", attempt, record)
 
 
-def _check_reader(reader: str, seen: Sequence[Seen], log: Sequence[Seen]) -> None:
+def _check_reader(reader: str, seen: Sequence[SeenRecord], log: Sequence[SeenRecord]) -> None:
     """Check that a reader saw the log in order, without a gap, and nothing that is not there in the end."""
     for number, record in enumerate(seen):
         if record.position >= len(log) or log[record.position] != record:

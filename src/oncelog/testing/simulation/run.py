@@ -13,8 +13,8 @@ from oncelog.errors import AppendErrors, LogBusy, OncelogError, Unavailable
 from oncelog.log import inner
 from oncelog.log.writer import Writer
 from oncelog.testing.simulation.clients import LOG, OTHER, SETTINGS, Ids, ReadingClient, WritingClient, outcome_of
-from oncelog.testing.simulation.faults import Faults
-from oncelog.testing.simulation.history import Attempt, History, Seen
+from oncelog.testing.simulation.faults import FaultInjector
+from oncelog.testing.simulation.history import Attempt, RunHistory, SeenRecord
 from oncelog.testing.simulation.scheduler import Process
 from oncelog.testing.simulation.world import Kind, World, simulated
 from oncelog.types import Ack, Record
@@ -25,7 +25,7 @@ LIMIT_US = 600_000_000
 """Longer than any run takes, in virtual time."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What happened in a run. ``digest`` is a checksum over the whole trace."""
 
     kind: str
@@ -43,13 +43,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: float
 
 
-class Run:
+class SimulatedRun:
     """One run of one seed on one kind of home."""
 
     def __init__(self, kind: Kind, seed: int, *, keep_trace: bool = False, duration_s: float = DURATION_S) -> None:
         self.world = World(kind, seed, keep_trace=keep_trace)
-        self.history = History()
-        self.log: list[Seen] | None = None
+        self.history = RunHistory()
+        self.log: list[SeenRecord] | None = None
         self._seed = seed
         self._until_us = round(duration_s * 1e6)
         self._ids = Ids(random.Random(f"ids {self.world.seed}"))
@@ -60,7 +60,7 @@ class Run:
         """Tell whether clients are to stop."""
         return self.world.scheduler.now_us >= self._until_us
 
-    def run(self) -> Summary:
+    def run(self) -> RunSummary:
         """Run, heal, check. Raises ``Violation`` or ``Stuck``, or what the code under test raised."""
         collecting = gc.isenabled()
         gc.disable()  # a collection runs finalizers at moments that no seed decides
@@ -83,7 +83,7 @@ class Run:
         setup = scheduler.spawn(operator, "create", lambda: self._create(operator))
         scheduler.run(lambda: setup.finished, LIMIT_US)
         self._until_us += scheduler.now_us
-        faults = Faults(self.world, is_over=self.is_over, living=lambda: [p for p in self._clients if p.alive])
+        faults = FaultInjector(self.world, is_over=self.is_over, living=lambda: [p for p in self._clients if p.alive])
         nemesis = scheduler.spawn(self.world.process("nemesis"), "faults", faults.run)
         for number in range(WRITERS):
             self._keep_up(f"writer-{number}", self._start_writer)
@@ -146,9 +146,9 @@ class Run:
         log = db.log(LOG)
         with log.writer(wait_s=120.0, takeover="polite" if inner.home(log).exclusive else "force") as writer:
             self._epoch = inner.epoch(writer)
-            before = [Seen.of(entry) for entry in log.read()]
+            before = [SeenRecord.of(entry) for entry in log.read()]
             self._retry(writer, process)
-        found = [Seen.of(entry) for entry in log.read()]
+        found = [SeenRecord.of(entry) for entry in log.read()]
         assert found[: len(before)] == before
         verified = log.verify()
         assert verified.ok, verified
@@ -173,9 +173,9 @@ class Run:
                 attempt = Attempt(process.name, record.id, record.value, began_us, now_us, outcome_of(answer), ack)
                 self.history.attempts.append(attempt)
 
-    def _summary(self) -> Summary:
+    def _summary(self) -> RunSummary:
         attempts = self.history.attempts
-        return Summary(
+        return RunSummary(
             kind=self.world.kind,
             seed=self._seed,
             digest=self.world.scheduler.digest,

@@ -15,7 +15,16 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from oncelog.testing.simulation.scheduler import Scheduler, current_task
-from oncelog.testing.simulation.threads import Condition, Event, Local, Lock, Pool, RLock, SimpleQueue, Thread
+from oncelog.testing.simulation.threads import (
+    Local,
+    Lock,
+    Pool,
+    RLock,
+    SimpleQueue,
+    SimulatedCondition,
+    SimulatedEvent,
+    Thread,
+)
 
 _REAL_LOCKS = (type(real_threading.Lock()), type(real_threading.RLock()))
 _SWAPPED = ("oncelog.", "concurrent.futures._base")
@@ -60,8 +69,8 @@ _THREADING = _Module(
     real_threading,
     Lock=_either(Lock, real_threading.Lock),
     RLock=_either(RLock, real_threading.RLock),
-    Condition=_either(Condition, real_threading.Condition),
-    Event=_either(Event, real_threading.Event),
+    SimulatedCondition=_either(SimulatedCondition, real_threading.Condition),
+    SimulatedEvent=_either(SimulatedEvent, real_threading.Event),
     Thread=_either(Thread, real_threading.Thread),
     local=_either(Local, real_threading.local),
     current_thread=_current_thread,

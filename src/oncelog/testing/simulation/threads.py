@@ -128,7 +128,7 @@ class RLock(Lock):
     reentrant = True
 
 
-class Condition:
+class SimulatedCondition:
     """A condition between simulated threads."""
 
     def __init__(self, lock: Lock | None = None) -> None:
@@ -186,11 +186,11 @@ class Condition:
             raise RuntimeError(message)
 
 
-class Event:
+class SimulatedEvent:
     """An event between simulated threads."""
 
     def __init__(self) -> None:
-        self._condition = Condition()
+        self._condition = SimulatedCondition()
         self._flag = False
 
     def is_set(self) -> bool:
@@ -277,7 +277,7 @@ class SimpleQueue:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        self._condition = Condition()
+        self._condition = SimulatedCondition()
 
     def put(self, item: object) -> None:
         """Add an item."""
@@ -300,7 +300,7 @@ class Pool:
         self._max = max_workers or 4
         self._name = thread_name_prefix
         self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._condition = Condition()
+        self._condition = SimulatedCondition()
         self._idle = 0
         self._threads: list[Thread] = []
         self._closed = False

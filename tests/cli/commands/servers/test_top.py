@@ -10,7 +10,7 @@ import pytest
 
 import oncelog
 from oncelog.cli.commands.servers import top
-from oncelog.cli.commands.servers.top import LogSample, Sample
+from oncelog.cli.commands.servers.top import LogSample, TopSample
 from oncelog.errors import Unavailable
 from tests.cli.shell import shell, terminal
 from tests.servers import Serving
@@ -48,8 +48,8 @@ def test_a_server_shows_what_it_counts(serve: Callable[..., Serving]) -> None:
 
 def test_rates_are_differences_over_time() -> None:
     """A log that was not there before has no rate yet; a counter that fell back shows none, not a negative one."""
-    before = Sample(source="s", at_us=0, logs={"a": LogSample(records=10, duplicates=5), "b": LogSample(records=9)})
-    now = Sample(
+    before = TopSample(source="s", at_us=0, logs={"a": LogSample(records=10, duplicates=5), "b": LogSample(records=9)})
+    now = TopSample(
         source="s",
         at_us=2_000_000,
         logs={"a": LogSample(records=30, duplicates=6), "b": LogSample(records=1), "c": LogSample(records=100)},

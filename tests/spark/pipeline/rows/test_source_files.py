@@ -22,7 +22,7 @@ from oncelog.spark.pipeline import rejects
 from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 from oncelog.spark.pipeline.rows import frames, source_files
-from oncelog.spark.pipeline.spec import Source
+from oncelog.spark.pipeline.spec import SourceSpec
 from oncelog.spark.reading import bytes_of
 from oncelog.spark.reading.reader import FoundParam
 from tests.spark.pipeline import corpus
@@ -136,7 +136,7 @@ def _unescaped(text: str) -> str:
     return re.sub(r"(\\u[0-9a-f]{4})+", lambda found: str(json.loads(f'"{found[0]}"')), text)
 
 
-def _compared(case: Case, found: dict[str, dict[str, Any]], aside: list[rejects.Rejected]) -> list[str]:
+def _compared(case: Case, found: dict[str, dict[str, Any]], aside: list[rejects.RejectedRow]) -> list[str]:
     problems = []
     for id, record in case.stored.items():
         wanted = {"id": id, **record}
@@ -261,7 +261,8 @@ def test_values_of_clean_lines_are_those_of_sparks_parser(tmp_path: Path, spark:
     (tmp_path / "in" / "a.json").write_text("\n".join(lines) + "\n")
     schema = "d DOUBLE, s STRING, l BIGINT, b BOOLEAN, i INT"
     given = msgspec.structs.replace(
-        made(tmp_path, "json"), source=Source(format="json", path=str(tmp_path / "in"), streaming=False, schema=schema)
+        made(tmp_path, "json"),
+        source=SourceSpec(format="json", path=str(tmp_path / "in"), streaming=False, schema=schema),
     )
     counted: Any = spark.sparkContext.accumulator({}, FoundParam())
     parsed = frames.source(spark, given, counted).drop(*source_files.HIDDEN, source_files.RESCUED)

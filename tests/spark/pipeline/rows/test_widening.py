@@ -55,7 +55,7 @@ def test_versions_are_kept(tmp_path: Path) -> None:
     assert widening.keep(tmp_path, first, first, 2) == []
     assert widening.keep(tmp_path, first, second, 3) == ["n bigint is new"]
     noted = [
-        msgspec.json.decode(line, type=widening.Version)
+        msgspec.json.decode(line, type=widening.SchemaVersion)
         for line in (tmp_path / "schemas.jsonl").read_bytes().splitlines()
     ]
     assert [(one.version, one.at_us, one.changes) for one in noted] == [(1, 1, ()), (2, 3, ("n bigint is new",))]

@@ -14,7 +14,7 @@ from oncelog.cli.terminal.quantities import show_bytes, show_count, show_duratio
 from oncelog.settings import LogSettings, ProducerPolicy, Window
 
 if TYPE_CHECKING:
-    from oncelog.cli.records.appending import Refused, Summary
+    from oncelog.cli.records.appending import AppendSummary, RefusedLine
     from oncelog.log.info import LogInfo, MemoryInfo
     from oncelog.log.jobs.copy import Copied
     from oncelog.log.jobs.verify import Verification
@@ -183,7 +183,7 @@ def print_verification(name: str, found: Verification) -> None:
     say((name, "cyan"), " is ", verdict, ": ", plural(found.records, "record"), f", {read}, ", plural(errors, "error"))
 
 
-def tell_summary(summary: Summary | None, *, as_json: bool) -> None:
+def tell_summary(summary: AppendSummary | None, *, as_json: bool) -> None:
     """Tell what became of the records that were to be appended, if it came to that."""
     if summary is None:
         return
@@ -203,10 +203,10 @@ def tell_summary(summary: Summary | None, *, as_json: bool) -> None:
     say((summary.log, "cyan"), ": ", *parts, (took, "dim"))
 
 
-def refusals(*, as_json: bool) -> Callable[[Refused], None]:
+def refusals(*, as_json: bool) -> Callable[[RefusedLine], None]:
     """Return what tells on stderr that a record did not get in."""
 
-    def tell(refused: Refused) -> None:
+    def tell(refused: RefusedLine) -> None:
         if as_json:
             sys.stderr.write(json_line(refused))
         else:

@@ -43,7 +43,7 @@ def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _C
     return made
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class ProducerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a producer got, and how much up-time ago that was."""
 
     producer: str
@@ -52,12 +52,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     inactive_s: float
 
 
-def _progress(log: Log) -> list[Progress]:
+def _progress(log: Log) -> list[ProducerProgress]:
     """Return how far each producer got, the least recently active first."""
     marks = log.producers()
     now_us = max([int(log.info().uptime_s * 1e6), *(mark.active_us for mark in marks.values())])
     return [
-        Progress(
+        ProducerProgress(
             producer=name,
             last_sequence=mark.last_sequence,
             last_position=mark.last_position,

@@ -15,7 +15,7 @@ from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
-    from oncelog.tables.publishing import Published, Table
+    from oncelog.tables.publishing import Published, PublishedTable
 
 app = Shell(
     help="Tables: a log's history as a table of Delta or Iceberg.", callback=show_help, invoke_without_command=True
@@ -87,7 +87,7 @@ app.command("publish", help=paragraphs(publish.__doc__ or ""), epilog=_EXAMPLES)
 
 def _table(
     delta: str | None, iceberg: str | None, catalog: str, options: Sequence[str], keep_s: float, *, in_place: bool
-) -> Table:
+) -> PublishedTable:
     from oncelog.clock import SYSTEM  # noqa: PLC0415 (as above)
 
     if (delta is None) == (iceberg is None):

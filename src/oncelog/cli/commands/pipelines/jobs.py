@@ -78,7 +78,7 @@ def ingest(
 
     with meter(f"ingesting into {name}", unit="rows", hidden=json) as bar:
         outcome = jobs.ingest(
-            jobs.Files(source, format, master),
+            jobs.SparkFiles(source, format, master),
             url,
             name,
             id=id,
@@ -112,7 +112,7 @@ def export(
     from oncelog.spark.pipeline import jobs  # noqa: PLC0415 (as above)
 
     with meter(f"exporting {name}", hidden=json):
-        count = jobs.export(url, name, jobs.Files(output, format, master), schema=schema, overwrite=overwrite)
+        count = jobs.export(url, name, jobs.SparkFiles(output, format, master), schema=schema, overwrite=overwrite)
     if json:
         print_json({"log": name, "records": count, "output": output})
     else:

@@ -13,7 +13,7 @@ from oncelog.cli.terminal.quantities import show_count, show_duration, show_time
 
 if TYPE_CHECKING:
     from oncelog.spark.pipeline.backfill import Filled
-    from oncelog.spark.pipeline.history import Batch, Leg
+    from oncelog.spark.pipeline.history import BatchDone, Leg
     from oncelog.spark.pipeline.mistakes import Mistake
     from oncelog.spark.pipeline.pipeline import Outcome
     from oncelog.spark.pipeline.progress import Status
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMED_MAX = 5
 
 
-class Shown:
+class ShownBatches:
     """Shows on a progress bar which batches were done: into the log by their number, out of it by records."""
 
     def __init__(self, bar: Meter, name: str, batches: int | None) -> None:
@@ -32,7 +32,7 @@ class Shown:
         self._leg: Leg | None = None
         self._rows = self._took_ms = 0
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: BatchDone) -> None:
         """Show a batch. The rate comes from the times that Spark measured for the batch, without Spark's start."""
         if batch.leg != self._leg:
             self._leg, self._rows, self._took_ms = batch.leg, 0, 0
@@ -47,7 +47,7 @@ class Shown:
             self._bar.to(batch.exported, self._rows, batch.stored)
 
 
-def print_batch(batch: Batch) -> None:
+def print_batch(batch: BatchDone) -> None:
     """Print a batch for programs."""
     print_json(batch)
 

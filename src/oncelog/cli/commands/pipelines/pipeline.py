@@ -84,7 +84,7 @@ def run(
     batches = None if follow else specs.batches_expected(given)
     with meter(f"{given.name}: Spark starts", unit="batches", total=batches, hidden=json) as bar:
         outcome = running.run(
-            output.print_batch if json else output.Shown(bar, given.name, batches), follow=follow, wait_s=wait_s
+            output.print_batch if json else output.ShownBatches(bar, given.name, batches), follow=follow, wait_s=wait_s
         )
     target = _report_path(given, spec)
     page.write(target, report.of_run(outcome, list(running.history)))
@@ -106,7 +106,7 @@ def _rehearse(given: Spec, folder: Path, *, follow: bool, json: bool) -> None:
         message = "--dry-run and --follow cannot be had together: a dry run looks at what there is now"
         raise InvalidArgument(message)
     with meter(f"{given.name}: Spark starts", unit="batches", hidden=json) as bar:
-        done = rehearsal.rehearse(given, folder, SYSTEM, output.Shown(bar, given.name, None))
+        done = rehearsal.rehearse(given, folder, SYSTEM, output.ShownBatches(bar, given.name, None))
     if json:
         print_json({"type": "dry run", **msgspec.to_builtins(done)})
     else:

@@ -20,7 +20,7 @@ from oncelog.cli.terminal.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from oncelog.inbox.inbox import Inbox, Known
+    from oncelog.inbox.inbox import Inbox, KeyStory
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def _opened(home: str) -> Iterator[Inbox]:
         yield inbox
 
 
-def _found(inbox: Inbox, key: str, tenant: str | None, topic: str | None, group: str | None) -> list[Known]:
+def _found(inbox: Inbox, key: str, tenant: str | None, topic: str | None, group: str | None) -> list[KeyStory]:
     wanted = {"tenant": tenant, "topic": topic, "group": group}
     found = [
         known
@@ -64,7 +64,7 @@ def _found(inbox: Inbox, key: str, tenant: str | None, topic: str | None, group:
     return found
 
 
-def _only(found: list[Known]) -> dict[str, Any]:
+def _only(found: list[KeyStory]) -> dict[str, Any]:
     """Return the scope of the only one; people say which if there are several."""
     if len(found) > 1:
         places = "; ".join(f"tenant {one.tenant!r}, topic {one.topic!r}, group {one.group!r}" for one in found)
@@ -112,7 +112,7 @@ def list_keys(
     print_table(columns, [_row(known) for known in found])
 
 
-def _row(known: Known) -> list[str | Text]:
+def _row(known: KeyStory) -> list[str | Text]:
     result = "" if known.result is None else repr(known.result)
     told = result if known.status == "COMMITTED" else known.last_error or ""
     place = [known.topic, known.group, known.tenant]
@@ -161,7 +161,7 @@ def show(
     print_facts([(f"{known.key}", _facts(known)) for known in found])
 
 
-def _plain(known: Known) -> dict[str, Any]:
+def _plain(known: KeyStory) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(known)
     plain["story"] = [event._asdict() for event in known.story]
     return plain
@@ -171,7 +171,7 @@ def _time(at_us: int) -> str:
     return show_time(datetime.fromtimestamp(at_us / 1e6, UTC))
 
 
-def _facts(known: Known) -> list[tuple[str, str | Text]]:
+def _facts(known: KeyStory) -> list[tuple[str, str | Text]]:
     facts: list[tuple[str, str | Text]] = [
         ("status", Text(known.status + (" for good" if known.final else ""), _STYLES[known.status])),
         ("tenant, topic, group", f"{known.tenant or '-'}, {known.topic or '-'}, {known.group or '-'}"),

@@ -51,7 +51,7 @@ class LogSample(msgspec.Struct, kw_only=True):
     ids: float | None = None
 
 
-class Sample(msgspec.Struct, kw_only=True):
+class TopSample(msgspec.Struct, kw_only=True):
     """What was seen at one moment."""
 
     source: str
@@ -60,7 +60,7 @@ class Sample(msgspec.Struct, kw_only=True):
     queues: dict[str, dict[str, float]] = {}
 
 
-class Shown(msgspec.Struct, kw_only=True):
+class ShownSample(msgspec.Struct, kw_only=True):
     """A sample, with what happened a second since the one before."""
 
     source: str
@@ -100,18 +100,18 @@ def add_to(app: typer.Typer) -> None:
     app.command("top", help=paragraphs(_HELP), epilog=_EXAMPLES)(top)
 
 
-def _printing() -> Callable[[Shown | None], None]:
+def _printing() -> Callable[[ShownSample | None], None]:
     return lambda shown: print_json(shown) if shown is not None else None
 
 
-def _live() -> Callable[[Shown | None], None]:
+def _live() -> Callable[[ShownSample | None], None]:
     """Return what draws a sample over the one before."""
     from rich.live import Live  # noqa: PLC0415 (help need not wait for it)
 
     live = Live(console=console(), auto_refresh=False, screen=sys.stdout.isatty())
     live.start()
 
-    def show(shown: Shown | None) -> None:
+    def show(shown: ShownSample | None) -> None:
         if shown is None:
             live.stop()
         else:
@@ -120,7 +120,7 @@ def _live() -> Callable[[Shown | None], None]:
     return show
 
 
-def page(shown: Shown) -> Any:
+def page(shown: ShownSample) -> Any:
     """Return a sample as tables, the busiest logs first."""
     from rich.console import Group  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -153,7 +153,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def rates(before: Sample, now: Sample) -> Shown:
+def rates(before: TopSample, now: TopSample) -> ShownSample:
     """Return what happened between two looks, a second."""
     passed_s = max(1e-6, (now.at_us - before.at_us) / 1e6)
     logs: dict[str, dict[str, float | None]] = {}
@@ -165,13 +165,13 @@ def rates(before: Sample, now: Sample) -> Shown:
             since = getattr(earlier, field) or 0.0 if name in before.logs else value
             shown[f"{field}/s"] = None if value is None else max(0.0, value - since) / passed_s
         logs[name] = shown
-    return Shown(source=now.source, logs=logs, queues=now.queues)
+    return ShownSample(source=now.source, logs=logs, queues=now.queues)
 
 
 # Where samples come from.
 
 
-def source(url: str) -> Callable[[], Sample]:
+def source(url: str) -> Callable[[], TopSample]:
     """Return what looks: at a server's metrics, or at a database."""
     if urlsplit(url).scheme in ("http", "https"):
         return lambda: of_metrics(url, _fetched(f"{url.rstrip('/')}/metrics"))
@@ -199,18 +199,18 @@ def _fetched(url: str) -> str:
         raise Unavailable(message) from None
 
 
-def of_metrics(url: str, text: str) -> Sample:
+def of_metrics(url: str, text: str) -> TopSample:
     """Return what a server's metrics say."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
-    found = Sample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
+    found = TopSample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             _add(found, sample.name, sample.labels, sample.value)
     return found
 
 
-def _add(found: Sample, name: str, labels: Mapping[str, str], value: float) -> None:
+def _add(found: TopSample, name: str, labels: Mapping[str, str], value: float) -> None:
     if name in _COUNTED:
         log = found.logs.setdefault(labels["log"], LogSample(duplicates=0.0, conflicts=0.0, pending=0.0, ids=0.0))
         setattr(log, _COUNTED[name], value)
@@ -219,9 +219,9 @@ def _add(found: Sample, name: str, labels: Mapping[str, str], value: float) -> N
         group[labels["state"]] = value
 
 
-def _of_database(url: str, database: oncelog.Database) -> Sample:
+def _of_database(url: str, database: oncelog.Database) -> TopSample:
     """Return where the logs of a database end. A log that cannot be read is left out."""
-    found = Sample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
+    found = TopSample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
     for name in database.logs():
         try:
             log = database.log(name)

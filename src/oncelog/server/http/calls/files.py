@@ -15,7 +15,7 @@ from oncelog.log import inner
 from oncelog.server.http import fields
 from oncelog.server.http.call import Call
 from oncelog.server.http.calls.logs import opened
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.storage.base import LogHome
 
 PARQUET = "application/vnd.apache.parquet"
@@ -65,7 +65,7 @@ def _range(given: str, size_bytes: int) -> tuple[int, int]:
         start, end = int(found[1]), min(size_bytes, int(found[2]) + 1 if found[2] else size_bytes)
     if start >= end:
         message = f"Range is {given[:100]!r}, and the file has {size_bytes} bytes"
-        raise Refused(416, message)
+        raise HttpRefusal(416, message)
     return start, end
 
 

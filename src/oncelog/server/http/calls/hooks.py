@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from oncelog.errors import IdConflict, InvalidArgument, NotAuthenticated, OncelogError
-from oncelog.server.http import forms
+from oncelog.server.http import spelling
 from oncelog.server.http.call import Call, answer
 from oncelog.server.http.hooks import DEADLINE_S, Hook
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security import signatures
 from oncelog.types import Ack, Record
 
@@ -19,7 +19,7 @@ async def post(call: Call) -> Response:
     hook = call.app.hooks.get(name)
     if hook is None:
         message = f"there is no hook {name!r}"
-        raise Refused(404, message)
+        raise HttpRefusal(404, message)
     try:
         found = await _stored(call, hook)
     except InvalidArgument:
@@ -32,7 +32,7 @@ async def post(call: Call) -> Response:
         call.app.hooks.count(name, "failed")
         raise
     call.app.hooks.count(name, "conflict" if found.conflict else "duplicate" if found.duplicate else "stored")
-    return answer(forms.ack(found))
+    return answer(spelling.ack(found))
 
 
 async def _stored(call: Call, hook: Hook) -> Ack:

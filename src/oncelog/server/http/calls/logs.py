@@ -12,9 +12,9 @@ from starlette.responses import Response, StreamingResponse
 
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.log.log import Log
-from oncelog.server.http import fields, forms, paths, problem
+from oncelog.server.http import fields, forms, paths, problem, spelling
 from oncelog.server.http.call import NDJSON, Call, answer
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.jobs import Tell
 from oncelog.server.security import authorize, scopes
 from oncelog.settings import LogSettings
@@ -110,10 +110,10 @@ def check_tag(call: Call, tag: str) -> None:
     """Raise ``Refused`` with 412 unless ``If-Match`` holds; with 428 if it is missing."""
     if "if-match" not in call.headers:
         message = "If-Match is missing: GET the settings, and send their ETag, so that nobody's change is lost"
-        raise Refused(428, message)
+        raise HttpRefusal(428, message)
     if not {"*", tag.strip('"')} & set(fields.etags(call.headers["if-match"])):
         message = "the settings have changed since: GET them again"
-        raise Refused(412, message)
+        raise HttpRefusal(412, message)
 
 
 def merged(settings: Any, given: dict[str, Any]) -> Any:
@@ -158,7 +158,7 @@ async def find(call: Call) -> Response:
     found = await call.server.read(lambda: opened(call).find(form.id, stream=form.stream))
     ack = None
     if found is not None:
-        ack = forms.ack(Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True))
+        ack = spelling.ack(Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True))
     seat = call.server.seats.get(call.names["log"])
     latest = seat.ring.latest(ANSWERS_MAX, id=form.id) if seat is not None else []
     answers = [

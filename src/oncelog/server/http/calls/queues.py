@@ -7,12 +7,12 @@ from starlette.responses import Response
 from oncelog.errors import AppendErrors, InvalidArgument, LeaseLost, NotFound, OncelogError
 from oncelog.queue.deliver.consumer import Consumer, Delivery
 from oncelog.queue.deliver.dead_letters import DeadLetter
-from oncelog.queue.deliver.settling import LeaseName, Settlement
+from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message as message_rules
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import Sent
-from oncelog.server.http import fields, forms, paths, problem
+from oncelog.server.http import fields, forms, paths, problem, spelling
 from oncelog.server.http.call import NDJSON, Call, answer
 from oncelog.server.http.calls.logs import check_tag, merged, page_of, settings_tag
 from oncelog.server.security import authorize, scopes
@@ -89,7 +89,7 @@ async def send(call: Call) -> Response:
         if fields.record_id(call.headers) is not None:
             message = "Idempotency-Key is the id of one message: in NDJSON each brings its own"
             raise InvalidArgument(message)
-        messages = [forms.message(form) for form in forms.lines(await call.body.whole(), forms.MessageForm)]
+        messages = [spelling.message(form) for form in spelling.lines(await call.body.whole(), forms.MessageForm)]
     else:
         messages = [_message(call, await call.body.whole())]
     if not messages:
@@ -110,7 +110,7 @@ async def send(call: Call) -> Response:
         new = any(not one.duplicate for one in sent)
         return answer(forms.SentResultsForm([_result(one) for one in sent]), 201 if new else 200)
     headers = {"idempotent-replayed": "true"} if sent[0].duplicate else {}
-    return answer(forms.sent(sent[0]), 200 if sent[0].duplicate else 201, headers)
+    return answer(spelling.sent(sent[0]), 200 if sent[0].duplicate else 201, headers)
 
 
 def _message(call: Call, value: bytes) -> message_rules.Message:
@@ -126,8 +126,8 @@ def _message(call: Call, value: bytes) -> message_rules.Message:
 
 def _result(one: Sent | OncelogError) -> forms.SentResultForm:
     if isinstance(one, OncelogError):
-        return forms.SentResultForm(error=problem.of(one), again=forms.may_come_again(one))
-    return forms.SentResultForm(sent=forms.sent(one))
+        return forms.SentResultForm(error=problem.of(one), again=spelling.may_come_again(one))
+    return forms.SentResultForm(sent=spelling.sent(one))
 
 
 # Receiving and settling.
@@ -162,30 +162,30 @@ def _delivery(one: Delivery, lease_s: float) -> forms.DeliveryForm:
         if name not in ("lease_s", "value", "value_base64", "headers")
     }
     return forms.DeliveryForm(
-        **copied, **forms.spelled_value(one.value), headers=forms.spelled_headers(one.headers), lease_s=lease_s
+        **copied, **spelling.spelled_value(one.value), headers=spelling.spelled_headers(one.headers), lease_s=lease_s
     )
 
 
 async def ack(call: Call) -> Response:
     """Say that deliveries are done."""
     form = await call.json(forms.AckMessagesForm)
-    return await _settle(call, form.group, form.leases, Settlement("acked"))
+    return await _settle(call, form.group, form.leases, SettlementRequest("acked"))
 
 
 async def nack(call: Call) -> Response:
     """Say why deliveries could not be done."""
     form = await call.json(forms.NackMessagesForm)
-    return await _settle(call, form.group, form.leases, Settlement.refusal(form.reason, retry=form.retry))
+    return await _settle(call, form.group, form.leases, SettlementRequest.refusal(form.reason, retry=form.retry))
 
 
 async def extend(call: Call) -> Response:
     """Have more time."""
     form = await call.json(forms.ExtendMessagesForm)
     extend_us = message_rules.span_us("seconds", form.seconds)
-    return await _settle(call, form.group, form.leases, Settlement("extended", extend_us=extend_us))
+    return await _settle(call, form.group, form.leases, SettlementRequest("extended", extend_us=extend_us))
 
 
-async def _settle(call: Call, group: str, leases: list[forms.LeaseForm], settlement: Settlement) -> Response:
+async def _settle(call: Call, group: str, leases: list[forms.LeaseForm], settlement: SettlementRequest) -> Response:
     """Settle deliveries in one commit; ``LeaseLost`` when one of them is another's now, and the others are settled."""
     await call.server.read(lambda: opened(call))
     named = [LeaseName(one.token, one.partition, one.position) for one in leases]
@@ -234,7 +234,9 @@ def _letter(one: DeadLetter) -> forms.DeadLetterForm:
         for name in forms.DeadLetterForm.__struct_fields__
         if name not in ("value", "value_base64", "headers")
     }
-    return forms.DeadLetterForm(**copied, **forms.spelled_value(one.value), headers=forms.spelled_headers(one.headers))
+    return forms.DeadLetterForm(
+        **copied, **spelling.spelled_value(one.value), headers=spelling.spelled_headers(one.headers)
+    )
 
 
 async def redrive(call: Call) -> Response:

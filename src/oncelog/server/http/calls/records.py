@@ -14,10 +14,10 @@ from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError
 from oncelog.format.payload import columns, intake
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
-from oncelog.server.http import fields, forms, paths, problem
+from oncelog.server.http import fields, forms, paths, problem, spelling
 from oncelog.server.http.bodies import Gone
 from oncelog.server.http.call import ARROW, BYTES, JSON, NDJSON, Call, answer
-from oncelog.server.http.problem import Refused
+from oncelog.server.http.problem import HttpRefusal
 from oncelog.types import Ack, ColumnAcks, Entry, Record
 from oncelog.wire import frames
 
@@ -52,7 +52,7 @@ def single(found: Ack | OncelogError, place: str, *, safe: bool) -> Response:
     headers = {} if found.position is None else {"location": f"{place}/{found.position}"}
     if found.duplicate:
         headers["idempotent-replayed"] = "true"
-    return answer(forms.ack(found), 200 if found.duplicate else 201, headers)
+    return answer(spelling.ack(found), 200 if found.duplicate else 201, headers)
 
 
 def is_safe(records: Sequence[Record]) -> bool:
@@ -99,9 +99,9 @@ async def _append_lines(call: Call, *, atomic: bool) -> Response:
         if len(held) > limits.HTTP_BODY_BYTES_MAX:
             if atomic:
                 message = f"an atomic body has at most {limits.HTTP_BODY_BYTES_MAX} bytes"
-                raise Refused(413, message)
+                raise HttpRefusal(413, message)
             return _Answering(_as_they_come(call, held, parts), media_type=NDJSON)
-    records = [forms.record(form) for form in forms.lines(bytes(held), forms.RecordForm)]
+    records = [spelling.record(form) for form in spelling.lines(bytes(held), forms.RecordForm)]
     if not records:
         message = "the body has no record"
         raise InvalidArgument(message)
@@ -116,7 +116,7 @@ def many(found: Sequence[Ack | OncelogError]) -> Response:
     """Return the answers to several records: 201, 200 when all were there, 207 when some were refused."""
     refused = any(isinstance(one, OncelogError) for one in found)
     new = any(isinstance(one, Ack) and not one.duplicate for one in found)
-    return answer(forms.results(found), 207 if refused else 201 if new else 200)
+    return answer(spelling.results(found), 207 if refused else 201 if new else 200)
 
 
 async def _as_they_come(call: Call, held: bytearray, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -127,7 +127,7 @@ async def _as_they_come(call: Call, held: bytearray, parts: AsyncIterator[bytes]
     try:
         async for lines in _groups(call, held, parts):
             for result in await _group(call, lines):
-                yield msgspec.json.encode(forms.result(result)) + b"\n"
+                yield msgspec.json.encode(spelling.result(result)) + b"\n"
         yield b'{"done":true}\n'
     except Gone:
         return
@@ -152,7 +152,7 @@ async def _groups(call: Call, held: bytearray, parts: AsyncIterator[bytes]) -> A
             call.body.let_go(end)
         if len(held) > limits.HTTP_LINE_BYTES_MAX:
             message = f"a line has more than {limits.HTTP_LINE_BYTES_MAX} bytes"
-            raise Refused(413, message)
+            raise HttpRefusal(413, message)
         try:
             held += await anext(parts)
         except StopAsyncIteration:
@@ -162,7 +162,7 @@ async def _groups(call: Call, held: bytearray, parts: AsyncIterator[bytes]) -> A
 
 
 async def _group(call: Call, lines: bytes) -> Sequence[Ack | OncelogError]:
-    records = [forms.record(form) for form in forms.lines(lines, forms.RecordForm)]
+    records = [spelling.record(form) for form in spelling.lines(lines, forms.RecordForm)]
     if not is_safe(records):
         message = f"a body of more than {limits.HTTP_BODY_BYTES_MAX} bytes needs an id on every record"
         raise InvalidArgument(message)
@@ -195,7 +195,7 @@ async def _append_arrow(call: Call, *, atomic: bool) -> Response:
     status = 200 if len(acks.duplicates) and acks.duplicates.all() else 201
     if wanted == ARROW:
         return Response(frames.columns_bytes(acks).to_pybytes(), status, media_type=ARROW)
-    return answer(forms.results(_acks(acks)), status)
+    return answer(spelling.results(_acks(acks)), status)
 
 
 async def _append_whole(call: Call, table: pa.Table, wanted: str) -> Response:
@@ -270,7 +270,7 @@ async def read(call: Call) -> Response:
 
 def _json_page(log: Log, start: Start, limit: int, wanted: str) -> Response:
     found, next_position, end = _page(log, start, limit)
-    entries = [forms.entry(one) for one in found]
+    entries = [spelling.entry(one) for one in found]
     headers = {"oncelog-next": str(next_position), "oncelog-end": str(end), "cache-control": "no-store"}
     if wanted == NDJSON:
         return Response(msgspec.json.Encoder().encode_lines(entries), 200, headers, media_type=NDJSON)
@@ -306,7 +306,7 @@ async def read_one(call: Call) -> Response:
         return Response(None, 304, headers)
     if wanted == BYTES:
         return Response(entry.value, 200, headers | {"x-content-type-options": "nosniff"}, media_type=BYTES)
-    return answer(forms.entry(entry), 200, headers)
+    return answer(spelling.entry(entry), 200, headers)
 
 
 def _one(log: Log, position: int) -> tuple[Log, Entry]:
@@ -317,4 +317,4 @@ def _one(log: Log, position: int) -> tuple[Log, Entry]:
         for entry in entries:
             return log, entry
     message = f"record {position} of log {log.name!r} was purged"
-    raise Refused(410, message)
+    raise HttpRefusal(410, message)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.server.http import fields, forms
+from oncelog.server.http import fields, forms, spelling
 from oncelog.server.http.call import NDJSON, Call, answer
 from oncelog.server.http.calls.records import PAGE_BYTES_MAX, PAGE_RECORDS, check_no_key
 from oncelog.server.security import scopes
@@ -31,7 +31,7 @@ async def append(call: Call) -> Response:
     stream = call.names["stream"]
     if call.media_type == NDJSON:
         check_no_key(call)
-        records = [forms.record(form) for form in forms.lines(await call.body.whole(), forms.RecordForm)]
+        records = [spelling.record(form) for form in spelling.lines(await call.body.whole(), forms.RecordForm)]
     else:
         records = [fields.record(await call.body.whole(limits.VALUE_BYTES_MAX), call.headers)]
     if not records:
@@ -46,7 +46,7 @@ async def append(call: Call) -> Response:
     headers = {"etag": f'"{acks[-1].version}"'}
     if acks[0].duplicate:
         headers["idempotent-replayed"] = "true"
-    body = forms.EventAcksForm([forms.event_ack(one) for one in acks])
+    body = forms.EventAcksForm([spelling.event_ack(one) for one in acks])
     return answer(body, 200 if acks[0].duplicate else 201, headers)
 
 
@@ -70,7 +70,7 @@ async def read(call: Call) -> Response:
         return found, streams.version(stream) or 0
 
     found, version = await call.server.read(page)
-    body = forms.EventsForm(events=[forms.event(one) for one in found], version=version)
+    body = forms.EventsForm(events=[spelling.event(one) for one in found], version=version)
     return answer(body, headers={"etag": f'"{version}"', "cache-control": "no-store"})
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from oncelog.errors import OncelogError, TooSlow
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
-from oncelog.server.http import events, fields, forms
+from oncelog.server.http import events, fields, spelling
 from oncelog.server.http.call import Call
 from oncelog.server.http.calls.logs import opened
 from oncelog.server.http.calls.records import begin
@@ -104,7 +104,7 @@ async def _subscribed(
                 elif isinstance(item, CaughtUp):
                     yield events.spell("caught-up", msgspec.json.encode({"position": item.position}))
                 else:
-                    yield events.spell(None, msgspec.json.encode(forms.event(item)), id_of(item))
+                    yield events.spell(None, msgspec.json.encode(spelling.event(item)), id_of(item))
         except TooSlow as error:
             yield events.spell("too-slow", msgspec.json.encode({"detail": str(error)}))
         except OncelogError as error:

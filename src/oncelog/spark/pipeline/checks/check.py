@@ -21,7 +21,7 @@ from oncelog.spark.pipeline import lines, mistakes, spec
 from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.mistakes import Mistake, dotted, nearest
 from oncelog.spark.pipeline.rows import frames, source_files
-from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, Identity, Sink, Source, Spec
+from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, IdentitySpec, SinkSpec, SourceSpec, Spec
 
 _FORMATS = (*STREAMING_FORMATS, "avro", "iceberg", "jdbc", "console", "memory", "noop", "xml")
 _ALIASES = {"jsonl": "json", "ndjson": "json", "jsonlines": "json", "tsv": "csv", "txt": "text", "postgres": "jdbc"}
@@ -117,7 +117,7 @@ def _source(given: Spec) -> Iterator[Mistake]:
         )
 
 
-def _what_to_read(source: Source) -> Iterator[Mistake]:
+def _what_to_read(source: SourceSpec) -> Iterator[Mistake]:
     """Look at the options that name what is to be read: of several that would do, one."""
     name = source.format.lower()
     for kind, ways, example in (
@@ -179,7 +179,7 @@ def _spark_version() -> str:
     return str(importlib.metadata.version("pyspark")) if importlib.util.find_spec("pyspark") else "4.3.0"
 
 
-def _source_path(source: Source) -> Iterator[Mistake]:
+def _source_path(source: SourceSpec) -> Iterator[Mistake]:
     if source.path is None:
         yield Mistake(
             "source.path", f"{source.format} is read from files, and no path is given", 'add path = "folder/"'
@@ -213,7 +213,7 @@ def _near_path(path: Path) -> str:
     return "make it first; paths are relative to the spec"
 
 
-def _file_options(source: Source) -> Iterator[Mistake]:
+def _file_options(source: SourceSpec) -> Iterator[Mistake]:
     for option, value in source.options.items():
         meant = nearest(option, _FILE_OPTIONS)
         if meant is not None and meant.lower() != option.lower():
@@ -257,7 +257,7 @@ def _identity(given: Spec) -> Iterator[Mistake]:
             yield Mistake(f"identity.{name}", "is empty", f"name the {name}, or remove the line")
 
 
-def _ways(identity: Identity) -> list[str]:
+def _ways(identity: IdentitySpec) -> list[str]:
     return [name for name in ("column", "expression", "content") if getattr(identity, name) not in {None, False}]
 
 
@@ -368,7 +368,7 @@ def _sink(given: Spec) -> Iterator[Mistake]:
         yield Mistake("sink.format", what, "let its readers deduplicate by position or id", severity="warning")
 
 
-def _sink_table(sink: Sink) -> Iterator[Mistake]:
+def _sink_table(sink: SinkSpec) -> Iterator[Mistake]:
     """Look at what names a table of Delta's, or of Iceberg's."""
     name = sink.format.lower()
     if name == "delta" and spec.local_path(sink.path or "s3://") is None:
@@ -379,7 +379,7 @@ def _sink_table(sink: Sink) -> Iterator[Mistake]:
             yield Mistake("sink.options", f"iceberg needs the option {option}", hint)
 
 
-def _sink_path(sink: Sink, given: Spec) -> Iterator[Mistake]:
+def _sink_path(sink: SinkSpec, given: Spec) -> Iterator[Mistake]:
     if sink.path is None:
         yield Mistake("sink.path", f"{sink.format} is written to files, and no path is given", 'add path = "folder/"')
         return

@@ -35,7 +35,7 @@ def check(path: Path, given: Spec, spark: SparkSession) -> tuple[str | None, lis
     return checked.schema, found
 
 
-class _Wrong(Exception):
+class _WrongSpec(Exception):
     def __init__(self, mistake: Mistake) -> None:
         super().__init__()
         self.mistake = mistake
@@ -53,7 +53,7 @@ class _Checked:
             found = self._try("source.schema" if self._spec.source.schema else "source", self._source)
             self._check_query("transform.sql", self._spec.transform.sql if self._spec.transform else None)
             rows = self._try("transform.sql", lambda: frames.rows(self._spec, found))
-        except _Wrong as wrong:
+        except _WrongSpec as wrong:
             yield wrong.mistake
             return
         self.schema = frames.shape_of(rows).simpleString()
@@ -66,7 +66,7 @@ class _Checked:
         try:
             self._check_query("sink.sql", self._spec.sink.sql)
             going = self._try("sink.sql", lambda: frames.going_on(self._spec, self._log(rows)))
-        except _Wrong as wrong:
+        except _WrongSpec as wrong:
             yield wrong.mistake
             return
         yield from self._going(going)
@@ -76,7 +76,7 @@ class _Checked:
         if sql is None or self._parses(f"SELECT * FROM (\n{sql.rstrip().rstrip(';')}\n)"):  # noqa: S608  parsed only
             return
         if self._parses(sql):  # else it is a mistake, which Spark tells without running anything
-            raise _Wrong(Mistake(key, "is a command, and not a query", "write a SELECT"))
+            raise _WrongSpec(Mistake(key, "is a command, and not a query", "write a SELECT"))
 
     def _parses(self, sql: str) -> bool:
         from pyspark.errors import ParseException  # noqa: PLC0415 (as in session)
@@ -118,7 +118,7 @@ class _Checked:
             expression = wanted.identity.expression
             try:
                 self._try("identity.expression", lambda: rows.selectExpr(expression))
-            except _Wrong as wrong:
+            except _WrongSpec as wrong:
                 yield wrong.mistake
 
     def _going(self, going: DataFrame) -> Iterator[Mistake]:
@@ -141,7 +141,7 @@ class _Checked:
         try:
             return work()
         except (PySparkException, Py4JJavaError) as error:
-            raise _Wrong(_explained(key, spark_errors.said(error))) from error
+            raise _WrongSpec(_explained(key, spark_errors.said(error))) from error
 
 
 def _no_column(key: str, name: str, columns: list[str]) -> Mistake:

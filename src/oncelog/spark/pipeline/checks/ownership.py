@@ -21,7 +21,7 @@ FILE = "pipeline.json"
 """The file in a checkpoint that says whose it is."""
 
 
-class Owner(msgspec.Struct, frozen=True):
+class CheckpointOwner(msgspec.Struct, frozen=True):
     """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
 
     ``log_id`` tells that log from one that is made again under its name; empty if it was not noted. ``encoding`` is the
@@ -101,10 +101,10 @@ def _is_there(given: Spec, log_id: str) -> bool:
         return True
 
 
-def owner_of(checkpoint: Path) -> Owner | None:
+def owner_of(checkpoint: Path) -> CheckpointOwner | None:
     """Return whose a checkpoint is, if it is anybody's."""
     try:
-        return msgspec.json.decode((checkpoint / FILE).read_bytes(), type=Owner)
+        return msgspec.json.decode((checkpoint / FILE).read_bytes(), type=CheckpointOwner)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -118,5 +118,5 @@ def encoding_of(checkpoint: Path | None) -> int:
 def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
     checkpoint.mkdir(parents=True, exist_ok=True)
-    owner = Owner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
+    owner = CheckpointOwner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
     write_whole(checkpoint / FILE, msgspec.json.encode(owner))

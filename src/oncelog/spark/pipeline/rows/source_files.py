@@ -86,7 +86,7 @@ def _read(
 ) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 (as in session)
 
-    from oncelog.spark.reading.reader import Reader, output  # noqa: PLC0415 (as in session)
+    from oncelog.spark.reading.reader import FilesReader, output  # noqa: PLC0415 (as in session)
 
     streaming = given.source.is_streaming if streaming is None else streaming
     reader: Any = spark.readStream.schema(_FILES) if streaming else spark.read
@@ -97,7 +97,7 @@ def _read(
     assert given.source.path is not None
     files = reader.load(given.source.path if paths is None else list(paths))
     columns = ["path"] if spec.local_path(given.source.path) is not None else ["path", "content"]
-    made = files.select(*columns).mapInArrow(Reader(wanted, found), from_arrow_schema(output(wanted)))
+    made = files.select(*columns).mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
     result: DataFrame = made
     return result
 

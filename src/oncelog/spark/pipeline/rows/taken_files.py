@@ -22,7 +22,7 @@ from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 _TAKEN = "into-log/sources/0"
 
 
-class Files(msgspec.Struct, frozen=True):
+class TakenFiles(msgspec.Struct, frozen=True):
     """Files of a source: how many were taken, which wait, and which were replaced after they were taken."""
 
     taken: int
@@ -35,7 +35,7 @@ class _Taken(msgspec.Struct):
     timestamp: int
 
 
-def files(given: Spec) -> Files | None:
+def files(given: Spec) -> TakenFiles | None:
     """Return which files of a source were taken, wait, or were replaced; ``None`` where that cannot be told."""
     source, checkpoint = given.source, spec.local_path(given.checkpoint)
     path = spec.local_path(source.path) if source.path is not None else None
@@ -49,7 +49,7 @@ def files(given: Spec) -> Files | None:
             waiting.append(found)
         elif known != os.stat(found).st_mtime_ns // 1_000_000:  # noqa: PTH116 (a text is what is compared)
             replaced.append(found)
-    return Files(len(taken), tuple(sorted(waiting)), tuple(sorted(replaced)))
+    return TakenFiles(len(taken), tuple(sorted(waiting)), tuple(sorted(replaced)))
 
 
 def _taken(folder: Path) -> dict[str, int]:

@@ -33,7 +33,7 @@ SCHEMA_FILE, VERSIONS_FILE = "schema.json", "schemas.jsonl"
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
-class Version(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a pipeline's schema: what changed against the one before, when, and the whole of it."""
 
     version: int
@@ -141,13 +141,13 @@ def _headers(given: Spec, files: Iterable[str]) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def versions(given: Spec) -> list[Version]:
+def versions(given: Spec) -> list[SchemaVersion]:
     """Return the versions of a pipeline's schema, oldest first."""
     folder = spec.local_path(given.checkpoint)
     path = folder / VERSIONS_FILE if folder is not None else None
     if path is None or not path.exists():
         return []
-    return [msgspec.json.decode(line, type=Version) for line in path.read_bytes().splitlines() if line]
+    return [msgspec.json.decode(line, type=SchemaVersion) for line in path.read_bytes().splitlines() if line]
 
 
 def keep(folder: Path, known: StructType | None, now: StructType, at_us: int) -> list[str]:
@@ -158,7 +158,7 @@ def keep(folder: Path, known: StructType | None, now: StructType, at_us: int) ->
     path = folder / VERSIONS_FILE
     noted = path.read_bytes() if path.exists() else b""
     number = noted.count(b"\n") + 1
-    version = Version(version=number, at_us=at_us, changes=tuple(changes), schema=msgspec.json.decode(now.json()))
+    version = SchemaVersion(version=number, at_us=at_us, changes=tuple(changes), schema=msgspec.json.decode(now.json()))
     write_whole(path, noted + msgspec.json.encode(version) + b"\n")
     write_whole(folder / SCHEMA_FILE, now.json().encode())
     return changes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from oncelog.log.append.steady import SteadyCondition
+from oncelog.concurrency.steady import SteadyCondition
 
 PAUSE_S = 0.001
 

@@ -1,0 +1,143 @@
+"""What was decided for the rows of a payload, and the acks that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from oncelog.errors import IdConflict, OncelogError
+from oncelog.log.append.groups import Group
+from oncelog.log.stored.segment_index import Places
+from oncelog.types import Ack, moment
+
+PlacesOf: TypeAlias = Callable[[NDArray[np.int64]], Places]
+"""Tells where stored positions are."""
+
+
+TimesOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+"""Tells when stored positions were stored, as the runs know it."""
+
+
+RECALLED_US = -2
+"""Instead of a time: the record is known from a run, and its time has to be asked for."""
+
+
+class Admitted:
+    """What was decided for each row of a payload.
+
+    ``positions`` is where the row's record is or will be; ``new`` rows are to be written, ``duplicates`` were there (or
+    come earlier in the same payload), ``conflicts`` are duplicates with other content. ``times`` is the original's time
+    where it was stored before, ``handles`` are the window's for those; ``groups`` are what must be stored
+    before this may be answered. ``refused`` are the errors of rows whose sequence is out of order, or of whose id
+    nobody can tell, because a part of the memory is damaged.
+    """
+
+    def __init__(self, payload: pa.RecordBatch) -> None:
+        count = payload.num_rows
+        self.payload = payload
+        self.positions: NDArray[np.int64] = np.empty(count, np.int64)
+        self.new: NDArray[np.bool_] = np.ones(count, np.bool_)
+        self.duplicates: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.conflicts: NDArray[np.bool_] = np.zeros(count, np.bool_)
+        self.times: NDArray[np.int64] = np.full(count, -1, np.int64)
+        self.handles: NDArray[np.int64] = np.empty(0, np.int64)
+        self.groups: list[Group] = []
+        self.refused: dict[int, OncelogError] = {}
+
+    @classmethod
+    def joined(cls, parts: Sequence[Admitted], payload: pa.RecordBatch) -> Admitted:
+        """Return the decisions for the pieces of a payload as those for the whole."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = cls(payload.slice(0, 0))
+        whole.payload = payload
+        if parts:
+            for name in ("positions", "new", "duplicates", "conflicts", "times"):
+                setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
+        rows = 0
+        for part in parts:
+            whole.groups += [group for group in part.groups if group not in whole.groups]
+            whole.refused |= {rows + row: error for row, error in part.refused.items()}
+            rows += len(part.positions)
+        return whole
+
+    @property
+    def newest(self) -> Group | None:
+        """The group that is stored last of those that must be stored."""
+        return max(self.groups, key=lambda group: group.first_position, default=None)
+
+    def number(self, next_position: int) -> None:
+        """Give the new rows their positions."""
+        positions = np.arange(next_position, next_position + np.count_nonzero(self.new))
+        if len(positions) == len(self.new):
+            self.positions = positions
+        else:
+            self.positions[self.new] = positions
+
+    def answers(
+        self, places_of: PlacesOf, times_of: TimesOf, *, refuse: bool, rows: NDArray[np.int64] | None = None
+    ) -> list[Ack | OncelogError]:
+        """Return the acks of these rows (all, if none are named), which are stored; or the errors of the refused.
+
+        ``refuse``: whether a conflict is an error.
+        """
+        chosen = slice(None) if rows is None else rows
+        positions, times = self.positions[chosen], self.times[chosen].copy()
+        duplicates, conflicts = self.duplicates[chosen], self.conflicts[chosen]
+        for group in self.groups:
+            times[(positions >= group.first_position) & (positions < group.next_position)] = group.timestamp_us
+        places = places_of(positions)
+        segments, entries = places.segments, places.entries
+        recalled = np.flatnonzero(times == RECALLED_US)
+        if recalled.size:
+            times[recalled] = recalled_times(places, positions, recalled, times_of)
+        moments = {time_us: moment(time_us) if time_us >= 0 else None for time_us in set(times.tolist())}
+        columns = positions.tolist(), segments.tolist(), entries.tolist(), map(moments.__getitem__, times.tolist())
+        answers: list[Ack | OncelogError] = list(map(Ack, *columns, duplicates.tolist(), conflicts.tolist()))
+        for row in np.flatnonzero(segments < 0).tolist():
+            answers[row] = self._from_long_ago(cast("Ack", answers[row]))
+        if refuse and conflicts.any():
+            ids = self.ids()
+            for row in np.flatnonzero(conflicts).tolist():
+                answers[row] = conflict(ids[row if rows is None else rows[row]], int(positions[row]))
+        for row, error in self.refused.items():
+            at = row if rows is None else int(np.searchsorted(rows, row))
+            if rows is None or (at < len(rows) and rows[at] == row):
+                answers[at] = error
+        return answers
+
+    @staticmethod
+    def _from_long_ago(ack: Ack) -> Ack:
+        """Return the ack of a record whose segment is gone; a sequence may be known without its position."""
+        if ack.position is None or ack.position < 0:
+            return Ack(None, None, None, None, duplicate=True)
+        return Ack(ack.position, None, None, ack.timestamp, ack.duplicate, ack.conflict)
+
+    def ids(self) -> list[str | None]:
+        """Return the rows' ids."""
+        at = self.payload.schema.get_field_index("id")
+        return self.payload.column(at).to_pylist() if at >= 0 else [None] * self.payload.num_rows
+
+
+def recalled_times(
+    places: Places, positions: NDArray[np.int64], rows: NDArray[np.int64], times_of: TimesOf
+) -> NDArray[np.int64]:
+    """Return when these of the positions were stored: as their segments say if all in one is of one time."""
+    times = places.first_us[rows]
+    asked = np.flatnonzero((times != places.last_us[rows]) | (times < 0))
+    if asked.size:
+        times[asked] = times_of(positions[rows[asked]])
+    return times
+
+
+def conflict(id: str | None, position: int) -> IdConflict:
+    """Return the error for an id that is taken by other content."""
+    message = (
+        f"id {id!r} is taken by other content, stored at position {position}: "
+        "give this record an id of its own, or set on_conflict='original' to get the first one's ack"
+    )
+    return IdConflict(message, position=position)
