@@ -9,17 +9,11 @@ import pytest
 import oncelog
 from oncelog.connect import Database
 from oncelog.log.log import Log
+from oncelog.testing.logs.batches import ArrowContract, ManyContract
 from oncelog.testing.logs.fixtures import Reopen
 from oncelog.testing.logs.life import LifeContract, ReopenContract, SettingsContract
 from oncelog.testing.logs.reading import ReadContract, TailContract
-from oncelog.testing.logs.writing import (
-    AppendContract,
-    ArrowContract,
-    ConflictContract,
-    IdempotenceContract,
-    ManyContract,
-    SubmitContract,
-)
+from oncelog.testing.logs.writing import AppendContract, ConflictContract, IdempotenceContract, SubmitContract
 from tests.servers import Serving
 
 Serve = Callable[..., Serving]

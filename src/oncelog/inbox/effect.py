@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from oncelog import limits
-from oncelog.errors import Outcome as OutcomeWord
 from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
+from oncelog.errors import Outcome as OutcomeWord
 from oncelog.inbox import decisions as states
 from oncelog.inbox.decisions import Expired, Identity, Stored, Verdict
 from oncelog.inbox.leases import LeaseKeeper

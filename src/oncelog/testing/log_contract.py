@@ -21,16 +21,10 @@ Derive a class from ``LogContract`` in a test file and give it two fixtures::
 
 from __future__ import annotations
 
+from oncelog.testing.logs.batches import ArrowContract, ManyContract
 from oncelog.testing.logs.life import LifeContract, ReopenContract, SettingsContract
 from oncelog.testing.logs.reading import ReadContract, TailContract
-from oncelog.testing.logs.writing import (
-    AppendContract,
-    ArrowContract,
-    ConflictContract,
-    IdempotenceContract,
-    ManyContract,
-    SubmitContract,
-)
+from oncelog.testing.logs.writing import AppendContract, ConflictContract, IdempotenceContract, SubmitContract
 
 
 class LogContract(

@@ -9,11 +9,12 @@ import pytest
 
 import oncelog
 from oncelog.clock import SYSTEM
-from oncelog.connect import Database, quorum_store
+from oncelog.connect import Database
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.quorum import health, membership
 from oncelog.storage.quorum.home import QuorumStorage
+from oncelog.storage.urls import quorum_store
 
 
 def folders(root: Path, count: int = 3) -> dict[str, str]:

@@ -64,8 +64,8 @@ def create(
 
 
 def _create(store: str, nodes: dict[str, str], ack: int | None, *, json: bool) -> None:
-    from oncelog.connect import node_options, quorum_store  # noqa: PLC0415
     from oncelog.storage.quorum import membership  # noqa: PLC0415
+    from oncelog.storage.urls import node_options, quorum_store  # noqa: PLC0415
 
     storage = quorum_store(store.removeprefix(PREFIX))
     made = membership.create(storage, nodes, ack, node_options(os.environ), SYSTEM)
@@ -99,8 +99,8 @@ def try_(
 
 @contextlib.contextmanager
 def _opened(store: str) -> Iterator[QuorumStorage]:
-    from oncelog.connect import node_options, quorum_store  # noqa: PLC0415
     from oncelog.storage.quorum.home import QuorumStorage  # noqa: PLC0415
+    from oncelog.storage.urls import node_options, quorum_store  # noqa: PLC0415
 
     storage = QuorumStorage(quorum_store(store.removeprefix(PREFIX)), node_options(os.environ))
     try:

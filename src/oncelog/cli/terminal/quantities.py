@@ -53,6 +53,10 @@ def size_bytes(text: str | int) -> int:
     return round(float(number) * scale)
 
 
+PLACES = "earliest, latest, a position, SEGMENT:ENTRY, or an ISO time (UTC unless it says otherwise)"
+"""What ``start`` takes, for the help of an option."""
+
+
 def start(text: str) -> Start:
     """Return a place in a log: ``earliest``, ``latest``, a position, ``SEGMENT:ENTRY``, or an ISO time (without a
     zone: UTC).

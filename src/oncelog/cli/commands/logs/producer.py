@@ -10,7 +10,7 @@ import typer
 
 import oncelog
 from oncelog.cli.commands.logs import describe
-from oncelog.cli.commands.logs.log import opened
+from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.commands.logs.settings import MaxProducers, ProducerInactivity, ProducersOption, policy
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, Name, Url, Wait, Yes, paragraphs, show_help

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oncelog.cli.commands.logs.log import opened
+from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.terminal.options import Json, Name, Url, paragraphs, show_help
 from oncelog.cli.terminal.output import print_facts, print_json
 from oncelog.cli.terminal.plain import Shell

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from oncelog.cli.commands.logs.log import opened
+from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Create, Json, Name, Url, Yes, paragraphs
 from oncelog.cli.terminal.outcome import ExitCode

@@ -1,0 +1,25 @@
+"""A log that a command works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import oncelog
+from oncelog.errors import NotFound
+
+if TYPE_CHECKING:
+    from oncelog.log.log import Log
+
+
+@contextmanager
+def opened(url: str, name: str, *, create: bool = False) -> Iterator[Log]:
+    """Open a log that is there, or make it if asked to; of one that is not there, say what makes it in a shell."""
+    with oncelog.connect(url) as db:
+        try:
+            log = db.log(name, create=create)
+        except NotFound as error:
+            message = f"there is no log {name!r} at {url}: make it with oncelog log create, or see oncelog log list"
+            raise NotFound(message) from error
+        yield log
