@@ -88,9 +88,9 @@ GUARDS = [
     ),
     Guard(
         "a no is said only by the holder of the log",
-        "streams/streams.py",
-        "            inner.check_held(writer)\n        except WriterFenced:\n            self._leave(writer)",
-        "            pass\n        except WriterFenced:\n            self._leave(writer)",
+        "streams/event_writer.py",
+        "            inner.check_held(writer)\n        except WriterFenced:\n            self.leave(writer)",
+        "            pass\n        except WriterFenced:\n            self.leave(writer)",
         "tests/streams/test_streams_criteria.py::test_the_old_holder_does_not_refuse_a_version",
     ),
     Guard(

@@ -26,7 +26,7 @@ ROOT: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = ROOT.commands["log"].commands
 COMMANDS_FOLDER = Path(oncelog.__file__).parent / "cli" / "commands"
 COMMAND_FILES = list(COMMANDS_FOLDER.rglob("*.py"))
-PARTS = {"__init__", "dead_letters", "describe", "options", "output", "settings"}
+PARTS = {"opened", "records", "__init__", "dead_letters", "describe", "options", "output", "settings"}
 """Modules that are parts of a command."""
 EXAMPLE = re.compile(r"\[cyan\](oncelog .*)\[/\]")
 

@@ -82,8 +82,8 @@ class StreamMachine(RuleBasedStateMachine):
 
     def end(self) -> None:
         """End the process with what it holds."""
-        if self.streams._writer is not None:
-            self.born(self.streams._writer)
+        if self.streams._event_writer.writer is not None:
+            self.born(self.streams._event_writer.writer)
         self.life.__exit__(None, None, None)
 
     @rule(stream=names, chosen=ids, variant=st.sampled_from([0, 0, 0, 1]), expected=expectations)
@@ -199,7 +199,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def store(self) -> None:
         """Store the index, as the writer does now and then."""
-        if self.streams._opened:
+        if self.streams._event_writer._opened:
             self.streams._index.store()
 
     @rule()

@@ -211,8 +211,8 @@ def test_a_read_that_was_begun_passes_over_what_is_truncated_meanwhile() -> None
 
 def test_appends_go_on_while_the_index_is_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is stored after so many events, and on leaving; two are kept."""
-    monkeypatch.setattr("oncelog.streams.streams.STORE_EVENTS", 20)
-    monkeypatch.setattr("oncelog.streams.streams.AHEAD_MAX", 5)
+    monkeypatch.setattr("oncelog.streams.event_writer.STORE_EVENTS", 20)
+    monkeypatch.setattr("oncelog.streams.event_writer.AHEAD_MAX", 5)
     storage = MemoryStorage()
     with Database(storage) as db:
         streams = db.streams("orders", create=True)

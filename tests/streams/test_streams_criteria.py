@@ -412,7 +412,7 @@ def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after
     """Two threads lose the log; one has opened it again and appended before the other is told."""
     streams = shop.streams()
     streams.append("s", Record(b"a"))
-    lost = streams._writer
+    lost = streams._event_writer.writer
     assert lost is not None
 
     def fenced(*_: object, **__: object) -> None:
@@ -424,8 +424,8 @@ def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after
     monkeypatch.setattr(lost, "append_batch", fenced)
     with pytest.raises(WriterFenced):
         streams.append("s", Record(b"c"))
-    assert streams._writer is not None
-    assert not streams._writer.closed
+    assert streams._event_writer.writer is not None
+    assert not streams._event_writer.writer.closed
     assert places(streams.append("s", Record(b"d"), expected=1)) == [(2, 2)]
 
 

@@ -36,6 +36,7 @@ from oncelog.log.jobs.workers import Hands
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail, check_columns
 from oncelog.log.read.scan import Start
+from oncelog.log.stored_log import StoredLog
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import TIMEOUT_S, Writer
@@ -93,7 +94,7 @@ class RemoteLog(Log):
         self.settings_seen = self.info().settings
         return self.settings_seen
 
-    def _is_same(self, other: Log) -> bool:
+    def _is_same(self, other: StoredLog) -> bool:
         return self.log_id == other.log_id
 
     @property
@@ -314,8 +315,8 @@ class RemoteLog(Log):
 
     def _prepare(self, tables: Iterable[Tabular], columns: Iterable[str] | None = None) -> Any:
         """Check tables for ``store``: a bad row is refused here, before anything is sent."""
-        payloads = [payloads.intake_of(table, self.settings_seen, self.log_id) for table in tables]
-        return Payloads(payloads, None if columns is None else list(columns))
+        found = [payloads.intake_of(table, self.settings_seen, self.log_id) for table in tables]
+        return Payloads(found, None if columns is None else list(columns))
 
     def _store(self, prepared: Any) -> Staged:
         """Store what was prepared, on the server."""

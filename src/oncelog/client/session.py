@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -21,15 +20,12 @@ import grpc
 
 from oncelog.client.channel import TIMEOUT_S, Broken, Channel
 from oncelog.client.frames_out import (
-    FRAME_BYTES,
-    FRAME_RECORDS,
-    GRACE_S,
     Frame,
     Gathered,
-    frame_of,
     given_up,
     is_passing,
 )
+from oncelog.client.outbox import Outbox
 from oncelog.concurrency.pending import on_loop
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.types import Ack
@@ -37,11 +33,6 @@ from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw
 
 _REST_S_MAX = 2.0
-_AHEAD = 2
-"""While so many frames have no answer, records that are submitted gather, until they fill a frame: one frame is being
-stored and one waits for it. The second has at least as many records as the first: a frame costs the server as much as
-fifty records do, and many small ones would be stored no sooner.
-"""
 
 _logger = logging.getLogger("oncelog.client")
 
@@ -69,8 +60,6 @@ class _Stream:
         """The server ended it in order: it has answered every frame that it received."""
         self.why: Exception | None = None
         self.parts: list[bytes] = []
-        self.again: list[Frame] = []
-        """Answered as not written: to be sent again on the next stream."""
 
     def end(self) -> None:
         """End it, from any thread."""
@@ -90,15 +79,9 @@ class Session:
         self._pending_max = pending_records
         self._pending_bytes_max = pending_bytes
         self._changed = threading.Condition()
-        self._gathered: list[Gathered] = []
-        self._gathered_bytes = 0
-        self.answered = threading.Condition()
+        self._outbox = Outbox(self._changed)
+        self.answered = self._outbox.answered
         """What the futures of submitted records share."""
-        self._waiting: deque[Frame] = deque()  # not sent on this stream, in their order
-        self._sent: dict[int, Frame] = {}  # sent on this stream, and not answered
-        self._order = 0
-        self._next_tag = 1
-        self._count = self._bytes = 0  # of all that has no answer
         self._answering = False  # whether futures are being given an answer that has come
         self._stream: _Stream | None = None
         self._thread: threading.Thread | None = None
@@ -114,10 +97,7 @@ class Session:
         """Have a frame sent behind all that came before."""
         with self._changed:
             self.check()
-            self._form(everything=True)
-            self._queue(frame)
-            self._count += frame.count
-            self._bytes += frame.size_bytes
+            self._outbox.put(frame)
             self._start()
             self._changed.notify_all()
 
@@ -126,32 +106,18 @@ class Session:
         with self._changed:
             if self._ended is not None:
                 self.check()
-            was_full = self._is_full()
-            self._gathered.append(one)
-            self._gathered_bytes += one.size_bytes
-            self._count += 1
-            self._bytes += one.size_bytes
+            enough = self._outbox.gather(one)
             if self._thread is None:
                 self._start()
-            if len(self._gathered) in (1, self._worth_sending()) or (not was_full and self._is_full()):
+            if enough:
                 self._changed.notify_all()
 
     def withdraw(self, pending: Future[Ack]) -> OncelogError:
         """Give up a record that was submitted, whose time is over; return the error for who waits."""
         with self._changed:
             why = self._failure or "the time is over"
-            for at, one in enumerate(self._gathered):
-                if one.pending is pending:
-                    del self._gathered[at]
-                    self._gathered_bytes -= one.size_bytes
-                    self._release(1, one.size_bytes)
-                    return Unavailable(f"not sent: {why}")
-            for frame in self._unanswered():
-                if frame.unwritten and pending in frame.pendings:
-                    self._release(1, frame.take_out(pending))
-                    if not frame.count:
-                        self._drop(frame)
-                    return Unavailable(f"not sent: {why}")
+            if self._outbox.withdraw(pending):
+                return Unavailable(f"not sent: {why}")
             return Unavailable(f"no answer: {why}; retry with the same ids", outcome="unknown")
 
     def check(self) -> None:
@@ -166,13 +132,14 @@ class Session:
 
         On an event loop nothing waits: as much again may be pending, and then it is ``Unavailable``.
         """
-        if self._count + count <= self._pending_max and self._bytes + size_bytes <= self._pending_bytes_max:
+        outbox = self._outbox
+        if outbox.count + count <= self._pending_max and outbox.size_bytes + size_bytes <= self._pending_bytes_max:
             return  # as nearly always; read without the lock, so a few too many may be let in
         times = 2 if on_loop() else 1
 
         def has_room() -> bool:
-            fits = self._bytes + size_bytes <= times * self._pending_bytes_max
-            return not self._count or (self._count + count <= times * self._pending_max and fits)
+            fits = outbox.size_bytes + size_bytes <= times * self._pending_bytes_max
+            return not outbox.count or (outbox.count + count <= times * self._pending_max and fits)
 
         with self._changed:
             if not has_room() and times == 1:
@@ -180,7 +147,8 @@ class Session:
             self.check()
             if not has_room():
                 message = (
-                    f"{self._count} records ({self._bytes} bytes) are waiting for the server, which is as many as may: "
+                    f"{outbox.count} records ({outbox.size_bytes} bytes) are waiting for the server, "
+                    "which is as many as may: "
                     "slow down, or raise pending_bytes and pending_records"
                 )
                 raise Unavailable(message)
@@ -213,14 +181,14 @@ class Session:
     def expire(self, frame: Frame) -> OncelogError:
         """Give up a frame whose time is over; return the error for who waits."""
         with self._changed:
-            self._drop(frame)
+            self._outbox.drop(frame)
             frame.told = True
             return given_up(frame, self._failure or "the time is over")
 
     def flush(self, timeout_s: float | None) -> bool:
         """Return whether everything was answered within the time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._count and not self._answering, timeout_s)
+            return self._changed.wait_for(lambda: not self._outbox.count and not self._answering, timeout_s)
 
     def end(self, reason: OncelogError) -> None:
         """End: nothing is sent or answered any more. What has no answer fails."""
@@ -228,73 +196,13 @@ class Session:
             if self._ended is not None:
                 return
             self._ended = reason
-            self._form(everything=True)
-            left = self._unanswered()
-            self._waiting, self._sent = deque(), {}
-            self._count = self._bytes = 0
+            left = self._outbox.clear()
             stream, self._stream = self._stream, None
             self._changed.notify_all()
         if stream is not None:
             stream.end()
         for frame in left:
             frame.answer(given_up(frame, reason))
-
-    # Frames. ``_changed`` is held.
-
-    def _queue(self, frame: Frame) -> None:
-        self._order += 1
-        frame.order = self._order
-        self._waiting.append(frame)
-
-    def _form(self, *, everything: bool) -> None:
-        """Make a frame of records that were submitted, as many as fit; or frames of all."""
-        while self._gathered:
-            taken = size_bytes = 0
-            for one in self._gathered[:FRAME_RECORDS]:
-                if taken and size_bytes + one.size_bytes > FRAME_BYTES:
-                    break
-                taken, size_bytes = taken + 1, size_bytes + one.size_bytes
-            group, self._gathered = self._gathered[:taken], self._gathered[taken:]
-            self._gathered_bytes -= size_bytes
-            self._queue(frame_of(group, self.answered))
-            if not everything:
-                return
-
-    def _is_full(self) -> bool:
-        """Tell whether what was submitted fills a frame."""
-        return len(self._gathered) >= FRAME_RECORDS or self._gathered_bytes >= FRAME_BYTES
-
-    def _may_form(self) -> bool:
-        """Tell whether what was submitted is to be sent now."""
-        if self._waiting or not self._gathered:
-            return False
-        if self._is_full():
-            return len(self._sent) < frames.FRAMES_MAX
-        return len(self._sent) < _AHEAD and len(self._gathered) >= self._worth_sending()
-
-    def _worth_sending(self) -> int:
-        """Return how many records are enough for the next frame: one, or as many as are under way."""
-        return next(iter(self._sent.values())).count if self._sent else 1
-
-    def _unanswered(self) -> list[Frame]:
-        again = self._stream.again if self._stream is not None else []
-        return sorted((*self._sent.values(), *again, *self._waiting), key=lambda frame: frame.order)
-
-    def _drop(self, frame: Frame) -> None:
-        """Never send a frame that is surely not written. Others are settled by a later answer."""
-        again: MutableSequence[Frame] = self._stream.again if self._stream is not None else []
-        for held in (self._waiting, again):
-            if frame.unwritten and frame in held:
-                held.remove(frame)
-                self._forget(frame)
-
-    def _forget(self, frame: Frame) -> None:
-        self._release(frame.count, frame.size_bytes)
-
-    def _release(self, count: int, size_bytes: int) -> None:
-        self._count -= count
-        self._bytes -= size_bytes
-        self._changed.notify_all()
 
     # The life of streams.
 
@@ -312,7 +220,7 @@ class Session:
         """Keep a stream open as long as there is something to send or to wait for."""
         while True:
             with self._changed:
-                if self._ended is not None or not (self._wanted or self._count):
+                if self._ended is not None or not (self._wanted or self._outbox.count):
                     self._thread = None  # the next call starts another, under this lock
                     return
                 stream = self._stream = _Stream()
@@ -344,10 +252,10 @@ class Session:
                 return
             self._failure = error
             if stream.complete:
-                for frame in self._sent.values():  # never received: a server that drains reads no more
+                for frame in self._outbox.sent.values():  # never received: a server that drains reads no more
                     frame.tag, frame.unwritten = 0, True
-            self._waiting = deque(self._unanswered())
-            self._sent, self._stream = {}, None
+            self._outbox.rewind()
+            self._stream = None
             self._attempts = 0 if stream.progressed else self._attempts + 1
             self._changed.notify_all()
         if isinstance(error, OncelogError) and not is_passing(error) and not stream.stopped:
@@ -371,9 +279,7 @@ class Session:
         with self._changed:
             if self.welcome is None or isinstance(error, WriterFenced):
                 self._ended = error
-            self._form(everything=True)
-            left, self._waiting = list(self._waiting), deque()
-            self._count = self._bytes = 0
+            left = self._outbox.clear()
             self._wanted = False
             self._changed.notify_all()
         for frame in left:
@@ -389,11 +295,7 @@ class Session:
         """Fail frames whose time is over while there is no stream; the tags of the others are given again."""
         now_us = self._clock.elapsed_us()
         with self._changed:
-            self._form(everything=True)
-            late = [one for one in self._waiting if one.deadline_us is not None and one.deadline_us <= now_us]
-            for frame in late:
-                self._waiting.remove(frame)
-                self._forget(frame)
+            late = self._outbox.expired(now_us)
         for frame in late:
             passing = isinstance(error, OncelogError) and frame.unwritten
             frame.answer(error if passing else given_up(frame, error))
@@ -429,46 +331,14 @@ class Session:
             with self._changed:
                 if stream.ended or stream.stopped:
                     return None
-                if self._may_form():
-                    self._form(everything=False)
-                if stream.welcomed and self._waiting and self._may_send(self._waiting[0]):
-                    return self._tagged(self._waiting.popleft())
-                late, wait_s = self._late()
+                self._outbox.form_next()
+                if stream.welcomed and (found := self._outbox.next_frame()) is not None:
+                    return found
+                late, wait_s = self._outbox.late(self._clock.elapsed_us())
                 if not late:
                     self._changed.wait(wait_s)
             for frame in late:
                 frame.answer(given_up(frame, "the server is late"))
-
-    def _tagged(self, frame: Frame) -> tuple[Frame, int]:
-        if not frame.tag:
-            frame.tag, self._next_tag = self._next_tag, self._next_tag + 1
-        frame.unwritten = False
-        self._sent[frame.tag] = frame
-        return frame, min(self._sent) - 1
-
-    def _may_send(self, frame: Frame) -> bool:
-        if not self._sent:
-            return True
-        in_flight = sum(one.size_bytes for one in self._sent.values())
-        return len(self._sent) < frames.FRAMES_MAX and in_flight + frame.size_bytes <= frames.IN_FLIGHT_BYTES_MAX
-
-    def _late(self) -> tuple[list[Frame], float | None]:
-        """Return frames whose time is over, and how long it is until that of the next."""
-        now_us = self._clock.elapsed_us()
-        first_us = self._gathered[0].deadline_us if self._gathered else None
-        if first_us is not None and first_us + int(GRACE_S * 1e6) <= now_us:
-            self._form(everything=True)  # the frames before hang, and these have waited long enough
-            first_us = None
-        ends = [
-            (one.deadline_us + int(GRACE_S * 1e6), one)
-            for one in (*self._sent.values(), *self._waiting)
-            if one.deadline_us is not None and not one.told
-        ]
-        late = [one for end_us, one in ends if end_us <= now_us]
-        for frame in late:
-            self._drop(frame)
-        until = [end_us for end_us, _ in ends] + ([first_us + int(GRACE_S * 1e6)] if first_us is not None else [])
-        return late, (min(until) - now_us) / 1e6 if until else None
 
     # Receiving.
 
@@ -488,18 +358,8 @@ class Session:
 
     def _begin(self, stream: _Stream, welcome: Any) -> None:
         """Give frames the tags that the server expects; fail those of which nobody knows whether they are stored."""
-        lost: list[Frame] = []
         with self._changed:
-            last_tag = welcome.last_tag if welcome.resumed else 0
-            for frame in list(self._waiting):
-                if 0 < frame.tag <= last_tag:
-                    continue  # the server has it, and will answer
-                if not welcome.resumed and not frame.unwritten and not frame.repeatable:
-                    self._waiting.remove(frame)
-                    self._forget(frame)
-                    lost.append(frame)
-                frame.tag = 0  # it gets the next free one
-            self._next_tag = last_tag + 1
+            lost = self._outbox.resume(welcome.last_tag if welcome.resumed else 0, resumed=welcome.resumed)
             self.welcome = welcome
             if self._opening.producer is not None and welcome.HasField("producer"):
                 self._opening = self._opening._replace(producer=welcome.producer)
@@ -516,7 +376,7 @@ class Session:
         body, stream.parts = b"".join(stream.parts), []
         error = failures.from_message(messages.Error.FromString(body)) if raw.kind is Kind.ERROR else None
         with self._changed:
-            frame = self._sent.pop(raw.tag, None)
+            frame = self._outbox.sent.pop(raw.tag, None)
             if frame is None:
                 return
             taken = self._is_taken(error)
@@ -526,7 +386,7 @@ class Session:
                 # Nothing behind it was written either: all begin again on the next stream, under new tags.
                 frame.unwritten = getattr(error, "outcome", "not written") == "not written"
                 frame.tag = 0
-                stream.again.append(frame)
+                self._outbox.again.append(frame)
                 stream.stopped = True
                 stream.why = stream.why or error
                 self._changed.notify_all()
@@ -534,7 +394,7 @@ class Session:
             if isinstance(error, WriterFenced) and not taken:  # the server lost the log: this writer did not
                 error = Unavailable(str(error), outcome=error.outcome)
             stream.progressed = True
-            self._forget(frame)
+            self._outbox.forget(frame)
             self._answering = True
         try:
             frame.answer((raw.kind, body) if error is None else error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.format.payload import arrays
 from oncelog.log import inner
-from oncelog.log.append.admitted import conflict
+from oncelog.log.append.admitted import id_conflict
 from oncelog.log.log import Log
 from oncelog.log.stored.rows import Rows
 from oncelog.streams.events import NO_VERSION, EventAck, Expected
@@ -52,7 +52,7 @@ def stored_already(index: Index, log: Log, records: Sequence[Record], earlier: E
     conflicts = [_content(record) != _content(entry) for record, (entry, _) in zip(records, found, strict=True)]
     if any(conflicts) and log.settings.on_conflict == "error":
         at = conflicts.index(True)
-        raise conflict(records[at].id, found[at][0].position)
+        raise id_conflict(records[at].id, found[at][0].position)
     return [
         EventAck(version=version, position=entry.position, timestamp=entry.timestamp, duplicate=True, conflict=other)
         for (entry, version), other in zip(found, conflicts, strict=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import chain, islice
-from typing import Literal, NoReturn
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -25,10 +24,10 @@ from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log import inner
 from oncelog.log.append.admitted import Admitted
 from oncelog.log.log import Log
-from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import TIMEOUT_S, Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import reading
+from oncelog.streams.event_writer import EventWriter, Foreign
 from oncelog.streams.events import (
     NO_VERSION,
     EventAck,
@@ -39,7 +38,7 @@ from oncelog.streams.events import (
     check_stream,
     check_text,
 )
-from oncelog.streams.expecting import Earlier, stored_already, wrong_version
+from oncelog.streams.expecting import Earlier, stored_already
 from oncelog.streams.index import Index
 from oncelog.streams.reading import Filter, Pieces
 from oncelog.streams.subscription import BEHIND_MAX, LiveEvents, Past, Subscription
@@ -47,12 +46,6 @@ from oncelog.types import Ack, Record
 
 CAPACITY_VARIABLE = "ONCELOG_DEDUP_CAPACITY"
 """How many event ids a new log of streams remembers, if the environment says so under this name; else all."""
-
-STORE_EVENTS = 250_000
-"""After so many events, or as many as there are streams, the index is stored."""
-
-AHEAD_MAX = 4096
-"""So many streams may be ahead of the index before it is brought up to date."""
 
 LAST_VERSION = (1 << 31) - 1
 """No stream has so many events: versions take 32 bits."""
@@ -75,10 +68,6 @@ def default_settings() -> LogSettings:
     return LogSettings(id_scope="stream", window=window)
 
 
-class _Foreign(Exception):
-    """Others have written to the log since the streams were counted: what a version is has to be looked up."""
-
-
 class Streams(Handle):
     """The event-store face of one log. Made by ``Database.streams``; safe to share between threads.
 
@@ -96,14 +85,7 @@ class Streams(Handle):
         self._log = log
         self._clock = clock
         self._index = Index(log, clock)
-        self._opened = False
-        self._opening = threading.Lock()
-        self._writer: Writer | None = None
-        self._noting = threading.Lock()
-        self._ahead: dict[str, tuple[int, int]] = {}  # version and last position of what the index may not have yet
-        self._next_position: int | None = None  # all before it is in the index, or in _ahead
-        self._stored = 0
-        self._housekeeper = Housekeeper("oncelog.streams", f"the streams of log {log.name!r}")
+        self._event_writer = EventWriter(log, self._index)
         self._live = LiveEvents(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)
@@ -136,10 +118,10 @@ class Streams(Handle):
         however long ago; else by the ids that the window remembers.
         """
         self._check_usable()
-        judged = _Judged(self._judge, stream, self._records(stream, events), check_expected(expected))
+        judged = _Judged(self._event_writer.judge, stream, self._records(stream, events), check_expected(expected))
         if not judged.records:
             return []
-        with self._writing(wait_s) as writer:
+        with self._event_writer.writing(wait_s, self._check_usable) as writer:
             return self._ended(judged, writer, lambda: self._append(judged, writer, timeout_s))
 
     def _append(self, judged: _Judged, writer: Writer, timeout_s: float | None) -> list[Ack]:
@@ -147,9 +129,9 @@ class Streams(Handle):
         while True:
             try:
                 return writer.append_batch(judged.records, timeout_s=timeout_s, judge=judged)
-            except _Foreign:
+            except Foreign:
                 writer.flush(timeout_s=timeout_s)
-                self._recount()
+                self._event_writer.recount()
 
     def submit(
         self,
@@ -168,7 +150,7 @@ class Streams(Handle):
         pending = begun()
         try:
             self._check_usable()
-            judged = _Judged(self._judge, stream, self._records(stream, events), check_expected(expected))
+            judged = _Judged(self._event_writer.judge, stream, self._records(stream, events), check_expected(expected))
             if not judged.records:
                 pending.set_result([])
             elif on_loop() or self._submitted.busy:
@@ -187,11 +169,11 @@ class Streams(Handle):
     ) -> None:
         """Have events admitted. If their answer has to be read from the log, a thread of a pool does that."""
         try:
-            with self._writing(wait_s) as writer:
+            with self._event_writer.writing(wait_s, self._check_usable) as writer:
                 submitted = self._admit(judged, writer, timeout_s)
         except WrongExpectedVersion as error:
             refused = error
-            later(lambda: settle(pending, lambda: self._refuse(writer, refused)))
+            later(lambda: settle(pending, lambda: self._event_writer.refuse(writer, refused)))
             return
         except BaseException as error:  # noqa: BLE001 (the future has it)
             pending.set_exception(error)
@@ -200,7 +182,7 @@ class Streams(Handle):
         def ended(done: Future[list[Ack]]) -> None:
             if done.exception() is None and not done.result()[0].duplicate:
                 settle(pending, lambda: _acks(done.result(), judged.versions(len(done.result()))))
-                later(self._look_after, len(judged.records))
+                later(self._event_writer.look_after, len(judged.records))
             else:
                 later(lambda: settle(pending, lambda: self._ended(judged, writer, done.result)))
 
@@ -211,9 +193,9 @@ class Streams(Handle):
         while True:
             try:
                 return writer.submit_batch(judged.records, timeout_s=timeout_s, judge=judged)
-            except _Foreign:
+            except Foreign:
                 writer.flush(timeout_s=timeout_s)
-                self._recount()
+                self._event_writer.recount()
 
     def _ended(self, judged: _Judged, writer: Writer, acks_of: Callable[[], list[Ack]]) -> list[EventAck]:
         """Return the acks of events whose batch has ended, or raise what refused it."""
@@ -222,37 +204,14 @@ class Streams(Handle):
         except Earlier as error:
             return stored_already(self._index, self._log, judged.records, error)
         except WrongExpectedVersion as error:
-            self._refuse(writer, error)
+            self._event_writer.refuse(writer, error)
         except WriterFenced:
-            self._leave(writer)
+            self._event_writer.leave(writer)
             raise
-        self._look_after(len(judged.records))
+        self._event_writer.look_after(len(judged.records))
         if not acks[0].duplicate:
             return _acks(acks, judged.versions(len(acks)))
         return self._original(judged.stream, acks, judged.records, judged.expected)
-
-    def _refuse(self, writer: Writer, error: WrongExpectedVersion) -> NoReturn:
-        """Say no, if this is still the log's writer: another one may have written what is missing here."""
-        try:
-            inner.check_held(writer)
-        except WriterFenced:
-            self._leave(writer)
-            raise
-        raise error
-
-    def _judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
-        """Return the version of the first of so many new events, and note them; raise if the stream is not as expected.
-
-        Nobody else is deciding meanwhile.
-        """
-        with self._noting:
-            if first_position != self._next_position:
-                raise _Foreign
-            current = self._version(stream)
-            self._check_version(stream, expected, current)
-            self._ahead[stream] = (current + count, first_position + count - 1)
-            self._next_position = first_position + count
-        return current + 1
 
     def _records(self, stream: str, events: Record | Iterable[Record]) -> list[Record]:
         """Return the events as records of their stream."""
@@ -263,22 +222,6 @@ class Streams(Handle):
                 message = f"an event of stream {stream!r} may say no other stream, and no producer"
                 raise InvalidArgument(message)
         return [msgspec.structs.replace(record, stream=stream) for record in records]
-
-    def _check_version(self, stream: str, expected: Expected, current: int) -> None:
-        """Raise unless the stream is as expected; ``Earlier`` when it was so once."""
-        exact = NO_VERSION if expected == "no stream" else expected
-        if isinstance(exact, int):
-            if current > exact:
-                raise Earlier(stream, expected, exact, current)
-            if current < exact:
-                raise wrong_version(stream, expected, current)
-        elif exact == "exists" and current == NO_VERSION:
-            raise wrong_version(stream, expected, current)
-
-    def _version(self, stream: str) -> int:
-        """Return the version of a stream, with what is on its way. Called with nobody else deciding."""
-        ahead = self._ahead.get(stream)
-        return ahead[0] if ahead is not None else self._index.version(stream)
 
     def _original(
         self, stream: str, acks: Sequence[Ack], records: Sequence[Record], expected: Expected
@@ -295,80 +238,6 @@ class Streams(Handle):
             )
             raise IdConflict(message, position=positions[0])
         return _acks(acks, versions)
-
-    # Being the writer.
-
-    @contextlib.contextmanager
-    def _writing(self, wait_s: float) -> Iterator[Writer]:
-        """Have the log's writer for a while: a writer of this store's own, or one that is lent."""
-        if not inner.is_lent(self._log):
-            yield self._open_writer(wait_s)
-            return
-        with inner.lent(self._log) as writer:
-            with self._opening:
-                if self._writer is not writer:
-                    self._open_index()
-                    self._ahead.clear()
-                    self._writer, self._stored, self._next_position = writer, self._index.position, None
-            yield writer
-
-    def _recount(self) -> None:
-        """Bring the index up to date with all that is durable, and go on from there."""
-        end = self._index.catch_up()
-        with self._noting:
-            self._ahead = {stream: noted for stream, noted in self._ahead.items() if noted[1] >= end}
-            self._next_position = max([end, *(noted[1] + 1 for noted in self._ahead.values())])
-
-    def _open_writer(self, wait_s: float) -> Writer:
-        with self._opening:
-            self._check_usable()
-            if self._writer is None or self._writer.closed:
-                writer = self._log.writer(wait_s=wait_s)
-                try:
-                    self._open_index()
-                    end = self._index.catch_up()
-                    self._check_end(end, writer.last_position + 1)
-                except BaseException:
-                    writer.close()
-                    raise
-                self._ahead.clear()
-                self._writer, self._stored, self._next_position = writer, end, end
-            return self._writer
-
-    def _check_end(self, end: int, known: int) -> None:
-        """Raise ``WriterFenced`` if more is stored than a new writer knows: another one has the log already."""
-        if end > known:
-            message = f"log {self._log.name!r} was taken by another writer, who has appended: try again"
-            raise WriterFenced(message, outcome="not written")
-        assert end == known, "the index knows all that is durable"
-
-    def _open_index(self) -> None:
-        if not self._opened:
-            self._index.open()
-            self._opened = True
-
-    def _look_after(self, count: int) -> None:
-        """Bring the index up to date when much is ahead of it, and have it stored now and then."""
-        if len(self._ahead) > AHEAD_MAX or (count and self._index.position + AHEAD_MAX < self._last_position()):
-            end = self._index.catch_up()
-            with self._noting:
-                self._ahead = {stream: noted for stream, noted in self._ahead.items() if noted[1] >= end}
-        if self._index.position - self._stored >= max(STORE_EVENTS, self._index.directory.size):
-            self._stored = self._index.position
-            self._housekeeper.ask("store", self._index.store)
-
-    def _last_position(self) -> int:
-        return self._writer.last_position if self._writer is not None else -1
-
-    def _leave(self, writer: Writer) -> None:
-        """Let a writer go that lost the log, unless somebody has and there is another already."""
-        with self._opening:
-            if self._writer is writer:
-                self._writer = None
-                self._ahead.clear()
-        if not inner.is_lent(self._log):
-            with contextlib.suppress(OncelogError):
-                writer.close()
 
     # Reading.
 
@@ -440,8 +309,7 @@ class Streams(Handle):
     def _caught_up(self) -> int:
         """Bring the index up to date; return the position behind what it has."""
         self._check_usable()
-        with self._opening:
-            self._open_index()
+        self._event_writer.open_index()
         return self._index.catch_up()
 
     # Subscribing.
@@ -519,20 +387,16 @@ class Streams(Handle):
         if not self._of_this_process:
             return
         with contextlib.ExitStack() as ending:
-            writer = self._writer
+            writer = self._event_writer.writer
             if writer is not None and not inner.is_lent(self._log):
                 ending.callback(writer.close)
             ending.callback(self._live.close)
             for subscription in list(self._subscriptions):
                 ending.callback(subscription.close)
-            self._housekeeper.stop()
+            self._event_writer.housekeeper.stop()
             if writer is not None and not writer.closed:
                 with contextlib.suppress(OncelogError):
-                    self._store_last()
-
-    def _store_last(self) -> None:
-        if self._index.catch_up() > self._stored:
-            self._index.store()
+                    self._event_writer.store_last()
 
 
 class _Judged:

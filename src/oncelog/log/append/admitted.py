@@ -103,7 +103,7 @@ class Admitted:
         if refuse and conflicts.any():
             ids = self.ids()
             for row in np.flatnonzero(conflicts).tolist():
-                answers[row] = conflict(ids[row if rows is None else rows[row]], int(positions[row]))
+                answers[row] = id_conflict(ids[row if rows is None else rows[row]], int(positions[row]))
         for row, error in self.refused.items():
             at = row if rows is None else int(np.searchsorted(rows, row))
             if rows is None or (at < len(rows) and rows[at] == row):
@@ -134,7 +134,7 @@ def recalled_times(
     return times
 
 
-def conflict(id: str | None, position: int) -> IdConflict:
+def id_conflict(id: str | None, position: int) -> IdConflict:
     """Return the error for an id that is taken by other content."""
     message = (
         f"id {id!r} is taken by other content, stored at position {position}: "

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.errors import OncelogError
-from oncelog.log.append import admitted
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.admitted import RECALLED_US, Admitted, id_conflict, recalled_times
 from oncelog.log.append.groups import Ticket
 from oncelog.log.append.open_segment import SegmentRun
 from oncelog.log.memory.recall import Recall
@@ -31,13 +30,13 @@ class Answers:
         if position < 0:
             return Ack(None, None, None, None, duplicate=True)  # a sequence that is known, from long ago
         if conflict and self._refuses:
-            raise admitted.conflict(id, position)
+            raise id_conflict(id, position)
         if group is not None:
             place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
             timestamp_us = group.timestamp_us
         else:
             place = self._run.place_of(position)
-            if timestamp_us == admitted.RECALLED_US:
+            if timestamp_us == RECALLED_US:
                 timestamp_us = self._recalled_time(position)
         return Ack(position, *place, moment(timestamp_us) if timestamp_us >= 0 else None, duplicate, conflict)
 
@@ -45,7 +44,7 @@ class Answers:
         """Return when a record that is known from a run was stored."""
         positions = np.array([position])
         places = self._run.places_of(positions)
-        return int(admitted.recalled_times(places, positions, np.zeros(1, np.int64), self._recall.timestamps_of)[0])
+        return int(recalled_times(places, positions, np.zeros(1, np.int64), self._recall.timestamps_of)[0])
 
     def rows(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:
         """Return the acks, or the errors, of rows that are stored or refused: all of them, or these."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
-from oncelog.log.append import admitted, decisions
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append import decisions
+from oncelog.log.append.admitted import RECALLED_US, Admitted
 from oncelog.log.append.core import TORN, Core
 from oncelog.log.append.decisions import Judged
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket
@@ -78,7 +78,7 @@ class Decider:
         met = self._seen.elsewhere_one(name.high, name.low, looked.hit)
         if met is None and looked.unsure is not None:
             raise looked.unsure
-        return None if met is None else (Ticket(met[0], None, admitted.RECALLED_US), met[1])
+        return None if met is None else (Ticket(met[0], None, RECALLED_US), met[1])
 
     # One record.
 
@@ -197,7 +197,7 @@ class Decider:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-        return Ticket(position, None, admitted.RECALLED_US, duplicate=True, conflict=conflict)
+        return Ticket(position, None, RECALLED_US, duplicate=True, conflict=conflict)
 
     # Rows.
 

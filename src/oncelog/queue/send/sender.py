@@ -13,7 +13,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
-from oncelog.log.append import admitted
+from oncelog.log.append.admitted import id_conflict
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
 from oncelog.queue.rules.message import Message
@@ -179,7 +179,7 @@ class Sender:
         """Return the answer to a record, of which an entry has the id: its place, if the content is the same."""
         same = all(getattr(entry, name) == getattr(record, name) for name in ("value", "stream", "headers", "tenant"))
         if not same and self._settings.log.on_conflict == "error":
-            return admitted.conflict(entry.id, entry.position)
+            return id_conflict(entry.id, entry.position)
         return Ack(entry.position, entry.segment, entry.entry, entry.timestamp, duplicate=True, conflict=not same)
 
     def _read(self, partition: int, positions: Sequence[int]) -> dict[int, Entry]:
