@@ -416,7 +416,7 @@ def _types(types: Iterable[str] | None) -> Any:
     return messages.Types(types=[check_text("type", type) for type in types])
 
 
-STREAMS_ABSENT = ("_index_bytes", "_judge")
+STREAMS_ABSENT = ("_index_bytes",)
 """What rooms of one process call of each other on streams: not a part of the public surface."""
 
 absent(RemoteStreams, STREAMS_ABSENT)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oncelog.cli.records import sources
-from oncelog.cli.records.appending import Refused
+from oncelog.cli.records.appending import RefusedLine
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _MESSAGES = 500
 
 
-class Sending:
+class SendingRun:
     """One run of the command: what it sends, what it counted. ``common`` is what all messages have."""
 
-    def __init__(self, queue: Queue, common: dict[str, Any], tell: Callable[[Refused], None]) -> None:
+    def __init__(self, queue: Queue, common: dict[str, Any], tell: Callable[[RefusedLine], None]) -> None:
         self._queue = queue
         self._common = common
         self._tell = tell
@@ -34,7 +34,7 @@ class Sending:
             for start in range(0, len(messages), _MESSAGES):
                 self._send(messages[start : start + _MESSAGES], source)
 
-    def _messages(self, batch: sources.Batch) -> Iterator[Message]:
+    def _messages(self, batch: sources.SourceBatch) -> Iterator[Message]:
         from oncelog import Message  # noqa: PLC0415 (queues are loaded when they are used)
 
         columns = batch.records.to_pydict()
@@ -66,10 +66,10 @@ class Sending:
 
     def _refuse(self, source: tuple[str, str], place: int, error: str, reason: str) -> None:
         self.refused += 1
-        self._tell(Refused(source=source[0], place=source[1], number=place, error=error, reason=reason))
+        self._tell(RefusedLine(source=source[0], place=source[1], number=place, error=error, reason=reason))
 
 
-def _batches(values: Sequence[str] | None, fields: sources.Fields) -> Iterator[sources.Batch]:
+def _batches(values: Sequence[str] | None, fields: sources.Fields) -> Iterator[sources.SourceBatch]:
     if values:
         yield sources.given([value.encode(errors="surrogateescape") for value in values], fields)
     else:

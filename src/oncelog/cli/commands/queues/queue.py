@@ -34,7 +34,7 @@ from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
     from oncelog import Database, Delivery
-    from oncelog.cli.records.sending import Sending
+    from oncelog.cli.records.sending import SendingRun
     from oncelog.queue.deliver.consumer import Consumer
     from oncelog.queue.inspect import QueueStats
 
@@ -138,14 +138,14 @@ def send(
     line is a JSON document that has its own id. Refused ones are shown on stderr; everything else is sent, and the exit
     code is 1.
     """
-    from oncelog.cli.records.sending import Sending  # noqa: PLC0415 (pyarrow is not for those who ask for help)
+    from oncelog.cli.records.sending import SendingRun  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
     if id and (id_field is not None or len(values or ()) != 1):
         message = "--id is for one message: give its value; --id-field is for many"
         raise typer.BadParameter(message)
     common = {"id": id, "key": key, "tenant": tenant, "delay_s": delay, "deadline_s": deadline}
     with opened_queue(url, name, state, create=create) as queue:
-        run = Sending(queue, common, refusals(as_json=json))
+        run = SendingRun(queue, common, refusals(as_json=json))
         try:
             run.run(values, id_field)
         finally:
@@ -154,7 +154,7 @@ def send(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _tell_sent(name: str, run: Sending, *, as_json: bool) -> None:
+def _tell_sent(name: str, run: SendingRun, *, as_json: bool) -> None:
     if as_json:
         print_json({"queue": name, "sent": run.sent, "duplicates": run.duplicates, "refused": run.refused})
         return
