@@ -288,8 +288,11 @@ class Database(Handle):
         if name.startswith(names.CONFLICTS):
             message = f"{name!r} is a part of the log it conflicts with: delete that"
             raise InvalidArgument(message)
+        followed = self._logs.get(name)
         with self._without(name):
             self._delete(name, key)
+        if followed is not None:
+            inner.end_tails(followed)
 
     def _delete(self, name: str, key: str) -> None:
         home = self._storage.home(key)

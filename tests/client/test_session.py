@@ -18,7 +18,18 @@ import pyarrow as pa
 import pytest
 
 import oncelog
-from oncelog import Ack, Closed, LogBusy, OncelogError, Record, Unavailable, WriterFenced
+from oncelog import (
+    Ack,
+    CaughtUp,
+    Closed,
+    LogBusy,
+    NotFound,
+    OncelogError,
+    Record,
+    StreamEvent,
+    Unavailable,
+    WriterFenced,
+)
 from oncelog.concurrency.pending import Pending
 from oncelog.connect import Database
 from oncelog.log.log import Log
@@ -350,7 +361,26 @@ def test_a_deleted_log_is_said_to_be(remote: Database) -> None:
     remote.delete("orders")
     with pytest.raises(OncelogError):
         writer.append(b"y", timeout_s=5)
+    remote.log("orders", create=True)
+    with pytest.raises(NotFound, match="deleted"):  # another log of the name is not this writer's
+        writer.append(b"z", id="z", timeout_s=LONG_S)
     writer.close(timeout_s=5)
+    assert values(remote.log("orders")) == []
+
+
+def test_subscriptions_end_with_their_log(remote: Database) -> None:
+    """They raise that the log was deleted, and do not go on with another one of its name."""
+    streams = remote.streams("orders", create=True)
+    streams.append("s", Record(b"old"))
+    subscriptions = [streams.subscribe("s"), streams.subscribe_all()]
+    for subscription in subscriptions:
+        assert isinstance(subscription.poll(LONG_S), StreamEvent)
+        assert isinstance(subscription.poll(LONG_S), CaughtUp)
+    remote.delete("orders")
+    remote.streams("orders", create=True).append("s", [Record(b"other"), Record(b"new")])
+    for subscription in subscriptions:
+        with pytest.raises(NotFound, match="deleted"):
+            subscription.poll(LONG_S)
 
 
 def test_tasks_use_a_server_as_they_use_a_disk(remote: Database, tmp_path: Path) -> None:

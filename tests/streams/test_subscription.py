@@ -288,3 +288,21 @@ def test_another_process_s_events_come_too(tmp_path: Path) -> None:
         fill(streams, 0, 3)
         assert taken(subscription, 3) == [0, 1, 2]
         assert other.streams("orders").version("s") == 2
+
+
+def test_subscriptions_end_with_their_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process deletes the log, and makes one of its name: nobody goes on with the events of that one."""
+    from oncelog.log.read import reader
+
+    monkeypatch.setattr(reader, "THERE_S", 0.0)
+    storage = MemoryStorage()
+    with Database(storage) as db, Database(storage) as other:
+        with other.streams("orders", create=True) as streams:
+            fill(streams, 0, 2)
+        followed = db.streams("orders")
+        subscriptions = [followed.subscribe("s"), followed.subscribe_all()]
+        assert [taken(one, 3) for one in subscriptions] == [[0, 1, "caught up"]] * 2
+        other.delete("orders")
+        for subscription in subscriptions:
+            with pytest.raises(NotFound, match="deleted"):
+                subscription.poll(LONG_S)

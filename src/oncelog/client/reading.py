@@ -120,7 +120,11 @@ class RemoteTail(Tail):
 
     def _begin(self) -> Any:
         request = messages.ReadRequest(
-            log=self._log.name, start=messages.Start(position=self._next), follow=True, lease_s=self._lease_s
+            log=self._log.name,
+            start=messages.Start(position=self._next),
+            follow=True,
+            lease_s=self._lease_s,
+            log_id=self._log.log_id,
         )
         return self._log.channel.stream("Log.Read", request)
 

@@ -27,7 +27,7 @@ from oncelog.client.frames_out import (
 )
 from oncelog.client.outbox import Outbox
 from oncelog.concurrency.pending import on_loop
-from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.errors import NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw
@@ -358,6 +358,9 @@ class Session:
 
     def _begin(self, stream: _Stream, welcome: Any) -> None:
         """Give frames the tags that the server expects; fail those of which nobody knows whether they are stored."""
+        if self.welcome is not None and welcome.log_id != self.welcome.log_id:
+            message = f"log {self._opening.log!r} was deleted"  # and another one of its name was made
+            raise NotFound(message)
         with self._changed:
             lost = self._outbox.resume(welcome.last_tag if welcome.resumed else 0, resumed=welcome.resumed)
             self.welcome = welcome

@@ -345,6 +345,7 @@ class RemoteSubscription(Subscription):
 
     def _begin(self) -> Any:
         self._request.start.CopyFrom(messages.Start(position=self._start))
+        self._request.log_id = self._remote.log_id
         return self._remote.channel.stream("Streams.Subscribe", self._request)
 
     def _taken(self, message: Any) -> list[StreamEvent | CaughtUp]:

@@ -100,6 +100,11 @@ def is_there(log: Log) -> bool:
     return log._is_there()
 
 
+def end_tails(log: Log) -> None:
+    """End those who follow a log that was deleted."""
+    log._end_tails()
+
+
 def file(log: Log, first_position: int) -> File | None:
     """Return the sealed file of a log that begins with a position; ``None`` if there is none."""
     return log._file(first_position)

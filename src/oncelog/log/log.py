@@ -25,7 +25,7 @@ from oncelog.log.info import LogInfo
 from oncelog.log.ingest import conflicts
 from oncelog.log.read.leases import ReaderLease
 from oncelog.log.read.reader import Reader, Tail, check_columns
-from oncelog.log.read.scan import Start
+from oncelog.log.read.scan import Start, deleted
 from oncelog.log.stored import bases, snapshots
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
@@ -175,6 +175,12 @@ class Log(StoredLog):
     def tail(self, start: Start = "latest", *, lease_s: float | None = None) -> Tail:
         """Return the entries from ``start`` on as they become durable, for ever. ``lease_s`` is as in ``read``."""
         return self._opened(Tail(self._home, self._scan(), start, lease=self._lease(lease_s), clock=self._clock))
+
+    def _end_tails(self) -> None:
+        """End those who follow the log: it was deleted, and another of its name may stand there soon."""
+        for reader in list(self._readers):
+            if isinstance(reader, Tail):
+                reader.end_deleted(deleted(self.name))
 
     def _lease(self, duration_s: float | None) -> ReaderLease | None:
         return (

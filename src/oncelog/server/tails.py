@@ -15,12 +15,11 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from oncelog.errors import NotFound
 from oncelog.limits import MIB
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail
-from oncelog.log.read.scan import Scan, Start
+from oncelog.log.read.scan import Scan, Start, deleted
 from oncelog.log.stored.rows import Rows
 from oncelog.types import Entry
 
@@ -163,6 +162,7 @@ class _Hub:
     def _open(self) -> None:
         self._log = self._server.open_log(self._name)
         self._tail = self._log.tail("latest")
+        self._tail.checks_there = False  # the hub looks, and knows when it need not
         self._checked_us = self._server.clock.elapsed_us()
         self.since = self.until = self.end = self._tail.position
 
@@ -187,7 +187,7 @@ class _Hub:
         self._checked_us = now_us
         assert self._log is not None
         if not inner.is_there(self._log):
-            raise _deleted(self._name)
+            raise deleted(self._name)
 
     def _is_held(self) -> bool:
         seat = self._server.seats.get(self._name)
@@ -284,7 +284,7 @@ class Tails:
         """End those who follow a log that was deleted: another of its name has other records at the same positions."""
         hub = self._hubs.pop(name, None)
         if hub is not None:
-            hub.error = _deleted(name)
+            hub.error = deleted(name)
             hub.task.cancel()
             hub.tell()
 
@@ -333,19 +333,27 @@ class Tails:
         return reader, log.end_position()
 
     async def follow(
-        self, name: str, start: Start, encode: Encode[_T], *, lease_s: float | None = None, beat_s: float = 15.0
+        self,
+        name: str,
+        start: Start,
+        encode: Encode[_T],
+        *,
+        lease_s: float | None = None,
+        beat_s: float = 15.0,
+        log_id: str = "",
     ) -> AsyncGenerator[tuple[TailPiece, _T] | tuple[None, int], None]:
         """Yield the records from ``start`` on, as they become durable, in pieces, encoded; it ends when the server
         drains.
 
         ``(None, position)`` comes when nothing was yielded for ``beat_s``. With ``lease_s`` the log is not truncated
-        behind the reader.
+        behind the reader. With ``log_id`` it must be this very log, not another one of its name.
         """
         if lease_s is not None:
-            async for one in self._alone(name, start, encode, lease_s, beat_s):
+            tail = await self._server.read(lambda: self._this(name, log_id).tail(start, lease_s=lease_s))
+            async for one in self._alone(name, tail, encode, min(beat_s, lease_s / 3, LOOK_BUCKET_S), beat_s):
                 yield one
             return
-        position = await self._server.read(lambda: self._server.open_log(name).position_at(start))
+        position = await self._server.read(lambda: self._this(name, log_id).position_at(start))
         with (
             self._following(name, encode) as hub,
             self._noted(name, position, lambda: max(hub.end, hub.until)) as follower,
@@ -354,6 +362,11 @@ class Tails:
             async for one in self._with_hub(hub, name, position, encode, beat_s):
                 yield one
                 follower.position = one[1] if one[0] is None else one[0].next
+
+    def _this(self, name: str, log_id: str) -> Log:
+        log = self._server.open_log(name)
+        check_this(log, log_id)
+        return log
 
     async def _with_hub(
         self, hub: _Hub, name: str, position: int, encode: Encode[_T], beat_s: float
@@ -392,11 +405,9 @@ class Tails:
                 position = piece.next
 
     async def _alone(
-        self, name: str, start: Start, encode: Encode[_T], lease_s: float, beat_s: float
+        self, name: str, tail: Tail, encode: Encode[_T], look_s: float, beat_s: float
     ) -> AsyncIterator[tuple[TailPiece, _T] | tuple[None, int]]:
         """Follow without the hub: the lease is that of the reader."""
-        tail = await self._server.read(lambda: self._server.open_log(name).tail(start, lease_s=lease_s))
-        look_s = min(beat_s, lease_s / 3, LOOK_BUCKET_S)
         seen = tail.position
         try:
             with self._server.woken(name) as woken, self._noted(name, seen, lambda: seen) as follower:
@@ -441,8 +452,10 @@ class Tails:
             del self._hubs[name]
 
 
-def _deleted(name: str) -> NotFound:
-    return NotFound(f"log {name!r} was deleted")
+def check_this(log: Log, log_id: str) -> None:
+    """Raise ``NotFound`` if a log is not the one that its reader opened, but another one of the same name."""
+    if log_id and log.log_id != log_id:
+        raise deleted(log.name)
 
 
 def _scan(log: Log, position: int) -> Scan:

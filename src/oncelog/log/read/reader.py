@@ -12,7 +12,7 @@ import pyarrow as pa
 from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.concurrency.feeding import AT_ONCE, Fed
-from oncelog.errors import Closed, InvalidArgument
+from oncelog.errors import Closed, InvalidArgument, NotFound
 from oncelog.format.payload import tables
 from oncelog.format.payload.schema import READ_SCHEMA
 from oncelog.log.read.leases import ReaderLease
@@ -24,6 +24,9 @@ from oncelog.types import Entry
 POLL_S = 1.0
 LOOK_S = 5.0
 """Who waits where each look is paid for looks so often at the manifest, too: whether the log went on elsewhere."""
+
+THERE_S, THERE_PAID_S = 2.0, 30.0
+"""A tail that finds nothing looks so often whether its log was deleted; the second where each look is paid for."""
 
 LOOK_REQUESTS = 2
 """So many requests such a look takes: for the next block, and for the next manifest."""
@@ -150,6 +153,9 @@ class Tail(Fed[Entry]):
     """
 
     _what = "tail"
+    _gone: NotFound | None = None
+    checks_there = True
+    """Whether a tail without anything new looks whether its log was deleted."""
 
     def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: ReaderLease | None, clock: Clock) -> None:
         super().__init__()
@@ -158,6 +164,7 @@ class Tail(Fed[Entry]):
         self._scan = scan
         self._lease = lease
         begin(scan, start, lease)
+        self._there_us = clock.elapsed_us()
         self._ready: deque[Entry] = deque()
         self._nothing_at: tuple[tuple[int, int], int] | None = None  # where a look found nothing, and when
 
@@ -256,8 +263,23 @@ class Tail(Fed[Entry]):
 
     def _look_for_rows(self) -> list[Rows]:
         found = self._scan.next_rows()
-        self._nothing_at = None if found else (self._scan.place, self._clock.elapsed_us())
+        now_us = self._clock.elapsed_us()
+        self._nothing_at = None if found else (self._scan.place, now_us)
+        there_s = THERE_PAID_S if self._home.looking_costs else THERE_S
+        if not found and self.checks_there and now_us - self._there_us >= there_s * 1e6:
+            self._there_us = now_us
+            self._scan.check_there()
         return found
+
+    def end_deleted(self, error: NotFound) -> None:
+        """End with an error: the log was deleted in this process. A thread that waits looks, and gets the error."""
+        self._gone = error
+        self._end_wait()
+
+    def _check_usable(self) -> None:
+        super()._check_usable()
+        if self._gone is not None:
+            raise self._gone
 
     @property
     def _is_known_empty(self) -> bool:

@@ -23,6 +23,11 @@ READ_BYTES = 8 << 20
 BEHIND_ALL = 1 << 62
 
 
+def deleted(name: str) -> NotFound:
+    """Return the error for who reads a log that was deleted."""
+    return NotFound(f"log {name!r} was deleted")
+
+
 class Scan:
     """A place in a log, moving forward. Used by one thread at a time.
 
@@ -175,7 +180,11 @@ class Scan:
     def next_rows(self, until: int | None = None) -> list[Rows]:
         """Return the next records, or none when there is nothing more to see now (or before position ``until``)."""
         while until is None or self.position < until:
-            found = self._read()
+            try:
+                found = self._read()
+            except CorruptionError:
+                self.check_there()  # another log of the name may stand where this one was
+                raise
             if not found and not self._move_on():
                 return []
             wanted = [rows for part in found if (rows := self._wanted(part, until)).count]
@@ -229,19 +238,24 @@ class Scan:
 
     def _look_again(self) -> None:
         """Find the place again by its position in a newer manifest: what was to be read is gone."""
-        if not self._manifests.is_there(self._known):
-            message = f"log {self._name!r} was deleted"
-            raise NotFound(message)
+        self.check_there()
         if not self._is_outdated():
             message = f"segment {self._number} of log {self._name!r} is missing: restore it from a copy"
             raise CorruptionError(message)
         self._go(self.position)
+
+    def check_there(self) -> None:
+        """Raise ``NotFound`` if this very log was deleted, also if another of its name was made since. One request."""
+        if not self._manifests.is_same(self._known):
+            raise deleted(self._name)
 
     def _newer(self) -> Known | None:
         """Go on with a newer manifest, if there is one."""
         newer = self._manifests.newest(self._known)
         if newer is None or newer.version == self._known.version:
             return None
+        if newer.manifest.log_id != self._known.manifest.log_id:
+            raise deleted(self._name)
         self._known = newer
         return newer
 

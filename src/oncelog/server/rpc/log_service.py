@@ -188,7 +188,7 @@ class LogService:
                 async for _, data in found:
                     yield data
             return
-        following = tails.follow(request.log, start, encode, lease_s=lease_s)
+        following = tails.follow(request.log, start, encode, lease_s=lease_s, log_id=request.log_id)
         async with contextlib.aclosing(following):
             async for piece, made in following:
                 yield made if piece is not None else beat(made)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from oncelog.log.writer import TIMEOUT_S
 from oncelog.server.call import Caller
 from oncelog.server.rpc.log_service import optional
 from oncelog.server.server import Server
+from oncelog.server.tails import check_this
 from oncelog.streams.events import StreamEvent
 from oncelog.streams.streams import Streams
 from oncelog.streams.subscription import BEHIND_MAX, Subscription
@@ -104,6 +105,7 @@ class StreamsService:
 
     def _subscription(self, request: Any) -> Subscription:
         streams = self._streams(request.log)
+        check_this(self._server.open_log(request.log), request.log_id)
         behind = optional(request, "max_behind", BEHIND_MAX)
         start: Any = values.start(request.start, 0 if request.HasField("stream") else "earliest")
         if not isinstance(start, int) and start not in ("earliest", "latest"):

@@ -173,6 +173,21 @@ class TailContract(LogContractFixtures):
         assert entry is not None
         assert entry.position == ack.position
 
+    def test_a_tail_ends_with_its_log(self, database: Database) -> None:
+        """The log is deleted, and another one of its name is made: no tail goes on with that one's records."""
+        log = database.log("short-lived", create=True)
+        with log.writer() as writer:
+            writer.append(b"old")
+        tails = [log.tail(0), log.tail(0, lease_s=60), log.tail()]
+        assert [entry.value for tail in tails[:2] if (entry := tail.poll(LONG_S)) is not None] == [b"old"] * 2
+        database.delete("short-lived")
+        with database.log("short-lived", create=True).writer() as writer:
+            writer.append_many([Record(b"other"), Record(b"new")])
+        for tail in tails:
+            with pytest.raises(NotFound, match="deleted"):
+                tail.poll(LONG_S)
+        database.delete("short-lived")
+
     @pytest.mark.parametrize("ending", ["tail", "log", "database"])
     def test_closing_from_another_thread_ends_it(self, database: Database, ending: str) -> None:
         """A thread in a tail returns when the tail, its log or its database is closed."""

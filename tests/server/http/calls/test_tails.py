@@ -177,3 +177,32 @@ def test_all_streams_of_a_log_are_followed_by_position(http: httpx.Client, log: 
         assert http.get(f"/v1/logs/{name}/events", params=wrong).status_code == 400, wrong
     assert http.get("/v1/logs/none/events").status_code == 404
     assert http.get(f"/v1/logs/{log}/events").status_code == 400, "a log without streams"
+
+
+def test_listeners_of_a_log_that_is_deleted_are_told(http: httpx.Client, log: str) -> None:
+    """A tail and subscriptions end with the error by its name; they do not go on with another log of the name."""
+    streams = f"{log}-streams"
+    assert http.post("/v1/logs", json={"name": streams, "settings": {"id_scope": "stream"}}).status_code == 201
+    assert http.post(f"/v1/streams/{streams}/s", content=b"x").status_code == 201
+    _append(http, log, "a")
+    heard: dict[str, list[dict[str, Any]]] = {}
+    begun = threading.Barrier(4)
+
+    def listen(path: str) -> None:
+        with httpx.stream("GET", f"{http.base_url}{path}", params={"start": "0"}, timeout=60) as response:
+            events = _events(response.iter_lines())
+            heard[path] = [next(events)]
+            begun.wait(60)
+            heard[path] += list(events)
+
+    paths = [f"/v1/logs/{log}/tail", f"/v1/streams/{streams}/s/subscribe", f"/v1/logs/{streams}/events"]
+    threads = [threading.Thread(target=listen, args=(path,)) for path in paths]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    for name in (log, streams):
+        assert http.delete(f"/v1/logs/{name}").status_code == 204
+    for thread in threads:
+        thread.join()
+    assert {events[-1]["data"]["type"] for events in heard.values()} == {"urn:oncelog:error:NotFound"}
+    assert {events[-1]["event"] for events in heard.values()} == {"error"}
