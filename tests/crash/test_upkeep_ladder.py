@@ -29,6 +29,7 @@ from oncelog.testing.faults import Killed, When
 from oncelog.types import Record
 from tests.crash.test_log_ladder import ENDINGS, WHENS, DeafDisk, climb, few, leave, patiently, request
 from tests.crash.upkeep import Upkeep
+from tests.log.ingest.adoption import adopt, overlap
 from tests.log.shop import stage
 from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living, read
 from tests.models.history import Request
@@ -173,7 +174,7 @@ class Work:
         while True:
             try:
                 chosen = [self.stage(records) for records in files]
-                firsts = self.writer._adopter.adopt(chosen)
+                firsts = adopt(self.writer, chosen)
             except Unavailable:
                 self.reopen()
                 continue
@@ -194,8 +195,8 @@ class Work:
     def found(self, files: Sequence[Sequence[Record]]) -> list[int]:
         """Return where files were adopted that are there already: all of them, since they were adopted together."""
         places = {entry.value: entry.position for entry in patiently(lambda: list(self.log.read()))}
-        overlap = self.writer._adopter.overlap([self.staged[str(records[0].id)] for records in files])
-        assert [list(rows) for rows in overlap] == [list(range(len(records))) for records in files]
+        repeated = overlap(self.writer, [self.staged[str(records[0].id)] for records in files])
+        assert [list(rows) for rows in repeated] == [list(range(len(records))) for records in files]
         return [places[records[0].value] for records in files]
 
 

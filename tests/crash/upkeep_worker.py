@@ -20,6 +20,7 @@ from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.types import Record
 from tests.crash.work import LOG, record
+from tests.log.ingest.adoption import adopt, overlap
 from tests.log.shop import stage
 from tests.models.history import Answer, Kind, Request, send
 
@@ -126,7 +127,7 @@ def perform(log: Log, writer: Writer, step: Step) -> None:
     """Send a step, and report the answers."""
     say("send", step.kind, step.first, step.size)
     records = step.records
-    answers = adopt(log, writer, records) if step.kind == "adopt" else send(writer, asked(step))
+    answers = adopt_records(log, writer, records) if step.kind == "adopt" else send(writer, asked(step))
     for number, answer in enumerate(answers, step.first):
         say("ack", number, answer.position, int(answer.duplicate))
 
@@ -137,13 +138,13 @@ def asked(step: Step) -> Request:
     return Request(kind, tuple(step.records))
 
 
-def adopt(log: Log, writer: Writer, records: Sequence[Record]) -> list[Answer]:
+def adopt_records(log: Log, writer: Writer, records: Sequence[Record]) -> list[Answer]:
     """Stage records and adopt them, or find out where that was done before."""
     staged = stage(log, records)
     try:
-        (first,) = writer._adopter.adopt([staged])
+        (first,) = adopt(writer, [staged])
     except PartialOverlap:
-        (rows,) = writer._adopter.overlap([staged])
+        (rows,) = overlap(writer, [staged])
         assert len(rows) == len(records), "a file was adopted in part"
         places = {entry.id: entry.position for entry in log.read()}
         return [Answer(places[record.id], duplicate=True) for record in records]

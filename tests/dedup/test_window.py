@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup import slots
 from oncelog.dedup.kernels import choose
+from oncelog.dedup.refreshing import RefreshingWindow
 from oncelog.dedup.window import DedupWindow
 
 FOREVER_US = 10**15
@@ -205,7 +206,7 @@ def test_evict_through_takes_the_whole_batch() -> None:
 
 def test_hot_keys_do_not_fill_the_ring_with_ghosts() -> None:
     """Refreshing the same keys for ever costs little more memory than having them, and leaves pending ones pending."""
-    window = DedupWindow(FOREVER_US, 1_100, refresh_on_hit=True)
+    window = RefreshingWindow(FOREVER_US, 1_100)
     keys = some_keys(1_100, 5)
     store(window, keys[:1_000], 0)
     window.add(keys[1_000:], np.arange(1_000, 1_100), np.zeros(100, np.uint64))
@@ -223,7 +224,7 @@ def test_hot_keys_do_not_fill_the_ring_with_ghosts() -> None:
 
 def test_commits_find_their_keys_among_refreshed_ones() -> None:
     """Keys that were refreshed while others were pending stay committed, and those others are committed in turn."""
-    window = DedupWindow(100, 1_000, refresh_on_hit=True)
+    window = RefreshingWindow(100, 1_000)
     keys = some_keys(30, 6)
     store(window, keys[:10], 0, tick_us=10)
     window.add(keys[10:20], np.arange(10, 20), np.zeros(10, np.uint64))
@@ -242,7 +243,7 @@ def test_commits_find_their_keys_among_refreshed_ones() -> None:
 
 def test_refreshed_keys_age_too() -> None:
     """A key that was refreshed with nothing pending is evicted when its second life is over."""
-    window = DedupWindow(100, 1_000, refresh_on_hit=True)
+    window = RefreshingWindow(100, 1_000)
     keys = some_keys(10, 7)
     store(window, keys, 0, tick_us=10)
     window.refresh(window.find(keys[:3]), 50)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
-from oncelog.dedup.window import DedupWindow
+from oncelog.dedup.refreshing import RefreshingWindow, window_class
 
 DURATION_US = 50
 KEYS = 160
@@ -51,9 +51,8 @@ class WindowMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.window = DedupWindow(
-            DURATION_US, self.max_keys, refresh_on_hit=self.refresh_on_hit, first_handle=self.first_handle
-        )
+        kind = window_class(refresh_on_hit=self.refresh_on_hit)
+        self.window = kind(DURATION_US, self.max_keys, first_handle=self.first_handle)
         self.batches: list[list[Known]] = []
         self.now_us = 1_000
         self.position = 5
@@ -131,18 +130,13 @@ class WindowMachine(RuleBasedStateMachine):
         self.evicted += dropped
         assert self.window.evict(self.now_us) == dropped
 
-    @rule()
-    def forget(self) -> None:
-        """Drop what is pending."""
-        self.window.forget_pending()
-        self.batches = [batch for batch in self.batches if not batch[0].pending]
-
     @precondition(lambda self: self.refresh_on_hit)
     @rule(chosen=st.sets(st.integers(0, 200), min_size=1, max_size=6))
     def refresh(self, chosen: set[int]) -> None:
         """Hit some keys."""
         known = self.known
         hits = {known[number % len(known)].key for number in chosen} if known else set()
+        assert isinstance(self.window, RefreshingWindow)
         self.window.refresh(self.window.find(self.keys[sorted(hits)]), self.now_us)
         hit = [batch for batch in self.batches if not batch[0].pending and any(one.key in hits for one in batch)]
         self.batches = [batch for batch in self.batches if batch not in hit] + hit
@@ -153,7 +147,7 @@ class WindowMachine(RuleBasedStateMachine):
     @rule(max_keys=st.integers(1, 30))
     def reload(self, max_keys: int) -> None:
         """Dump the window and load it, perhaps into a smaller one."""
-        self.window = DedupWindow.load(self.window.dump(), DURATION_US, max_keys, refresh_on_hit=self.refresh_on_hit)
+        self.window = type(self.window).load(self.window.dump(), DURATION_US, max_keys)
         self.max_keys = max_keys
         self.evicted = 0
         while len(self.known) > max_keys:

@@ -18,6 +18,7 @@ from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.stored import secrets
 from oncelog.storage.local.home import LocalHome
+from tests.log.ingest.adoption import adopt
 
 
 @pytest.fixture
@@ -114,16 +115,16 @@ def test_a_file_is_adopted_once_ids_or_not() -> None:
         log = db.log("orders", LogSettings(idempotence="off", seal="off"), create=True)
         with log.writer() as writer:
             file = stage(log, b"a", b"b")
-            writer._adopter.adopt([file])
+            adopt(writer, [file])
             writer.append(b"c")
             with pytest.raises(InvalidArgument):
-                writer._adopter.adopt([file])
+                adopt(writer, [file])
         with log.writer() as writer, pytest.raises(InvalidArgument):
-            writer._adopter.adopt([file])
+            adopt(writer, [file])
         log.truncate(2)
         assert [entry.value for entry in log.read()] == [b"c"]
         with log.writer() as writer, pytest.raises(NotFound):
-            writer._adopter.adopt([file])
+            adopt(writer, [file])
 
 
 def test_a_file_that_is_not_there_is_not_adopted() -> None:
@@ -132,7 +133,7 @@ def test_a_file_that_is_not_there_is_not_adopted() -> None:
         log = db.log("orders", create=True)
         with log.writer() as writer:
             with pytest.raises(NotFound):
-                writer._adopter.adopt([Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1)])
+                adopt(writer, [Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1)])
             assert writer.append(b"a").position == 0
         assert [entry.value for entry in log.read()] == [b"a"]
 
@@ -144,7 +145,7 @@ def test_many_files_are_adopted_in_their_order(count: int) -> None:
         log = db.log("orders", create=True)
         files = [stage(log, b"%d" % number) for number in range(count)]
         with log.writer() as writer:
-            assert writer._adopter.adopt(files) == list(range(count))
+            assert adopt(writer, files) == list(range(count))
         assert [entry.value for entry in log.read()] == [b"%d" % number for number in range(count)]
 
 
@@ -155,7 +156,7 @@ def test_many_files_are_adopted_though_no_thread_is_to_be_had() -> None:
         log = db.log("orders", create=True)
         files = [stage(log, b"%d" % number) for number in range(FILES_AT_ONCE)]
         with log.writer() as writer:
-            assert writer._adopter.adopt(files) == list(range(FILES_AT_ONCE))
+            assert adopt(writer, files) == list(range(FILES_AT_ONCE))
 
 
 def test_one_of_many_files_that_is_not_there_is_named() -> None:
@@ -166,7 +167,7 @@ def test_one_of_many_files_that_is_not_there_is_named() -> None:
         files.insert(5, Staged(key="sealed/gone.parquet", records=1, size_bytes=1, checksum=1))
         with log.writer() as writer:
             with pytest.raises(NotFound, match="gone"):
-                writer._adopter.adopt(files)
+                adopt(writer, files)
             assert writer.append(b"a").position == 0
 
 

@@ -24,6 +24,7 @@ from oncelog.log.upkeep.retention import Truncation
 from oncelog.settings import Idempotence
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt, overlap
 from tests.log.shop import stage
 from tests.log.worlds import BucketWorld, DiskWorld, Ending, MemoryWorld
 from tests.models.control import assert_noticed
@@ -147,13 +148,13 @@ class LifeMachine(LogMachine):
         staged = stage(self.log, records)
         self.model.evict(now_us)
         known = self.model.known()
-        overlap = [row for row, record in enumerate(records) if record.id in known]
-        assert self.writer._adopter.overlap([staged])[0].tolist() == overlap
-        if overlap:
+        repeated = [row for row, record in enumerate(records) if record.id in known]
+        assert overlap(self.writer, [staged])[0].tolist() == repeated
+        if repeated:
             with pytest.raises(PartialOverlap):
-                self.writer._adopter.adopt([staged])
+                adopt(self.writer, [staged])
             return
-        assert self.writer._adopter.adopt([staged]) == [self.model.adopt(records, now_us)]
+        assert adopt(self.writer, [staged]) == [self.model.adopt(records, now_us)]
 
     @rule(record=adoptable.map(lambda records: records[0]))
     def retry_what_was_adopted(self, record: Record) -> None:
@@ -190,7 +191,7 @@ class LifeMachine(LogMachine):
             return
         self.world.faults.kill_at(call, when)
         with contextlib.suppress(Killed, Closed):
-            first = self.writer._adopter.adopt([stage(self.log, records)])
+            first = adopt(self.writer, [stage(self.log, records)])
             if not self.world.faults.is_killed:
                 self.world.faults.heal()
                 assert first == [self.model.adopt(records, now_us)]

@@ -1,12 +1,11 @@
 """The dedup window: which identities were seen lately, where they stand, and what they said.
 
 Keys stand in a ring, oldest first, each under a *handle*: a number that only grows. A handle stays good until its key
-is evicted, forgotten or refreshed (a refresh may change all handles). Invariants, from ``tail`` to before ``head``:
+is evicted. Invariants, from ``tail`` to before ``head``:
 
-- pending keys have increasing positions; below ``settled`` none is pending, and from there on only refreshed ones are
-  not;
-- a batch (a key with the start bit and the ones after it without) is evicted and refreshed whole;
-- whatever is below ``tail`` is gone; a ghost in between, left by ``refresh`` or ``forget_pending``, counts for nothing.
+- pending keys have increasing positions; below ``settled`` none is pending, and from there on all are;
+- a batch (a key with the start bit and the ones after it without) is evicted whole;
+- a key below ``tail`` is gone; a ghost in between counts for nothing. ``RefreshingWindow`` and ``Table`` leave ghosts.
 
 Positions, ticks and times take 32 bits as long as the window's lie close together, and 64 for good when they once did
 not. The arrays start small and double up to room for ``max_keys`` and a tenth more; when more keys are pending than
@@ -16,6 +15,7 @@ that they grow further, and are cut back when they are more than twice too big.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,7 @@ __all__ = ["DedupWindow", "WindowState"]
 _CAPACITY_MIN = 32
 _LOAD = 0.68
 _FEW = 8
-_GHOSTS_MIN = 256
 _INDEX_KEYS = 8192
-_GHOST_SHARE = 8
 _SPILL_MIN = 64
 _SPILL_SHARE = 256
 _CROWDED_MAX = 4.0
@@ -59,13 +57,10 @@ class DedupWindow:
     block. A key that is still live is skipped by the caller, so the first one wins, as it did when it was written.
     """
 
-    def __init__(
-        self, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False, first_handle: int = BUCKET_SLOTS
-    ) -> None:
+    def __init__(self, duration_us: int, max_keys: int, *, first_handle: int = BUCKET_SLOTS) -> None:
         """Make an empty window. ``first_handle``, at least 8 and below 2**32, is for tests of what happens there."""
         self._duration_us = duration_us
         self._max_keys = max_keys
-        self._refresh_on_hit = refresh_on_hit
         self._tail = self._settled = self._head = first_handle
         self._ghosts = self._pending = 0
         self._crowded = 1.0
@@ -92,7 +87,7 @@ class DedupWindow:
 
     @property
     def oldest_tick_us(self) -> int | None:
-        """The up-time at which the oldest committed key was committed or refreshed, if there is one."""
+        """The up-time at which the oldest committed key was committed, if there is one."""
         if self.count == self._pending:
             return None
         flags = self._ring.read(self._ring.marks.stored, self._tail, self._head) & (GHOST | PENDING)
@@ -227,9 +222,6 @@ class DedupWindow:
             ticks.admit(tick_us, tick_us, self._settled_places)
         if not 0 <= time_us - times.base <= NARROW_MAX:
             times.admit(time_us, time_us, self._settled_places)
-        if self._head - self._settled != self._pending:
-            self._commit_among_refreshed(before_position, tick_us, time_us)
-            return
         place = self._settled - ring.origin
         if place >= ring.capacity:
             place -= ring.capacity
@@ -283,34 +275,6 @@ class DedupWindow:
                 high = middle
         return low
 
-    def _commit_among_refreshed(self, before_position: int, tick_us: int, time_us: int) -> None:
-        ring = self._ring
-        places = ring.places(self._settled, self._head) % ring.capacity
-        marks = ring.marks.stored[places]
-        pending = (marks & PENDING) != 0
-        chosen = pending & (ring.marks.at(places) >> FLAG_BITS < before_position)
-        where = places[chosen]
-        ring.marks.stored[where] -= PENDING
-        ring.ticks.stored[where] = tick_us - ring.ticks.base
-        ring.times.stored[where] = time_us - ring.times.base
-        self._pending -= len(where)
-        left = np.flatnonzero(pending & ~chosen)
-        self._settled = self._settled + int(left[0]) if len(left) else self._head
-
-    def forget_pending(self) -> None:
-        """Drop every pending key: it was never offered to storage, and may be added again."""
-        if self._pending == 0:
-            return
-        ring = self._ring
-        handles = np.arange(self._settled, self._head)
-        handles = handles[self.pending(handles)]
-        self._slots.remove(ring.keys_at(handles), self._tail)
-        ring.marks.stored[(handles - ring.origin) % ring.capacity] ^= PENDING | GHOST
-        self._ghosts += len(handles)
-        self._pending = 0
-        self._settled = self._head
-        self._move_tail(self._first_kept(excess=0, expired_us=None))
-
     # Evicting
 
     def evict(self, now_us: int) -> int:
@@ -362,62 +326,6 @@ class DedupWindow:
         self._tail = tail
         self._ring.move_origin(tail)
         return dropped
-
-    # Refreshing
-
-    def refresh(self, handles: Handles, now_us: int) -> None:
-        """Make committed keys, and the batches they belong to, as young as new; pending ones stay as they are.
-
-        Positions, fingerprints and times stay. All handles are void afterwards: find them again.
-        """
-        assert self._refresh_on_hit
-        moved = self._whole_batches(handles)
-        if len(moved) == 0:
-            return
-        self._reserve(len(moved))
-        ring = self._ring
-        keys, places = ring.keys_at(moved), (moved - ring.origin) % ring.capacity
-        ring.ticks.admit(now_us, now_us, self._settled_places)
-        ring.write(ring.keys, self._head, keys)
-        for array in (ring.fingerprints, ring.marks.stored, ring.times.stored):
-            ring.write(array, self._head, array[places])
-        ring.fill(ring.ticks.stored, self._head, self._head + len(moved), now_us - ring.ticks.base)
-        self._slots.repoint(keys, np.arange(self._head, self._head + len(moved)), self._tail)
-        ring.marks.stored[places] |= GHOST
-        self._ghosts += len(moved)
-        self._head += len(moved)
-        if self._pending == 0:
-            self._settled = self._head
-        self._move_tail(self._first_kept(excess=0, expired_us=None))
-        if self._ghosts > _GHOSTS_MIN + self.count // _GHOST_SHARE:
-            self._compact()
-
-    def _whole_batches(self, handles: Handles) -> Handles:
-        """Return the committed ones of these handles with all others of their batches, each once, in ring order."""
-        committed = np.unique(handles[~self.pending(handles)])
-        after = self._ring.flags_at(np.minimum(committed + 1, self._head - 1))
-        alone = self._ring.flags_at(committed) & START != 0
-        alone &= (committed + 1 == self._head) | (after & (START | GHOST) != 0)
-        grouped = [self._batch_of(handle) for handle in committed[~alone].tolist()]
-        return np.unique(np.concatenate([committed[alone], *grouped])) if grouped else committed
-
-    def _batch_of(self, handle: int) -> Handles:
-        low, high = handle, handle + 1
-        while low > self._tail and not self._flags(low) & START:
-            low -= 1
-        while high < self._head and not self._flags(high) & (START | GHOST):
-            high += 1
-        return np.arange(low, high)
-
-    def _compact(self) -> None:
-        """Leave the ghosts behind: all keys get new handles, in the same order."""
-        handles = np.arange(self._tail, self._head)
-        kept = handles[self._ring.flags_at(handles) & GHOST == 0]
-        before = int(np.searchsorted(kept, self._settled))
-        self._ring.rebuild(self._ring.capacity, kept, self._head)
-        self._tail, self._ghosts = self._head, 0
-        self._settled, self._head = self._tail + before, self._tail + len(kept)
-        self._index()
 
     # Growing
 
@@ -472,9 +380,9 @@ class DedupWindow:
         )
 
     @classmethod
-    def load(cls, state: WindowState, duration_us: int, max_keys: int, *, refresh_on_hit: bool = False) -> DedupWindow:
+    def load(cls, state: WindowState, duration_us: int, max_keys: int) -> Self:
         """Make a window of dumped keys, which must be distinct. Of more than ``max_keys`` the newest batches stay."""
-        window = cls(duration_us, max_keys, refresh_on_hit=refresh_on_hit)
+        window = cls(duration_us, max_keys)
         first = max(0, len(state.keys) - max_keys)
         if first:
             first += int(np.argmax(state.starts[first:])) if state.starts[first:].any() else max_keys

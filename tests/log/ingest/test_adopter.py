@@ -28,6 +28,7 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import When
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Ack, Entry, Record, micros, moment
+from tests.log.ingest.adoption import adopt, overlap
 from tests.log.shop import (
     HOUR_S,
     SETTINGS,
@@ -80,9 +81,7 @@ def test_adopted_records_stand_behind_all_others(shop: Shop) -> None:
         writer.append_many(plain(range(3)))
         open_segment = known(log).manifest.open_segment
         assert open_segment is not None
-        firsts = writer._adopter.adopt(
-            [stage(log, plain(range(10, 14))), stage(log, plain(range(20, 22)), plain([22]))]
-        )
+        firsts = adopt(writer, [stage(log, plain(range(10, 14))), stage(log, plain(range(20, 22)), plain([22]))])
         assert firsts == [3, 7]
         assert writer.last_position == 9
         assert writer.append(b"behind", id="behind").position == 10
@@ -102,7 +101,7 @@ def test_adopted_records_are_read_as_they_were_staged(shop: Shop) -> None:
     log = shop.log(SETTINGS)
     sent = records(0, 23)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, sent[:9], sent[9:])])
+        adopt(writer, [stage(log, sent[:9], sent[9:])])
     assert list(map(content, entries(log))) == sent
     assert table(log).column("id").to_pylist() == [each.id for each in sent]
     before = entries(log), table(log)
@@ -122,7 +121,7 @@ def test_the_time_of_adoption_is_the_time_of_the_records(shop: Shop) -> None:
         before = writer.append(b"before")
         shop.clock.advance(5)
         adopted_us = shop.clock.now_us()
-        writer._adopter.adopt([staged])
+        adopt(writer, [staged])
         shop.clock.jump(-60)
         writer.append(b"after a jump")
     assert [entry.timestamp for entry in entries(log)] == [before.timestamp, *[moment(adopted_us)] * 4]
@@ -136,7 +135,7 @@ def test_an_adoption_makes_what_it_closes_no_younger(shop: Shop) -> None:
     with log.writer() as writer:
         ack = writer.append(b"old")
         shop.clock.advance(HOUR_S)
-        writer._adopter.adopt([stage(log, [Record(b"new")])])
+        adopt(writer, [stage(log, [Record(b"new")])])
     assert ack.timestamp is not None
     assert known(log).manifest.segments[0].last_timestamp_us == micros(ack.timestamp)
 
@@ -150,8 +149,8 @@ def test_files_without_ids(shop: Shop, sent: list[Record]) -> None:
     assert (staged.records, staged.ids) == (2, named)
     assert (staged.identities is None) == (named == 0)
     with log.writer() as writer:
-        assert writer._adopter.adopt([staged]) == [0]
-        assert [found.tolist() for found in writer._adopter.overlap([stage(log, sent)])] == [[1][:named]]
+        assert adopt(writer, [staged]) == [0]
+        assert [found.tolist() for found in overlap(writer, [stage(log, sent)])] == [[1][:named]]
     shop.lose_snapshots()
     with shop.log().writer() as writer:
         assert writer.append(b"a").position == 2
@@ -177,9 +176,9 @@ def test_what_cannot_be_staged_or_adopted(quick: Shop) -> None:
         version = known(log).version
         for files in bad:
             with pytest.raises(InvalidArgument):
-                writer._adopter.adopt(files)
+                adopt(writer, files)
         assert known(log).version == version
-        assert writer._adopter.adopt([staged]) == [0]
+        assert adopt(writer, [staged]) == [0]
 
 
 # Their ids are the log's.
@@ -191,7 +190,7 @@ def test_adopted_ids_are_duplicates_with_their_original_place(shop: Shop) -> Non
     sent = plain(range(6))
     with log.writer() as writer:
         append(writer, Record(b"first"))
-        writer._adopter.adopt([stage(log, sent[:4]), stage(log, sent[4:])])
+        adopt(writer, [stage(log, sent[:4]), stage(log, sent[4:])])
         for attempt in range(3):
             wanted = [original(log, position) for position in range(1, 7)]
             assert [append(writer, each) for each in sent] == wanted, attempt
@@ -213,7 +212,7 @@ def test_adopted_ids_outlive_the_process_and_every_snapshot(quick: Shop, damage:
     sent = plain(range(5))
     with log.writer() as writer:
         append(writer, Record(b"first", id="first"))
-        writer._adopter.adopt([staged := stage(log, sent)])
+        adopt(writer, [staged := stage(log, sent)])
         writer.snapshot()
     if merged:
         log.seal()
@@ -240,7 +239,7 @@ def test_other_content_under_an_adopted_id_is_a_conflict(shop: Shop) -> None:
     """The id is taken: an error with the place of the first, or its ack marked, as the log is set."""
     log = shop.log(SETTINGS)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(3)))])
+        adopt(writer, [stage(log, plain(range(3)))])
         with pytest.raises(IdConflict) as caught:
             writer.append(b"other", id="id-1")
         assert caught.value.position == 1
@@ -261,7 +260,7 @@ def test_batches_and_adopted_ids(shop: Shop) -> None:
     for _ in range(2):
         with log.writer() as writer:
             if known(log).manifest.next_position == 0:
-                writer._adopter.adopt([stage(log, sent)])
+                adopt(writer, [stage(log, sent)])
             with pytest.raises(PartialOverlap) as caught:
                 writer.append_batch(sent)
             assert (caught.value.known, caught.value.new) == (tuple(each.id or "" for each in sent), ())
@@ -279,7 +278,7 @@ def test_adopted_ids_age_by_time_alone(quick: Shop) -> None:
     settings = msgspec.structs.replace(SETTINGS, window=Window(duration_s=10, max_keys=2))
     log = quick.log(settings)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(3)))])
+        adopt(writer, [stage(log, plain(range(3)))])
         for number in range(10, 20):
             writer.append(b"", id=f"id-{number}")
         quick.clock.advance(9.5)
@@ -288,10 +287,10 @@ def test_adopted_ids_age_by_time_alone(quick: Shop) -> None:
     with log.writer() as writer:
         assert append(writer, plain([1])[0]).duplicate
         quick.clock.advance(0.5)
-        assert [found.tolist() for found in writer._adopter.overlap([stage(log, plain(range(3)))])] == [[]]
+        assert [found.tolist() for found in overlap(writer, [stage(log, plain(range(3)))])] == [[]]
         assert not append(writer, plain([0])[0]).duplicate
         assert append(writer, plain([0])[0]).duplicate
-        assert writer._adopter.adopt([stage(log, plain([1, 2]))]) == [14]
+        assert adopt(writer, [stage(log, plain([1, 2]))]) == [14]
         assert append(writer, plain([1])[0]).position == 14
     quick.lose_snapshots()
     with quick.log().writer() as writer:
@@ -306,7 +305,7 @@ def test_many_adopted_rows_push_no_fresh_id_out(quick: Shop) -> None:
     fresh = plain(range(5))
     with log.writer() as writer:
         acks = [append(writer, each) for each in fresh]
-        assert writer._adopter.adopt([stage_many(log, 0, 100_000)]) == [5]
+        assert adopt(writer, [stage_many(log, 0, 100_000)]) == [5]
         assert [append(writer, each) for each in fresh] == list(map(again, acks))
     quick.lose_snapshots()
     with quick.log().writer() as writer:
@@ -325,14 +324,14 @@ def test_overlap_tells_exactly_the_rows(shop: Shop) -> None:
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         writer.append_many(plain([1, 2]))
-        writer._adopter.adopt([stage(log, plain([3, 4]))])
+        adopt(writer, [stage(log, plain([3, 4]))])
         first = stage(log, [*plain([10, 1]), Record(b"without"), *plain([3, 11])], plain([10, 4]))
         second = stage(log, plain([12, 11, 2, 13, 12]))
         third = stage(log, plain([14]))
-        found = writer._adopter.overlap([first, second, third])
+        found = overlap(writer, [first, second, third])
         assert [rows.tolist() for rows in found] == [[1, 3, 5, 6], [1, 2, 4], []]
         assert [rows.dtype for rows in found] == [np.dtype(np.int64)] * 3
-        assert [rows.tolist() for rows in writer._adopter.overlap([second, third, first])] == [
+        assert [rows.tolist() for rows in overlap(writer, [second, third, first])] == [
             [2, 4],
             [],
             [1, 3, 4, 5, 6],
@@ -347,17 +346,17 @@ def test_what_is_there_in_part_is_not_adopted_at_all(shop: Shop) -> None:
         good, bad = stage(log, plain([5, 6])), stage(log, plain([7, 1]))
         before = known(log)
         with pytest.raises(PartialOverlap):
-            writer._adopter.adopt([good, bad])
+            adopt(writer, [good, bad])
         with pytest.raises(PartialOverlap):
-            writer._adopter.adopt([good, stage(log, plain([6]))])
+            adopt(writer, [good, stage(log, plain([6]))])
         with pytest.raises(PartialOverlap):
-            writer._adopter.adopt([stage(log, plain([8, 8]))])
+            adopt(writer, [stage(log, plain([8, 8]))])
         assert known(log) == before
         assert append(writer, plain([1])[0]) == again(ack)
         assert not append(writer, plain([7])[0]).duplicate
-        assert writer._adopter.adopt([good]) == [2]
+        assert adopt(writer, [good]) == [2]
         with pytest.raises(PartialOverlap):
-            writer._adopter.adopt([good])
+            adopt(writer, [good])
     assert [entry.id for entry in entries(log)] == ["id-1", "id-7", "id-5", "id-6"]
     assert clean(log)
 
@@ -374,10 +373,10 @@ def test_a_file_staged_before_the_floor_is_refused(quick: Shop, *, named: bool) 
         assert old.key in sealing.sweep(quick.home, log._manifests, quick.clock)
         before = known(log)
         with pytest.raises(NotFound):
-            writer._adopter.adopt([old])
+            adopt(writer, [old])
         assert known(log) == before
         append(writer, plain([9])[0])
-        assert writer._adopter.adopt([stage(log, sent)]) == [2]
+        assert adopt(writer, [stage(log, sent)]) == [2]
     assert [entry.value for entry in entries(log)][2:] == [each.value for each in sent]
     assert clean(log)
 
@@ -386,7 +385,7 @@ def test_a_file_in_time_is_adopted_however_old_it_gets(quick: Shop) -> None:
     """Once it is part of the log no sweep takes a file or its identities."""
     log = quick.log(SETTINGS)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(3)))])
+        adopt(writer, [stage(log, plain(range(3)))])
     stage(log, plain([9]))
     quick.clock.advance(2 * sealing.STAGED_S)
     assert len(sealing.sweep(quick.home, log._manifests, quick.clock)) == 2
@@ -405,7 +404,7 @@ def test_damaged_identities_of_a_staged_file_are_not_believed(quick: Shop) -> No
     quick.home.create(staged.identities, [bytes(damaged)])
     with log.writer() as writer:
         with pytest.raises(CorruptionError):
-            writer._adopter.adopt([staged])
+            adopt(writer, [staged])
         assert append(writer, plain([0])[0]).position == 0
 
 
@@ -416,7 +415,7 @@ def test_a_fenced_writer_adopts_nothing(quick: Shop) -> None:
     append(writer, plain([0])[0])
     with quick.log().writer(takeover="force") as other:
         with pytest.raises(WriterFenced):
-            writer._adopter.adopt([stage(log, plain([1]))])
+            adopt(writer, [stage(log, plain([1]))])
         assert not append(other, plain([1])[0]).duplicate
     writer.close()
     assert [entry.id for entry in entries(log)] == ["id-0", "id-1"]
@@ -436,7 +435,7 @@ def test_adopting_between_appends_rolls_and_seals(shop: Shop) -> None:
             behind = plain(range(first + 12, first + 20), 12_000)
             for each in appended:
                 append(writer, each)
-            writer._adopter.adopt([stage(log, adopted[:3]), stage(log, adopted[3:])])
+            adopt(writer, [stage(log, adopted[:3]), stage(log, adopted[3:])])
             for each in behind:
                 append(writer, each)
             sent += [*appended, *adopted, *behind]
@@ -465,7 +464,7 @@ def test_a_tail_sees_adopted_records_in_their_place(shop: Shop) -> None:
     with log.writer() as writer, shop.log().tail("earliest") as tail:
         for first in (0, 10):
             append(writer, plain([first])[0])
-            writer._adopter.adopt([stage(log, plain([first + 1, first + 2]))])
+            adopt(writer, [stage(log, plain([first + 1, first + 2]))])
             while (entry := tail.poll(timeout_s=0)) is not None:
                 seen += [entry.id]
             append(writer, plain([first + 3])[0])
@@ -479,7 +478,7 @@ def test_with_idempotence_off_files_are_taken_as_they_are(quick: Shop) -> None:
     log = quick.log(LogSettings(idempotence="off", seal="off"))
     with log.writer() as writer:
         for position in (0, 2):
-            assert writer._adopter.adopt([stage(log, plain([1, 2]))]) == [position]
+            assert adopt(writer, [stage(log, plain([1, 2]))]) == [position]
     assert [entry.id for entry in entries(log)] == ["id-1", "id-2"] * 2
     assert clean(log)
 
@@ -507,7 +506,7 @@ def adopted_under_failure(number: int, when: When, *, lasting: bool) -> tuple[st
         storage.faults.fail_forever(lambda *_: away if storage.faults.calls > calls + number else None)
     said = "refused"
     try:
-        assert writer._adopter.adopt([staged]) == [1]
+        assert adopt(writer, [staged]) == [1]
         said = "adopted" if storage.faults.calls >= calls + number else "unreached"
     except Unavailable as error:
         if writer._committer.error is not None:
@@ -524,9 +523,9 @@ def adopted_under_failure(number: int, when: When, *, lasting: bool) -> tuple[st
         assert found == ["id-0", "id-1", "id-2", "id-3"][: 4 if stored else 1]
         if stored:
             with pytest.raises(PartialOverlap):
-                writer._adopter.adopt([staged])
+                adopt(writer, [staged])
         else:
-            assert writer._adopter.adopt([staged]) == [1]
+            assert adopt(writer, [staged]) == [1]
         acks = writer.append_many([*first, *adopted, *last])
         assert [ack.position for ack in acks] == [0, 1, 2, 3, 4]
         assert [ack.duplicate for ack in acks] == [True] * 4 + [False]

@@ -25,6 +25,7 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt, overlap
 from tests.log.shop import (
     SETTINGS,
     Shop,
@@ -53,7 +54,7 @@ def test_one_manifest_version_makes_it_all_visible(shop: Shop) -> None:
         assert tail.poll() is not None
         assert tail.poll() is None, "what is staged is not there yet"
         version = known(log).version
-        writer._adopter.adopt(files)
+        adopt(writer, files)
         assert known(log).version == version + 1
         assert [entry.value if (entry := tail.poll()) else None for _ in range(2)] == [
             each.value for each in plain([2, 3])
@@ -72,7 +73,7 @@ def test_adopt_append_and_roll(quick: Shop) -> None:
     with log.writer() as writer:
         for _ in range(4):
             staged = plain([next(numbers) for _ in range(5)])
-            assert writer._adopter.adopt([stage(log, staged)]) == [len(sent)]
+            assert adopt(writer, [stage(log, staged)]) == [len(sent)]
             appended = plain([next(numbers) for _ in range(4)], 30 * KIB)
             assert [append(writer, each).position for each in appended] == list(range(len(sent) + 5, len(sent) + 9))
             sent += [*staged, *appended]
@@ -88,7 +89,7 @@ def test_what_is_pending_is_stored_before_files_are_adopted(quick: Shop) -> None
     log = quick.log(SETTINGS)
     with log.writer() as writer:
         futures = [writer.submit(each.value, id=each.id) for each in plain(range(20))]
-        assert writer._adopter.adopt([stage(log, plain([100]))]) == [20]
+        assert adopt(writer, [stage(log, plain([100]))]) == [20]
         assert [future.result().position for future in futures] == list(range(20))
     assert len(values(log)) == 21
 
@@ -103,7 +104,7 @@ def test_many_files_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch, files: 
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         staged = [stage(log, plain([10 * number, 10 * number + 1])) for number in range(files)]
-        assert writer._adopter.adopt(staged) == list(range(0, 2 * files, 2))
+        assert adopt(writer, staged) == list(range(0, 2 * files, 2))
         assert writer.append(b"after", id="after").position == 2 * files
         for number in range(files):
             assert append(writer, plain([10 * number + 1])[0]).position == 2 * number + 1
@@ -118,11 +119,11 @@ def test_a_million_adopted_rows_do_not_push_a_fresh_id_out(quick: Shop) -> None:
     with log.writer() as writer:
         fresh = writer.append(b"fresh", id="fresh")
         bulk = stage_many(log, 0, MANY)
-        assert writer._adopter.adopt([bulk]) == [1]
+        assert adopt(writer, [bulk]) == [1]
         assert writer.append(b"fresh", id="fresh").position == fresh.position
         assert writer.window_state["keys"] == 1
         assert writer.append(f"adopted-{MANY - 1}".encode(), id=f"adopted-{MANY - 1}").position == MANY
-        assert [len(rows) for rows in writer._adopter.overlap([bulk])] == [MANY]
+        assert [len(rows) for rows in overlap(writer, [bulk])] == [MANY]
     quick.lose_snapshots()
     log = quick.log()
     with log.writer() as writer:
@@ -139,11 +140,11 @@ def test_the_same_file_twice(shop: Shop) -> None:
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         file = stage(log, plain(range(3)))
-        writer._adopter.adopt([file])
+        adopt(writer, [file])
         with pytest.raises(PartialOverlap):
-            writer._adopter.adopt([file])
+            adopt(writer, [file])
     with shop.log().writer() as writer, pytest.raises(PartialOverlap):
-        writer._adopter.adopt([file])
+        adopt(writer, [file])
     assert len(values(log)) == 3
 
 
@@ -152,8 +153,8 @@ def test_without_idempotence_nothing_overlaps(shop: Shop) -> None:
     log = shop.log(LogSettings(idempotence="off", seal="off"))
     with log.writer() as writer:
         file = stage(log, plain(range(3)))
-        assert [rows.tolist() for rows in writer._adopter.overlap([file])] == [[]]
-        writer._adopter.adopt([file])
+        assert [rows.tolist() for rows in overlap(writer, [file])] == [[]]
+        adopt(writer, [file])
     log.configure(SETTINGS)
     with log.writer() as writer:
         ack = append(writer, plain([1])[0])
@@ -167,7 +168,7 @@ def test_a_lost_answer_leaves_one_copy() -> None:
     shop = Shop(storage, clock)
     log = shop.log(SETTINGS)
     with log.writer() as writer:
-        assert writer._adopter.adopt([stage(log, plain(range(3)))]) == [0]
+        assert adopt(writer, [stage(log, plain(range(3)))]) == [0]
         assert writer.append(b"x", id="x").position == 3
     assert len(values(log)) == 4
 
@@ -178,7 +179,7 @@ def test_a_staged_file_that_is_damaged(quick: Shop) -> None:
     with log.writer() as writer:
         file = stage(log, plain(range(3)))
         damage(quick, file.key)
-        writer._adopter.adopt([file])
+        adopt(writer, [file])
     with pytest.raises(CorruptionError):
         entries(log)
     assert not log.verify().ok
@@ -212,7 +213,7 @@ def test_staging_is_anybody_s(quick: Shop) -> None:
         for number in range(3):
             staged.append(stage(quick.log(), plain([number])))
             append(writer, plain([10 + number])[0])
-        assert writer._adopter.adopt(staged) == [3, 4, 5]
+        assert adopt(writer, staged) == [3, 4, 5]
     assert isinstance(quick.home, MemoryHome)
     assert len(values(log)) == 6
 
@@ -230,7 +231,7 @@ def test_what_a_reader_saw_of_an_adoption_outlives_a_power_cut(when: When) -> No
             file = stage(log, plain(range(1, 4)))
             world.faults.kill_at(number, when)
             with contextlib.suppress(Killed):
-                writer._adopter.adopt([file])
+                adopt(writer, [file])
             killed = world.faults.is_killed
         seen = read(world)
         world.end("none", number)

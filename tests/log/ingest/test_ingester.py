@@ -24,6 +24,7 @@ from oncelog.settings import LogSettings
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt
 from tests.log.shop import LOG, SETTINGS, Shop, append, plain, records, stage, values
 from tests.log.worlds import DiskWorld, living
 
@@ -85,7 +86,7 @@ def test_ids_that_are_known_are_left_out(shop: Shop) -> None:
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         append(writer, plain([1])[0])
-        writer._adopter.adopt([stage(log, plain([2]))])
+        adopt(writer, [stage(log, plain([2]))])
     untouched = stage(log, plain([7, 8]))
     files = [stage(log, plain([0, 1, 2, 3, 3])), untouched, stage(log, plain([3, 7, 9])), stage(log, plain([0]))]
     with log.writer() as writer:

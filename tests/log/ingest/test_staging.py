@@ -15,6 +15,7 @@ from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import sealing
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
+from tests.log.ingest.adoption import adopt
 
 TABLE = pa.table({"value": [b"a", b"b"], "id": ["1", "2"]})
 
@@ -31,7 +32,7 @@ def test_what_is_staged_by_a_table_is_adopted_and_refused_afterwards() -> None:
     _, _, log = new_log()
     staged = log.stage([TABLE, TABLE.slice(0, 0)])
     with log.writer() as writer:
-        assert writer._adopter.adopt([staged]) == [0]
+        assert adopt(writer, [staged]) == [0]
         assert writer.append(b"b", id="2").position == 1
         assert [entry.value for entry in log.read()] == [b"a", b"b"]
 
@@ -54,7 +55,7 @@ def test_a_clock_that_was_once_ahead_does_not_keep_files_from_being_adopted() ->
     assert sealing.sweep(home, Manifests(home, ahead), ahead)
     staged = log.stage([TABLE])
     with log.writer() as writer:
-        assert writer._adopter.adopt([staged]) == [0]
+        assert adopt(writer, [staged]) == [0]
 
 
 def test_a_record_of_an_unknown_kind_does_not_take_the_others_with_it() -> None:

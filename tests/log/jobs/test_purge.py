@@ -21,6 +21,7 @@ from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
+from tests.log.ingest.adoption import adopt, overlap
 
 SETTINGS = LogSettings(window=Window(max_keys=4), segment_bytes=64 * 1024, seal="off", snapshot_records=1_000_000)
 IDS = ["a", "b", "c", "d", "e", "f", "a", "g", "b", "h", "i", "j", "a", "k"]
@@ -156,12 +157,12 @@ def test_adopted_files_are_purged_too(tmp_path: Path) -> None:
         log = db.log("orders", LogSettings(window=Window(duration_s=0.001), seal="off"), create=True)
         table = pa.table({"value": [id.encode() for id in "abc"], "id": list("abc")})
         with log.writer() as writer:
-            writer._adopter.adopt([log.stage([table])])
+            adopt(writer, [log.stage([table])])
         later = pa.table({"value": [b"x", b"b"], "id": ["x", "b"]})
         with log.writer() as writer:
-            while writer.append(b"tick").position is None or writer._adopter.overlap([log.stage([later])])[0].size:
+            while writer.append(b"tick").position is None or overlap(writer, [log.stage([later])])[0].size:
                 continue  # until the window has forgotten
-            writer._adopter.adopt([staged := log.stage([later])])
+            adopt(writer, [staged := log.stage([later])])
         before = {entry.position: entry for entry in log.read()}
         assert log.purge(remove=True).purged == 1
         after = list(log.read())

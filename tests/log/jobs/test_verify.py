@@ -34,6 +34,7 @@ from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt
 from tests.log.shop import (
     LOG,
     SETTINGS,
@@ -139,7 +140,7 @@ def adopted(shop: Shop) -> Log:
     log = filled(shop, 3)
     with log.writer() as writer:
         append(writer, Record(b"open", id="open"))
-        writer._adopter.adopt([stage(log, records(100, 6)), stage(log, [Record(b"none"), Record(b"none")])])
+        adopt(writer, [stage(log, records(100, 6)), stage(log, [Record(b"none"), Record(b"none")])])
         writer.append_many(plain(range(200, 203)))
         writer.snapshot()
     return log
@@ -169,7 +170,7 @@ def truncated_in_a_file(shop: Shop) -> Log:
     """Return one that was truncated in the midst of a file that segments share, one of them adopted."""
     log = shop.log(SMALL)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(5)))])
+        adopt(writer, [stage(log, plain(range(5)))])
         shop.clock.advance(20)
     fill(log, plain(range(10, 13)), plain(range(20, 26)), clock=shop.clock)
     log.seal()
@@ -676,7 +677,7 @@ def test_ids_that_were_adopted_and_stored(shop: Shop, *, merge: bool) -> None:
     log = filled(shop, 3)
     for numbers in ([10, 1], [11, 10]):
         with log.writer() as writer:
-            writer._adopter.adopt([stage(log, plain(numbers))])
+            adopt(writer, [stage(log, plain(numbers))])
     fill(log, plain([12, 11]))
     if merge:
         log.seal()
@@ -692,7 +693,7 @@ def test_the_same_id_twice_in_an_adopted_file(quick: Shop, monkeypatch: pytest.M
     with log.writer() as writer:
         nothing = [np.zeros(3, np.bool_)]
         monkeypatch.setattr(writer._adopter, "_known", lambda *_: (nothing, nothing))
-        writer._adopter.adopt([stage(log, plain([1, 2, 1]))])
+        adopt(writer, [stage(log, plain([1, 2, 1]))])
     (finding,) = log.verify().findings
     assert finding.severity == "error"
     assert "position 2 is also at 0" in finding.what
@@ -749,7 +750,7 @@ def test_a_log_that_changes_while_it_is_verified(shop: Shop) -> None:
         append(writer, plain([100])[0])
         steps: list[Callable[[], object]] = [
             other.seal,
-            lambda: writer._adopter.adopt([stage(other, plain([200, 201]))]),
+            lambda: adopt(writer, [stage(other, plain([200, 201]))]),
             lambda: append(writer, plain([300])[0]),
             other.seal,
             writer.snapshot,

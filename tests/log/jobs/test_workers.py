@@ -16,6 +16,7 @@ from oncelog.errors import CorruptionError, NotFound
 from oncelog.log.jobs.workers import JobContext, Threads
 from oncelog.log.log import Log
 from oncelog.spark.session.tasks import Tasks
+from tests.log.ingest.adoption import adopt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +143,7 @@ def test_rows_are_counted_also_when_none_of_their_columns_is_needed(tmp_path: Pa
     """Values are not read by those who do not ask for them; a file with nothing else in it still has its rows."""
     log = oncelog.connect(tmp_path.as_uri()).log("orders", create=True)
     with log.writer() as writer:
-        writer._adopter.adopt([log.stage([pa.table({"value": [b"a", b"b", b"c"]})])])
+        adopt(writer, [log.stage([pa.table({"value": [b"a", b"b", b"c"]})])])
     read = pa.Table.from_batches(list(log.read_arrow(1, columns=[column])))
     whole = pa.Table.from_batches(list(log.read_arrow(1)))
     assert read.column(column).to_pylist() == whole.column(column).to_pylist()

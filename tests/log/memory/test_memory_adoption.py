@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from oncelog import limits
+from oncelog.dedup.table import Table
+from oncelog.log.append.decisions import Seen
 from oncelog.log.ingest import adopter
 from tests.log.memory.orders import (
     SETTINGS,
@@ -80,13 +82,16 @@ def test_what_happens_while_a_file_is_looked_up_in_the_table(what: str, monkeypa
         def meanwhile(self: adopter.Adopter, keys: Any, *rest: Any) -> None:
             calls.append(len(keys))
             if what == "fail":
-                window = self._seen.window
-                assert window is not None
+                before = self._seen
+                assert before.window is not None
+                pending = Table()
+                pending.fold(before.window.dump())
                 for high, low in keys.tolist():
-                    if window.find_one(high, low) < 0:
-                        window.add_one(high, low, self._committer.core.next_position, 0)
+                    if pending.find_one(high, low) < 0:
+                        pending.add_one(high, low, self._committer.core.next_position, 0)
+                self._seen = Seen(pending, before.adopted)
                 look(self, keys, *rest)
-                window.forget_pending()
+                self._seen = before
                 return
             look(self, keys, *rest)
             if len(calls) == 1:

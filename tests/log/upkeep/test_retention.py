@@ -25,6 +25,7 @@ from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt
 from tests.log.shop import (
     HOUR_S,
     LOG,
@@ -321,7 +322,7 @@ def test_adopted_ids_are_kept_while_they_are_within_the_duration(shop: Shop, *, 
     """Adopted files are in no snapshot: nobody truncates them while a retry of theirs would have to be refused."""
     log = shop.log(SHORT)
     with log.writer() as writer:
-        writer._adopter.adopt([stage_many(log, 0, 20)])
+        adopt(writer, [stage_many(log, 0, 20)])
         writer.append_many(plain(range(20)))
         if with_snapshot:
             writer.snapshot()
@@ -591,7 +592,7 @@ def test_adopted_files_go_with_their_identities(shop: Shop) -> None:
     """The identities beside a file that was truncated away are deleted too."""
     log = shop.log(SHORT)
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(3))), stage(log, plain(range(3, 5)))])
+        adopt(writer, [stage(log, plain(range(3))), stage(log, plain(range(3, 5)))])
         shop.clock.advance(1000)
         writer.append(b"x", id="x")
         log.truncate(3)
@@ -630,7 +631,7 @@ def test_what_is_doomed_is_deleted_after_a_kill_between_the_steps(step: int) -> 
     for first in (0, 2, 4):
         fill(log, unnamed(first, 2))
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, unnamed(6, 1))])
+        adopt(writer, [stage(log, unnamed(6, 1))])
     storage.kill_at(step, "before" if step % 2 else "after")
     with contextlib.suppress(Killed):
         log.truncate(4)

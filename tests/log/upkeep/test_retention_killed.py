@@ -18,6 +18,7 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Record
+from tests.log.ingest.adoption import adopt
 from tests.log.shop import HOUR_S, LOG, SETTINGS, Shop, append, fill, known, plain, stage, values
 
 OFF = msgspec.structs.replace(SETTINGS, idempotence="off")
@@ -67,7 +68,7 @@ def test_age_goes_by_the_records_of_a_segment_that_an_adoption_closed(shop: Shop
     with log.writer() as writer:
         writer.append(b"old")
         shop.clock.advance(2 * HOUR_S)
-        writer._adopter.adopt([stage(log, unnamed(1))])
+        adopt(writer, [stage(log, unnamed(1))])
         assert log.retain() == Truncation(first_position=1)
     assert values(log) == [b"1"]
 
@@ -99,7 +100,7 @@ def test_files_are_gone_from_a_real_disk(tmp_path: Path) -> None:
     fill(log, plain(range(5), 5000))
     log.seal()
     with log.writer() as writer:
-        writer._adopter.adopt([stage(log, plain(range(10, 15)))])
+        adopt(writer, [stage(log, plain(range(10, 15)))])
         append(writer, plain([20])[0])
         clock.advance(20)
     patterns = ("*.parquet", "*.ids", "*.blocks")

@@ -34,6 +34,7 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
 from oncelog.types import Entry, Record
+from tests.log.ingest.adoption import adopt
 from tests.log.shop import (
     HOUR_S,
     LOG,
@@ -852,7 +853,7 @@ def test_polars_reads_the_files(history: Log) -> None:
 def test_adopted_files_are_tables_too(history: Log) -> None:
     """A file that was adopted is listed beside the sealed ones, and has the same columns as far as it has them."""
     with history.writer() as writer:
-        first, *_ = writer._adopter.adopt([stage(history, plain(range(5000, 5010)))])
+        first, *_ = adopt(writer, [stage(history, plain(range(5000, 5010)))])
     file = history.files()[-1]
     assert (file.first_position, file.records) == (first, 10)
     assert pl.read_parquet(file.path)["id"].to_list() == [each.id for each in plain(range(5000, 5010))]

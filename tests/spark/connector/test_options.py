@@ -28,6 +28,7 @@ from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import TaskMessage, check_rows
 from oncelog.spark.connector.staging import Stager
 from pyspark_oncelog import DefaultSource
+from tests.log.ingest.adoption import adopt
 
 ROW = {"id": StringType(), "value": BinaryType()}
 
@@ -144,7 +145,7 @@ def test_columns_in_any_case_and_headers_of_other_kinds(tmp_path: Path, log: Log
         taken = Stager(log, options).stage(iter([whole]))
         assert taken.bad is None
         with log.writer() as writer:
-            writer._adopter.adopt(taken.staged)
+            adopt(writer, taken.staged)
     assert [entry.headers or None for entry in log.read()] == [{"a": b"1", "b": b""}, None, None] * 3
 
 

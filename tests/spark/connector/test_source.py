@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from oncelog.limits import KIB
 from oncelog.settings import LogSettings
 from oncelog.types import Entry, Record
+from tests.log.ingest.adoption import adopt
 from tests.spark.jobs import Shop, ids
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -49,7 +50,7 @@ def fill(shop: Shop) -> None:
             writer.append_many([record(number) for number in range(60)])
             log.seal()
             staged = log.stage([pa.table({"id": ["adopted"], "value": pa.array([b"v"], pa.binary())})])
-            writer._adopter.adopt([staged])
+            adopt(writer, [staged])
             writer.append_many([record(number) for number in range(60, 150)])
         with log.writer() as writer:
             writer.append_many([record(number) for number in range(150, 160)])
@@ -140,7 +141,7 @@ def test_hundreds_of_segments(shop: Shop, count: int) -> None:
                 log.stage([pa.table({"id": [f"id-{number}"], "value": pa.array([b"v"], pa.binary())})])
                 for number in range(count)
             ]
-            writer._adopter.adopt(one)
+            adopt(writer, one)
     table = shop.read(columns="id")
     assert table.rdd.getNumPartitions() == 1
     assert sorted(row.id for row in table.collect()) == ids(range(count))

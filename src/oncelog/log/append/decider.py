@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.dedup.refreshing import RefreshingWindow
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.log.append import decisions
@@ -64,7 +65,8 @@ class Decider:
         self._seen = core.seen
         self._window = core.seen.window
         self._adopted = core.seen.adopted
-        self._refreshes = core.settings.window.refresh_on_hit
+        window = core.seen.window
+        self._refreshing = window if isinstance(window, RefreshingWindow) else None
         self._counters = core.counters
         self._sequences = core.sequences
 
@@ -186,8 +188,8 @@ class Decider:
             self._counters.conflicts += 1
         else:
             self._counters.duplicates += 1
-            if self._refreshes and not pending:
-                window.refresh(np.array([handle], np.int64), uptime_us)
+            if self._refreshing is not None and not pending:
+                self._refreshing.refresh(np.array([handle], np.int64), uptime_us)
         group = self._core.group_of(position) if pending else None
         return Ticket(position, group, timestamp_us, duplicate=True, conflict=conflict)
 
@@ -281,8 +283,8 @@ class Decider:
         if count < piece.num_rows:
             others = core.groups_of(admitted.positions[~new])
             admitted.groups += [group for group in others if group not in admitted.groups]
-        if self._refreshes and self._window is not None and admitted.handles.size:
-            self._window.refresh(admitted.handles, uptime_us)
+        if self._refreshing is not None and admitted.handles.size:
+            self._refreshing.refresh(admitted.handles, uptime_us)
 
     # What was submitted.
 

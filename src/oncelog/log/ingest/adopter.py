@@ -13,7 +13,7 @@ from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
-from oncelog.errors import InvalidArgument, NotFound, OncelogError, PartialOverlap, Unavailable
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Segment
 from oncelog.format.runs.run import Run
@@ -88,22 +88,6 @@ class Adopter:
         self._committer = session.committer
         self._core = session.core
         self._seen = session.core.seen
-
-    def adopt(self, staged: Sequence[Staged], deadline_us: int | None = None) -> list[int]:
-        """Adopt files whose identities are all new, by one manifest version; return the first position of each."""
-        if not staged:
-            message = "there is nothing to adopt"
-            raise InvalidArgument(message)
-        staging.check(staged)
-        while True:
-            judged = self.judge(staged, deadline_us)
-            count = sum(int(np.count_nonzero(flags)) for flags in judged.known)
-            if count:
-                message = f"{count} of the records to be adopted are there already, or twice: nothing was adopted"
-                raise PartialOverlap(message, known=(), new=())
-            segments = self.commit(judged, Adoption(staged=tuple(staged)), judged.identities, deadline_us)
-            if segments is not None:
-                return [segment.first_position for segment in segments]
 
     def _identities(self, staged: Sequence[Staged]) -> list[Identities | None]:
         def read(file: Staged) -> Identities | None:
@@ -283,11 +267,6 @@ class Adopter:
         there = staging.at_once(self._home.exists, [file.key for file in staged], FILES_AT_ONCE, FILES_AT_ONCE)
         if not all(there):
             raise _gone(staged[there.index(False)].key)
-
-    def overlap(self, staged: Sequence[Staged], deadline_us: int | None = None) -> list[NDArray[np.int64]]:
-        """Return, for each file, the rows whose identity is in the log, or comes before them."""
-        judged = self.judge(staged, deadline_us)
-        return [judged.rows(number, judged.known) for number in range(len(staged))]
 
     def _known(self, question: _Question, position: int, locked: Locked) -> tuple[list[Flags], list[Flags]]:
         """Return, for each file, which of its identities are known, or occur before, and which of those clash.

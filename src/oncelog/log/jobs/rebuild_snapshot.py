@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.dedup.window import DedupWindow
+from oncelog.dedup.refreshing import window_class
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Manifest
 from oncelog.log.jobs.workers import Hands, JobContext, Unit
@@ -53,7 +53,7 @@ def rebuild(
         message = f"log {manifest.name!r} keeps no ids (its idempotence is off), so there is no window to rebuild"
         raise InvalidArgument(message)
     kept = settings.window
-    window = DedupWindow(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+    window = window_class(refresh_on_hit=kept.refresh_on_hit)(kept.duration_us, kept.keys_max)
     needed = recovery.needed(manifests, manifest, manifest.first_position, manifest.uptime_us)
     segments = [segment for segment in needed if segment.identities is None]
     total = sum(segment.entries for segment in segments)

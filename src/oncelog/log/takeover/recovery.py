@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from oncelog import limits
 from oncelog.dedup.identity import Hasher
 from oncelog.dedup.producers import Producers
+from oncelog.dedup.refreshing import window_class
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow, WindowState
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
@@ -221,8 +222,9 @@ def covers(taken: Snapshot, settings: LogSettings) -> bool:
 
 def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> DedupWindow:
     kept = settings.window
+    kind = window_class(refresh_on_hit=kept.refresh_on_hit)
     if taken is None:
-        return DedupWindow(kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+        return kind(kept.duration_us, kept.keys_max)
     state = WindowState(
         keys=taken.identities,
         positions=taken.positions,
@@ -231,7 +233,7 @@ def _from_snapshot(taken: Snapshot | None, settings: LogSettings) -> DedupWindow
         times=taken.times,
         starts=taken.starts,
     )
-    return DedupWindow.load(state, kept.duration_us, kept.keys_max, refresh_on_hit=kept.refresh_on_hit)
+    return kind.load(state, kept.duration_us, kept.keys_max)
 
 
 def needed(manifests: Manifests, manifest: Manifest, start: int, uptime_us: int) -> Sequence[Segment]:
