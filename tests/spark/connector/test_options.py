@@ -113,6 +113,13 @@ def test_options_of_a_write(tmp_path: Path, options: dict[str, str], message: st
         (columns(value=BinaryType(), ID=LongType()), r"ID is bigint, must be string: select CAST\(id AS STRING\)"),
         (columns(value=BinaryType(), VALUE=BinaryType()), "value is there twice"),
         (StructType([StructField("value", BinaryType())] * 2), "value is there twice"),
+        *(
+            (StructType([StructField("value", BinaryType()), StructField(name, kind, nullable=False)]), said)
+            for name, kind, said in (
+                ("sequence", LongType(), "sequence is never null, and rows from Spark are deduplicated by id: drop it"),
+                ("Producer", StringType(), "Producer is never null, and rows from Spark are deduplicated by id"),
+            )
+        ),
     ],
 )
 def test_columns_of_a_write(tmp_path: Path, given: StructType, message: str) -> None:
@@ -202,5 +209,20 @@ def test_rows_of_a_write(log: Log, id: str | None, value: bytes | None, message:
     taken = Stager(log, WriteOptions(url="", log="orders")).stage(iter([good, good.slice(0, 0), bad, good]))
     with pytest.raises(
         InvalidArgument, match=rf"rows cannot be written, and nothing was: partition 1, row 3, {message}"
+    ):
+        check_rows([TaskMessage(1, "", taken)])
+
+
+@pytest.mark.parametrize("name", ["sequence", "producer"])
+def test_rows_of_a_producer(log: Log, name: str) -> None:
+    """A column that may be null has a value in one row: only its task can see that, and nothing is written."""
+    kind: pa.DataType = pa.int64() if name == "sequence" else pa.string()
+    empty = pa.record_batch({"value": pa.array([b"a"], pa.binary()), name: pa.nulls(1, kind)})
+    assert Stager(log, WriteOptions(url="", log="orders")).stage(iter([empty])).bad is None
+    one = pa.array([7] if name == "sequence" else ["p"], kind)
+    bad = pa.record_batch({"value": pa.array([b"b"], pa.binary()), name: one})
+    taken = Stager(log, WriteOptions(url="", log="orders")).stage(iter([empty, bad]))
+    with pytest.raises(
+        InvalidArgument, match=r"and nothing was: partition 1.*only the log's writer can hold sequences"
     ):
         check_rows([TaskMessage(1, "", taken)])

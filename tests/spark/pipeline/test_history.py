@@ -12,6 +12,7 @@ import pytest
 from oncelog.spark.pipeline import history
 from oncelog.spark.pipeline.history import BatchDone, Ended, Event, History, Started
 from oncelog.spark.pipeline.pipeline import Outcome
+from oncelog.spark.pipeline.storing import Account
 from oncelog.spark.report import report
 
 
@@ -69,6 +70,23 @@ def test_runs_and_kills_are_told_behind_what_is_summed_up() -> None:
         left: list[Event] = [history.summed(events[:middle]), *events[middle:]]
         assert len(history.kills(left)) == killed == len(history.kills(events))
     assert history.recent([history.summed(clean[:8]), *clean[8:]]) == clean[8:]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_batch_that_comes_again_with_other_rows_is_counted_again(*, noted: bool) -> None:
+    """Two rows were stored, the run was killed, and the batch has a row more: five came in, whether or not the first
+    two were noted before the kill. A batch that comes again as it was is counted once.
+    """
+
+    def of(rows: int, *totals: int) -> Batch:
+        found = Account(rows=rows, totals=totals)  # type: ignore[arg-type]  # three of them
+        return msgspec.structs.replace(batch(0, rows=rows, stored=totals[0]), query="q", account=found)
+
+    first, second = of(2, 2, 0, 0), of(3, 3, 2, 0)
+    for events in ([second], [second, second]):
+        whole = history.summed([first, *events] if noted else events)
+        assert (whole.attempts, whole.settled, whole.duplicates, whole.aside) == (5, 3, 2, 0)
+    assert history.summed([first, first]).attempts == 2
 
 
 def test_what_others_stored_between_runs_is_not_counted() -> None:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
 from oncelog.spark.sinks.delta import Delta
+from oncelog.storage.bucket.paths import bucket_of
 
 QUERY = "query-1"
 
@@ -30,6 +31,60 @@ def writing(table: pa.Table, folder: str = "") -> Callable[[str], None]:
         pq.write_table(table, target / f"part-{SYSTEM.token(4).hex()}.parquet")
 
     return write
+
+
+def test_table_in_a_bucket(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a real store: a batch that comes again, two runs at once, a kill before the commit, a query that lost its
+    checkpoint; partitions are there as well. What was staged and not committed by a run that lost is removed.
+    """
+    url = f"{bucket_url}/table"
+    options = {"allow_http": "true"}
+
+    def found() -> list[int]:
+        return sorted(DeltaTable(url, storage_options=options).to_pyarrow_table().column("n").to_pylist())
+
+    def write(batch: int, *numbers: int) -> None:
+        sink = Delta(url.replace("s3:", "s3a:"), ("day",), SYSTEM)
+        sink.own(QUERY, "orders")
+        sink.write(QUERY, batch, writing(pa.table({"n": numbers}), "day=a%20b"))
+
+    write(0, 1, 2)
+    write(0, 1, 2)
+
+    def both(staged: str) -> None:
+        writing(pa.table({"n": [3]}), "day=c")(staged)
+        write(1, 3)
+
+    Delta(url, ("day",), SYSTEM).write(QUERY, 1, both)
+    assert found() == [1, 2, 3]
+    with monkeypatch.context() as killing:
+        killing.setattr(Delta, "_commit", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(2, 4)
+    begin = threading.Barrier(3)
+
+    def one() -> None:
+        begin.wait()
+        write(2, 4)
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found() == [1, 2, 3, 4]
+    place = bucket_of(url)
+    assert place is not None
+    files = [path for path, _ in place[0].below(f"{place[1]}/") if path.endswith(".parquet")]
+    table = DeltaTable(url, storage_options=options)
+    assert set(table.to_pyarrow_table().column("day").to_pylist()) == {"a b"}
+    assert len(files) == len(table.file_uris()) + 1 == 4  # one of them of the run that was killed
+    with pytest.raises(InvalidArgument, match="twice"):
+        Delta(url, (), SYSTEM).own("another", "orders")
+
+
+def _killed(*_: object) -> bool:
+    raise KeyboardInterrupt
 
 
 def rows(path: Path, column: str = "n") -> list[int]:

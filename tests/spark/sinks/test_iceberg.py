@@ -16,6 +16,7 @@ from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
 from oncelog.spark.sinks import iceberg
 from oncelog.spark.sinks.iceberg import Iceberg
+from oncelog.storage.bucket.paths import bucket_of
 
 QUERY = "query-1"
 
@@ -112,6 +113,48 @@ def test_two_threads_at_once(options: dict[str, str]) -> None:
     for thread in threads:
         thread.join()
     assert rows(options) == [0, 1, 2]
+
+
+def test_table_in_a_bucket(options: dict[str, str], bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a real store: a batch that comes again, two runs at once, a kill before the commit, a query that lost its
+    checkpoint. What was staged and not committed by a run that lost is removed.
+    """
+    options = options | {"warehouse": f"{bucket_url}/warehouse"}
+    done(options, 0, 0)
+    done(options, 0, 0)
+
+    def both(path: str) -> None:
+        writing(pa.table({"n": [1, 2]}))(path)
+        done(options, 1, 1, 2)
+
+    Iceberg(options, SYSTEM).write(QUERY, 1, pa.schema([("n", pa.int64())]), both)
+    with monkeypatch.context() as killing:
+        killing.setattr(Iceberg, "_commit", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            done(options, 2, 3)
+    begin = threading.Barrier(2)
+
+    def one() -> None:
+        begin.wait()
+        done(options, 2, 3)
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    table = Iceberg(options, SYSTEM)._catalog.load_table("shop.orders")
+    assert sorted(table.scan().to_arrow().column("n").to_pylist()) == [0, 1, 2, 3]
+    place = bucket_of(bucket_url)
+    assert place is not None
+    files = [path for path, _ in place[0].below(f"{place[1]}/warehouse/") if path.endswith(".parquet")]
+    assert len(files) == 4  # one of them of the run that was killed
+    with pytest.raises(InvalidArgument, match="twice"):
+        done(options, 0, 1, query="another")
+
+
+def _killed(*_: object) -> bool:
+    raise KeyboardInterrupt
 
 
 def test_columns_may_be_added(options: dict[str, str]) -> None:

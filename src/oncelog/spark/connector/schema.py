@@ -97,7 +97,7 @@ def check_write(schema: StructType, id_column: str | None) -> None:
         wrong.append(f"id is there beside idColumn {id_column}, must be one of them")
     for field in schema.fields:
         name = field.name.lower()
-        rule = _rule("id" if name == id_column else name, field.dataType)
+        rule = _rule("id" if name == id_column else name, field.dataType, nullable=field.nullable)
         if rule:
             wrong.append(f"{field.name} {rule}")
     if wrong:
@@ -105,11 +105,13 @@ def check_write(schema: StructType, id_column: str | None) -> None:
         raise InvalidArgument(message)
 
 
-def _rule(name: str, kind: DataType) -> str | None:
+def _rule(name: str, kind: DataType, *, nullable: bool) -> str | None:
     if name in _ASSIGNED:
         return "is assigned by the log: select the other columns, or drop it"
     if name not in _WRITE:
         return "is unknown: drop it, or put it into value or headers"
+    if name in {"producer", "sequence"} and not nullable:
+        return "is never null, and rows from Spark are deduplicated by id: drop it, or put it into value or headers"
     if isinstance(kind, NullType) and name != "value":
         return None
     if not isinstance(kind, _WRITE[name]) or (name == "headers" and not _is_headers(kind)):

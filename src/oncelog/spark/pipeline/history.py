@@ -182,6 +182,17 @@ class Settled(msgspec.Struct, frozen=True):
         rows = self.batch.rows - account.rejected - account.left_out
         return max(0, rows - self.stored - self.conflicts)
 
+    @property
+    def rows(self) -> int:
+        """The rows that came in: more than those of the batch if it came before, with other rows, and was killed before
+        that was noted here.
+        """
+        if self.counted is None:
+            return self.batch.rows
+        account = self.batch.account
+        settled = self.stored + self.conflicts + self.counted
+        return max(self.batch.rows, settled + account.rejected + account.left_out + account.missing)
+
 
 def settled(events: Sequence[Event]) -> list[Settled]:
     """Return what became of each batch's rows, by how the log grew.
@@ -225,16 +236,18 @@ def _is_end(event: Event) -> bool:
 
 
 def _done_once(into: Sequence[Settled]) -> list[Settled]:
-    """Return batches without those that were done before: the rows of a replayed batch came in once."""
+    """Return batches without those that were done before: the rows of a replayed batch came in once.
+
+    A batch that comes again with other rows, because a file has changed, is counted again.
+    """
     done: dict[tuple[str, int], Settled] = {}
     for number, one in enumerate(into):
         key = (one.batch.query, one.batch.batch) if one.batch.query else ("", -1 - number)
         earlier = done.get(key)
-        if earlier is None or not one.batch.query:
+        if earlier is None:
             done[key] = one
-        else:
-            sums = (earlier.stored + one.stored, earlier.conflicts + one.conflicts)
-            done[key] = Settled(one.batch, *sums, earlier.duplicates + one.duplicates)
+        elif one.stored or one.conflicts or one.counted:
+            done["", -1 - number] = one
     return list(done.values())
 
 
@@ -252,7 +265,7 @@ def summed(events: Sequence[Event]) -> Summed:
         began_us=before.began_us or min(began, default=0),
         runs=before.runs + len(began),
         batches=before.batches + len(into),
-        attempts=before.attempts + sum(one.batch.rows for one in into),
+        attempts=before.attempts + sum(one.rows for one in into),
         settled=before.settled + sum(one.stored for one in into),
         duplicates=before.duplicates + sum(one.duplicates for one in into),
         aside=before.aside + sum(one.conflicts for one in into),

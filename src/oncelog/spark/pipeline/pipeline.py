@@ -130,7 +130,7 @@ class Pipeline:
         rows = frames.rows(self.spec, found)
         encoding.check(rows.schema)
         frames.records(self.spec, rows, self._version)  # wrong columns are an error before a row is read
-        self._storing = Storing(self.spec, self._log, self._counted, self._version)
+        self._storing = Storing(self.spec, self._log, self._counted, self._version, self._clock)
         if not found.isStreaming:
             self._write_once(rows, tell)
         elif follow:
@@ -237,10 +237,9 @@ class Pipeline:
 
         sink = self.spec.sink
         assert sink is not None
-        path = spec.local_path(sink.path or "")
-        assert path is not None
+        assert sink.path is not None
         query = _query(rows)
-        table = Delta(path, sink.partition_by, self._clock)
+        table = Delta(spec.local_path(sink.path) or sink.path, sink.partition_by, self._clock)
         table.own(query, self.spec.name)
         table.write(query, batch, _as_parquet(rows, sink.partition_by))
 

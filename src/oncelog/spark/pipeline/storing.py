@@ -8,12 +8,14 @@ difference.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import oncelog
+from oncelog.clock import Clock
 from oncelog.log.ingest import batch_marks
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.log import Log
@@ -21,6 +23,7 @@ from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import deliver
 from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.reading import bytes_of
 from oncelog.spark.session import spark_errors
 
 if TYPE_CHECKING:
@@ -47,13 +50,19 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 NOTHING = Account()
 _KEPT_BYTES = 8 << 20
+_CHANGING_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""How long to wait before a batch is tried again, in which a file was changed while it was read."""
+
+Written = tuple[dict[str, int], "Sums"]
+"""What was seen of the rows, and what was found in the files."""
 
 
 class Storing:
     """Stores the batches of one query."""
 
-    def __init__(self, given: Spec, log: Log, found: Accumulator[Sums], version: int) -> None:
+    def __init__(self, given: Spec, log: Log, found: Accumulator[Sums], version: int, clock: Clock) -> None:
         self._spec = given
+        self._clock = clock
         self._log = log
         self._found = found
         self._version = version
@@ -61,17 +70,14 @@ class Storing:
 
     def store(self, rows: DataFrame, batch: int, query: str) -> None:
         """Store a batch once, with what is no record put aside; note the account of it."""
-        self._found.value = {}
         known = self._mark(query)
-        seen, found = self._write(rows, batch, query)
+        seen, found = self._settled(lambda: self._write(rows, batch, query))
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
 
     def store_all(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> Account:
         """Store all rows of a source that Spark does not follow."""
-        self._found.value = {}
-        seen = self._observed(rows, write, None)
-        found = dict(self._found.value)
+        seen, found = self._settled(lambda: (self._observed(rows, write, None), dict(self._found.value)))
         self._put_aside(found, None, "")
         if seen["bad"]:
             self._reject(frames.records(self._spec, rows, self._version), {})
@@ -81,7 +87,21 @@ class Storing:
             rows=read + bad, rejected=bad + seen["bad"], rescued=seen["rescued"], left_out=read - seen["rows"]
         )
 
-    def _write(self, rows: DataFrame, batch: int, query: str) -> tuple[dict[str, int], Sums]:
+    def _settled(self, write: Callable[[], Written]) -> Written:
+        """Write rows; do so again, a little later, if a file was changed while it was read: nothing was stored."""
+        for wait_s in (*_CHANGING_S, None):
+            self._found.value = {}
+            try:
+                return write()
+            except Exception as error:
+                if wait_s is None or bytes_of.CHANGED not in str(error):
+                    raise
+            condition = threading.Condition()
+            with condition:
+                self._clock.wait(condition, wait_s)
+        raise AssertionError
+
+    def _write(self, rows: DataFrame, batch: int, query: str) -> Written:
         named = {"producer": query, "batchId": str(batch)}
 
         def write(good: DataFrame) -> None:
@@ -94,8 +114,12 @@ class Storing:
         return seen, found
 
     def options(self) -> dict[str, str]:
-        """Return the options of the sink."""
-        return {**frames.log_options(self._spec), "onConflict": self._spec.log.on_conflict}
+        """Return the options of the sink.
+
+        A batch that comes again after a kill has other rows if a file has changed meanwhile: Spark notes the names of
+        files, not their content. Every row of a pipeline has an id, so the ids tell which rows are new.
+        """
+        return {**frames.log_options(self._spec), "onConflict": self._spec.log.on_conflict, "onReplay": "ids"}
 
     def _observed(self, rows: DataFrame, write: Callable[[DataFrame], None], batch: int | None) -> dict[str, int]:
         """Write the rows that can be records, and return how many there were of each kind."""
@@ -161,7 +185,7 @@ class Storing:
         good = seen["rows"] - seen["bad"]
         here = sum(totals) - sum(before)
         replayed = known is not None and known.last >= batch
-        missing = 0 if replayed else good - here
+        missing = 0 if replayed and not here else good - here
         read = sum(one.rows for one in found.values()) if found else seen["rows"]
         left_out = read - seen["rows"]
         if self._spec.transform is None:

@@ -7,13 +7,17 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+
+from oncelog.errors import Unavailable
 
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
 """What the decompressors raise for data that is cut short, or damaged."""
@@ -25,6 +29,9 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
+CHANGED = "was changed while it was read"
+"""What an error says of a file in which old and new content may be mixed."""
+
 _PEEKED_BYTES = 6
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 29
@@ -38,6 +45,38 @@ def local(path: str) -> Path:
     PosixPath('/in/100%41?#.json')
     """
     return Path(re.sub(r"^file:(//(?=/))?", "", path))
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that must stay as it is while it is read; ``Unavailable`` if it does not.
+
+    A row could be half of the old and half of the new content. A file that another one is renamed over does not
+    change: the old one is read to its end.
+    """
+    with path.open("rb") as file, os.fdopen(os.dup(file.fileno()), "rb") as kept:  # a decompressor may close a file
+        began = _version(kept)
+        try:
+            yield file
+        except Exception as error:
+            if _version(kept) != began:
+                raise _changed(path) from error
+            raise
+        if _version(kept) != began:
+            raise _changed(path)
+
+
+def _version(file: IO[bytes]) -> tuple[int, int]:
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(path: Path) -> Unavailable:
+    message = (
+        f"{path} {CHANGED}: nothing of it was stored. Write files under a name that begins with a dot, and rename them "
+        "when they are whole; then run the pipeline again"
+    )
+    return Unavailable(message)
 
 
 def opened(file: IO[bytes]) -> Any:

@@ -169,7 +169,7 @@ class _File:
         if path.exists() and not path.is_file():
             message = "is no regular file"
             raise OSError(message)  # to open a pipe would wait for somebody who writes into it
-        return path.open("rb")
+        return bytes_of.unchanged(path)
 
     def _text(self) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted

@@ -1,6 +1,7 @@
 """Batches into an Iceberg table, each exactly once, by ``pyiceberg``: no jar of Spark's is needed.
 
-Spark writes the batch's Parquet files below the table's location; ``add_files`` makes them a part of the table in one
+Spark writes the batch's Parquet files below the table's location, in a bucket by way of a folder of this machine;
+``add_files`` makes them a part of the table in one
 commit, which also sets the table property of the query's last batch. Before it commits, pyiceberg by default loads a
 table that has changed, and commits all the same: the batch would be there twice. So retries are switched off in the
 table, and a commit that another run came before is looked up again.
@@ -8,13 +9,17 @@ table, and a commit that another run came before is looked up again.
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
 from oncelog.clock import Clock
@@ -22,15 +27,16 @@ from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.spark.sinks.folder import Write, cleaned
 
 _ATTEMPTS_MAX = 20
+_CHUNK_BYTES = 8 << 20
 _RETRIES = "commit.retry.num-retries"
 _OWNER = "oncelog.owner"
 
 
 class Iceberg:
-    """Writes the batches of one query into an Iceberg table whose files are on a disk.
+    """Writes the batches of one query into an Iceberg table whose files are on a disk or in a bucket.
 
     ``options`` name the table (``table = "shop.orders"``) and the catalog (``catalog``, by its name, ``default`` if not
-    given), in pyiceberg's words (``uri``, ``warehouse``).
+    given), in pyiceberg's words (``uri``, ``warehouse``, ``s3.endpoint``).
     """
 
     def __init__(self, options: Mapping[str, str], clock: Clock) -> None:
@@ -45,16 +51,12 @@ class Iceberg:
         _check_owner(table, query)
         if _is_done(table, query, batch):
             return
-        staged = (
-            Path(table.location().removeprefix("file://"))
-            / "data"
-            / f"oncelog-{batch:010d}-{self._clock.token(8).hex()}"
-        )
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        write(str(staged))
-        paths = [str(staged / name) for name in cleaned(staged)]
-        if not (paths and self._commit(query, batch, schema, paths)):
-            shutil.rmtree(staged, ignore_errors=True)
+        data = f"{table.location()}/data/oncelog-{batch:010d}-{self._clock.token(8).hex()}"
+        with _folder(data) as folder:
+            write(str(folder))
+            paths = _uploaded(table.io, folder, data) if _is_away(data) else _within(folder)
+            if not (paths and self._commit(query, batch, schema, paths)):
+                _remove(table.io, folder, paths)
 
     def _opened(self, schema: pa.Schema) -> Table:
         """Return the table; it is created with every column optional, and without retries, if it is not there."""
@@ -86,6 +88,46 @@ class Iceberg:
             return True
         message = f"{self._name}: others committed to the table in each of {_ATTEMPTS_MAX} attempts"
         raise Unavailable(message)
+
+
+def _is_away(location: str) -> bool:
+    """Tell whether a location is in a bucket."""
+    return "://" in location and not location.startswith("file:")
+
+
+@contextmanager
+def _folder(data: str) -> Iterator[Path]:
+    """Yield the folder that Spark writes to: the location itself, or one of this machine; it is not there yet."""
+    if not _is_away(data):
+        folder = Path(re.sub(r"^file:(//)?", "", data))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="oncelog-") as made:
+        yield Path(made) / "batch"
+
+
+def _within(folder: Path) -> list[str]:
+    return [str(folder / name) for name in cleaned(folder)]
+
+
+def _uploaded(io: FileIO, folder: Path, data: str) -> list[str]:
+    """Store files where the table is, and return their locations."""
+    paths = []
+    for name in cleaned(folder):
+        paths.append(f"{data}/{name}")
+        with (folder / name).open("rb") as source, io.new_output(paths[-1]).create() as target:
+            while chunk := source.read(_CHUNK_BYTES):
+                target.write(chunk)
+    return paths
+
+
+def _remove(io: FileIO, folder: Path, paths: Sequence[str]) -> None:
+    """Remove files that are no part of the table."""
+    for path in paths:
+        if _is_away(path):
+            io.delete(path)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prepared(table: Table, schema: pa.Schema) -> bool:

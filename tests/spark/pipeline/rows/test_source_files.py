@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import OncelogError
 from oncelog.spark.pipeline import rejects
-from oncelog.spark.pipeline.checks import check
+from oncelog.spark.pipeline.checks import check, check_with_spark
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
 from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import SourceSpec
@@ -184,6 +185,49 @@ def test_late_file_with_an_old_time_is_read(tmp_path: Path, spark: SparkSession)
     assert sorted(stored(given)) == ["late", "new"]
 
 
+@pytest.mark.parametrize("noted", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_file_that_grows_before_its_batch_comes_again(tmp_path: Path, spark: SparkSession, *, noted: bool) -> None:
+    """Killed when a batch was stored, before Spark, or the history, noted that; its file has more rows by then. The
+    pipeline stood still for ever, for the batch was another one. Now what is new is stored, and the account is even.
+    """
+    given = made(tmp_path, "json")
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a"}\n{"id":"b","n":1}\nbroken\n')
+    run(given, tmp_path, spark)
+    state = tmp_path / ".oncelog" / "nasty"
+    for path in (state / "into-log" / "commits").iterdir():
+        path.unlink()
+    if not noted:
+        (state / "history.jsonl").unlink()
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a"}\n{"id":"b","n":2}\nbroken\n{"id":"c"}\n')
+    outcome = run(given, tmp_path, spark)
+    assert sorted(stored(given)) == ["a", "b", "c"]
+    assert (outcome.stored, outcome.duplicates, outcome.conflicts) == (3, 1, 1)
+    assert (run(given, tmp_path, spark).attempts, len(list(rejects.rejected(given)))) == (outcome.attempts, 1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT id, n FROM source",
+        "SELECT id, sum(n) AS n FROM source GROUP BY id",
+        "SELECT id, n FROM source UNION ALL SELECT 'x' AS id, 1 AS n FROM source",
+        "SELECT a.id, b.n FROM source a JOIN source b ON a.id = b.id",
+        "SELECT id, n FROM (SELECT id, n FROM source)",
+        "SELECT id, explode(array(1, 2)) AS n FROM source LATERAL VIEW explode(array(1)) t AS x",
+    ],
+)
+def test_lineage_is_refused_where_rows_have_no_one_place(sql: str, tmp_path: Path, spark: SparkSession) -> None:
+    """Rows that SQL puts together are of no one line: the run says so before a row is read, and so does the check."""
+    given = made(tmp_path, "json", f'lineage = true\n[transform]\nsql = "{sql}"\n[x]'.removesuffix("\n[x]"))
+    (tmp_path / "in" / "a.json").write_bytes(b'{"id":"a","n":1}\n')
+    _, wrong = check_with_spark.check(tmp_path / "spec.toml", given, spark)
+    assert [one.key for one in wrong] == ["source.lineage"]
+    if "GROUP" in sql:
+        with pytest.raises(OncelogError, match="have no one file and line"):
+            run(given, tmp_path, spark)
+        assert stored(given) == {}
+
+
 @pytest.mark.parametrize(
     ("more", "line", "said"),
     [
@@ -242,6 +286,37 @@ def test_schema_is_taken_from_rows_that_can_be_read(tmp_path: Path, spark: Spark
     outcome = run(given, tmp_path, spark)
     assert (outcome.stored, outcome.rejected) == (3, 1)
     assert stored(given)["b"] == {"id": "b", "x": 0.5}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_file_that_grows_while_it_is_read(kind: str, tmp_path: Path, spark: SparkSession) -> None:
+    """A writer appends until it has seen the reader fail: the batch is read again, and no half of a row is stored."""
+    given = made(tmp_path, kind)
+    file = tmp_path / "in" / f"a.{kind}"
+    row = '{{"id":"{0}","n":{0}}}\n' if kind == "json" else "{0},{0}\n"
+    file.write_text(("" if kind == "json" else "id,n\n") + "".join(row.format(number) for number in range(100_000)))
+    ended = threading.Event()
+
+    def append() -> None:
+        number = 100_000
+        while not ended.wait(0.001) and number < 110_000:
+            with file.open("a") as output:
+                output.write(row.format(number))
+            number += 1
+
+    writer = threading.Thread(target=append)
+    stopping = threading.Timer(4, ended.set)
+    writer.start()
+    stopping.start()
+    try:
+        run(given, tmp_path, spark)
+    finally:
+        ended.set()
+        writer.join()
+    found = stored(given)
+    assert len(found) > 100_000
+    assert [id for id, record in found.items() if record != {"id": id, "n": int(id)}] == []
 
 
 @pytest.mark.soak

@@ -83,7 +83,8 @@ def warn_of_replaced(files: Sequence[str]) -> None:
     """Tell of files that were changed after they were read."""
     for file in files[:_NAMED_MAX]:
         note(
-            ("warning:", "yellow"), f" {file} has changed since it was read, and is not read again: give it a new name"
+            ("warning:", "yellow"),
+            f" {file} has changed since it was read, and is not read again: give it a new name, or backfill its day",
         )
     if len(files) > _NAMED_MAX:
         note(("warning:", "yellow"), f" so have {len(files) - _NAMED_MAX:,} other files")

@@ -22,6 +22,7 @@ from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.mistakes import Mistake, dotted, nearest
 from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, IdentitySpec, SinkSpec, SourceSpec, Spec
+from oncelog.storage.bucket.paths import bucket_of
 
 _FORMATS = (*STREAMING_FORMATS, "avro", "iceberg", "jdbc", "console", "memory", "noop", "xml")
 _ALIASES = {"jsonl": "json", "ndjson": "json", "jsonlines": "json", "tsv": "csv", "txt": "text", "postgres": "jdbc"}
@@ -363,6 +364,7 @@ def _sink(given: Spec) -> Iterator[Mistake]:
     elif sink.partition_by and name != "delta":
         yield Mistake("sink.partition_by", f"{name} has no folders", "remove it")
     yield from _sink_table(sink)
+    yield from _sink_bucket(sink, given)
     if name not in {*FILE_FORMATS, "oncelog", "delta", "iceberg"} and name in _FORMATS:
         what = f"what Spark writes to {name} may be written again after a crash: at least once, not exactly once"
         yield Mistake("sink.format", what, "let its readers deduplicate by position or id", severity="warning")
@@ -371,12 +373,32 @@ def _sink(given: Spec) -> Iterator[Mistake]:
 def _sink_table(sink: SinkSpec) -> Iterator[Mistake]:
     """Look at what names a table of Delta's, or of Iceberg's."""
     name = sink.format.lower()
-    if name == "delta" and spec.local_path(sink.path or "s3://") is None:
-        yield Mistake("sink.path", "a Delta table is written to a folder of a disk", 'write path = "table"')
+    if name == "delta" and not sink.path:
+        yield Mistake("sink.path", "no path of the Delta table is given", 'add path = "table"')
+    elif name == "delta" and spec.local_path(sink.path or "") is None and not _is_bucket(sink.path):
+        what = "a Delta table is written to a folder of a disk, or to a bucket"
+        yield Mistake("sink.path", what, 'write path = "table", or path = "s3://bucket/table"')
     for option, example in (("table", "shop.orders"), ("uri", "sqlite:////var/lib/shop/catalog.db")):
         if name == "iceberg" and not _given(sink.options, option):
             hint = f'add {option} = "{example}" to options'
             yield Mistake("sink.options", f"iceberg needs the option {option}", hint)
+
+
+def _is_bucket(path: str | None) -> bool:
+    return path is not None and bucket_of(path) is not None
+
+
+def _sink_bucket(sink: SinkSpec, given: Spec) -> Iterator[Mistake]:
+    """Refuse a cluster where files go to the bucket by way of a folder of this machine: its tasks do not see that."""
+    place = sink.options.get("warehouse") if sink.format.lower() == "iceberg" else sink.path
+    if given.run.master.startswith("local") or not isinstance(place, str) or not _is_bucket(place):
+        return
+    if sink.format.lower() in FILE_FORMATS and not place.startswith("s3a:"):
+        hint = f'write path = "s3a:{place.partition(":")[2]}", with the jars of hadoop-aws in [run] packages'
+        yield Mistake("sink.path", f"the tasks of {given.run.master} write to a bucket by s3a:// only", hint)
+    elif sink.format.lower() in _LIBRARIES:
+        what = f"{sink.format} in a bucket is written by way of a folder of this machine, and {given.run.master} is not"
+        yield Mistake("run.master", what, "run it with local[*], or write the table to a file system that all share")
 
 
 def _sink_path(sink: SinkSpec, given: Spec) -> Iterator[Mistake]:

@@ -1,0 +1,57 @@
+"""A batch in which a file was changed while it was read is tried again, for a while, and then told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelog.errors import Unavailable
+from oncelog.spark.pipeline.storing import Storing
+from oncelog.spark.reading import bytes_of
+from oncelog.testing.clock import SimulatedClock
+
+
+class Counted:
+    """What Spark's accumulator has."""
+
+    def __init__(self) -> None:
+        self.value: dict[Any, Any] = {}
+
+
+class Writes:
+    """Fails so many times, with an error."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.left = failures
+        self.tried = 0
+        self._error = error
+
+    def __call__(self) -> Any:
+        """Write, or fail."""
+        self.tried += 1
+        if self.tried <= self.left:
+            raise self._error
+        return {"rows": 1}, {}
+
+
+def storing(clock: SimulatedClock) -> Storing:
+    """Return what stores batches."""
+    given: Any = None
+    found: Any = Counted()
+    return Storing(given, given, found, 1, clock)
+
+
+def test_batch_is_tried_again_when_a_file_has_changed() -> None:
+    """The writer of that file is given time; a file that never comes to rest is an error, and so is any other."""
+    clock = SimulatedClock(auto_advance=True)
+    changed = Unavailable(f"Spark: x.json {bytes_of.CHANGED}: run again")
+    began_us = clock.elapsed_us()
+    writes = Writes(3, changed)
+    assert storing(clock)._settled(writes) == ({"rows": 1}, {})
+    assert (writes.tried, clock.elapsed_us() - began_us) == (4, 3_500_000)
+    for failures, error, tried in ((99, changed, 6), (99, Unavailable("the disk is full"), 1)):
+        writes = Writes(failures, error)
+        with pytest.raises(Unavailable, match=str(error)):
+            storing(clock)._settled(writes)
+        assert writes.tried == tried
