@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import oncelog
+from oncelog import LogSettings
 from oncelog.clock import SYSTEM
 from oncelog.errors import Unsupported
 from oncelog.spark.pipeline import rehearsal
 from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.rehearsal import Rehearsal
+from tests.servers import Serving
 from tests.spark.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:
@@ -49,6 +53,44 @@ def test_rows_are_looked_up_in_the_log_and_among_themselves(shop: Shop, spark: S
     assert [sample.id for sample in told.samples["stored"]] == ["o3", "o4"]
     assert sorted(str(sample.id) for sample in told.samples["conflicts"]) == ["o1", "o4"]
     assert "0000.json, line 7: is not JSON" in told.samples["rejected"][0].reason
+
+
+@pytest.mark.parametrize("idempotence", ["explicit", "content"])
+def test_log_of_a_server_is_asked(serve: Callable[..., Serving], idempotence: Any) -> None:
+    """Rows that the log has, has with another value, type or stream, or has not: as a log at hand tells."""
+    value = pa.array([b"a", b"b", b"c", b"d"], pa.binary())
+    ids = pa.array(["1", "2", "3", None])
+    labels = {name: pa.array([None, "x", None, None], pa.string()) for name in ("stream", "type", "tenant")}
+    table = pa.record_batch({"value": value, "id": ids, **labels})
+    with oncelog.connect(f"oncelog://{serve().grpc}") as db, oncelog.connect("memory://") as here:
+        for database in (db, here):
+            log = database.log("orders", LogSettings(idempotence=idempotence), create=True)
+            with log.writer() as writer:
+                explicit = idempotence == "explicit"
+                writer.append(b"a", id="1" if explicit else None)
+                writer.append(b"b", id="2" if explicit else None, stream="x", type="y", tenant="x")
+                writer.append(b"d")
+        asked, compared = (rehearsal._compared(table, database.log("orders")) for database in (db, here))
+    assert [list(flags) for flags in asked] == [list(flags) for flags in compared]
+    assert list(asked.known) == ([True, True, False, False] if explicit else [True, False, False, True])
+    assert list(asked.conflicts) == [False, explicit, False, False]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("place", ["server", "bucket"])
+def test_log_elsewhere(
+    place: str, shop: Shop, spark: SparkSession, bucket_url: str, serve: Callable[..., Serving]
+) -> None:
+    """Through a server, and in a bucket: the same figures as the run that follows."""
+    url = f"oncelog://{serve().grpc}" if place == "server" else f"{bucket_url}/data"
+    shop.change(('url = "data"', f'url = "{url}"'))
+    shop.send(*orders(0, 5))
+    shop.run(spark)
+    shop.send(*orders(3, 7), ("o1", 999))
+    told = rehearse(shop, spark)
+    assert (told.rows, told.stored, told.duplicates, told.conflicts, told.resumed) == (5, 2, 2, 1, True)
+    done = shop.run(spark)
+    assert (done.rows, done.stored - 5, done.duplicates, done.conflicts) == (5, 2, 2, 1)
 
 
 @pytest.mark.soak

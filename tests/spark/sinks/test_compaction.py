@@ -73,10 +73,11 @@ class Opened:
         return compact(place or self.place(), SYSTEM, scratch, lambda _: None, concatenated, LARGE)
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(params=["disk", "bucket", pytest.param("seaweedfs", marks=pytest.mark.soak)])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """Return a table on a disk, or in a bucket."""
-    return Opened(tmp_path, None if request.param == "disk" else request.getfixturevalue("memory_bucket"))
+    """Return a table on a disk, or in a bucket: in memory, or on a real store."""
+    fixtures = {"bucket": "memory_bucket", "seaweedfs": "bucket"}
+    return Opened(tmp_path, None if request.param == "disk" else request.getfixturevalue(fixtures[request.param]))
 
 
 def expected(last: int) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
+from pyarrow import orc
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
@@ -68,10 +69,10 @@ def _of_lines(sink: SinkSpec) -> tuple[Alike, Merge]:
 
 
 def _columns(sink: SinkSpec) -> Alike:
-    """Return what tells the columns of a file: files of other columns stay apart."""
-    if sink.format.lower() != "parquet":
-        return lambda _: None
-    return lambda path: str(pq.read_schema(path))
+    """Return what tells the columns of a file: files of other columns stay apart, for Spark would drop a column."""
+    if sink.format.lower() == "parquet":
+        return lambda path: str(pq.read_schema(path))
+    return lambda path: str(orc.ORCFile(path).schema)
 
 
 def _merged(spark: SparkSession, sink: SinkSpec, files: Sequence[Path], target: Path) -> None:

@@ -2,7 +2,8 @@
 
 The pipeline itself runs, over what is new in its source, into a log of its own in a folder of this machine that is
 removed at the end. So reading, SQL, rejection and the account are those of a run, whatever they find. Then the records
-of that log are looked up in the real one: unknown, known, or known with other content. A copy of Spark's checkpoint
+of that log are looked up in the real one: unknown, known, or known with other content. A log that a server has is
+asked id by id. A copy of Spark's checkpoint
 tells what is new; the real log, the real checkpoint and the sink are not touched.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ import pyarrow as pa
 
 import oncelog
 from oncelog.clock import Clock
+from oncelog.dedup.content import content_ids
 from oncelog.errors import NotFound, Unsupported
+from oncelog.format.payload import intake
 from oncelog.log import inner
 from oncelog.log.find import Compared
 from oncelog.log.log import Log
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
 SAMPLES = 5
 _KEPT = ("into-log", frames.SCHEMA_FILE, ownership.FILE)
 _COLUMNS = ["value", "id", "stream", "type", "tenant"]
+_CONTENT = ["value", "stream", "type", "tenant"]
 _TEXT_BYTES = 200
+_ASKING = 16
+"""How many questions are under way to a server."""
 
 
 class SampleRow(msgspec.Struct, frozen=True):
@@ -73,7 +80,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rehearse(given: Spec, folder: Path, clock: Clock, tell: Tell, spark: SparkSession | None = None) -> Rehearsal:
-    """Run a pipeline without effect; ``Unsupported`` where its tasks, or its log, are not on this machine's reach."""
+    """Run a pipeline without effect; ``Unsupported`` where its tasks are not on this machine."""
     if not given.run.master.startswith("local"):
         message = f"a dry run is for this machine, and {given.run.master} is elsewhere: say --master 'local[*]'"
         raise Unsupported(message)
@@ -87,13 +94,9 @@ def rehearse(given: Spec, folder: Path, clock: Clock, tell: Tell, spark: SparkSe
 
 def _real(db: oncelog.Database, given: Spec) -> Log | None:
     try:
-        found: object = db.log(given.log.name)
+        return db.log(given.log.name)
     except NotFound:
         return None
-    if not isinstance(found, Log):
-        message = f"{given.log.url}: a dry run looks the ids up itself, which a server does not offer"
-        raise Unsupported(message)
-    return found
 
 
 def _trial(given: Spec, place: Path, real: Log | None) -> Spec:
@@ -185,7 +188,31 @@ def _compared(table: pa.RecordBatch, real: Log | None) -> Compared:
         return Compared(nothing, nothing)
     # An id that is made of the content is made again by the log that is asked.
     made = real.settings.idempotence == "content"
-    return inner.compare(real, table.drop_columns(["id"]) if made else table)
+    found: object = real
+    if isinstance(found, Log):
+        return inner.compare(real, table.drop_columns(["id"]) if made else table)
+    return _asked(
+        content_ids(real.log_id, intake.normalise(table.drop_columns(["id"]))) if made else table["id"], table, real
+    )
+
+
+def _asked(ids: pa.Array, table: pa.RecordBatch, real: Log) -> Compared:
+    """Ask a server for each id, many at a time; of one that it knows, compare the record."""
+    known, other = np.zeros(table.num_rows, np.bool_), np.zeros(table.num_rows, np.bool_)
+    rows = table.select(_CONTENT).to_pylist()
+
+    def ask(row: int, id: str) -> None:
+        found = real.find(id, stream=rows[row]["stream"])
+        if found is None:
+            return
+        known[row] = True
+        with real.read(found.position, limit=1) as entries:
+            other[row] = any(rows[row] != {name: getattr(entry, name) for name in _CONTENT} for entry in entries)
+
+    with ThreadPoolExecutor(_ASKING) as threads:
+        for asked in [threads.submit(ask, row, id) for row, id in enumerate(ids.to_pylist()) if id is not None]:
+            asked.result()
+    return Compared(known, other)
 
 
 def _samples(table: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]], count: int) -> list[SampleRow]:

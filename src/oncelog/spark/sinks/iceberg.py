@@ -9,6 +9,7 @@ table, and a commit that another run came before is looked up again.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -40,7 +41,7 @@ class Iceberg:
     """
 
     def __init__(self, options: Mapping[str, str], clock: Clock) -> None:
-        given = {name.lower(): value for name, value in options.items()}
+        given = _of_environment() | {name.lower(): value for name, value in options.items()}
         self._name = given.pop("table")
         self._catalog: Catalog = load_catalog(given.pop("catalog", "default"), **({"type": "sql"} | given))
         self._clock = clock
@@ -88,6 +89,12 @@ class Iceberg:
             return True
         message = f"{self._name}: others committed to the table in each of {_ATTEMPTS_MAX} attempts"
         raise Unavailable(message)
+
+
+def _of_environment() -> dict[str, str]:
+    """Return where S3 is, as the environment says: pyiceberg looks there for keys alone."""
+    names = {"s3.endpoint": "AWS_ENDPOINT_URL", "s3.region": "AWS_REGION"}
+    return {option: os.environ[name] for option, name in names.items() if name in os.environ}
 
 
 def _is_away(location: str) -> bool:
