@@ -19,7 +19,7 @@ from oncelog.errors import InvalidArgument, LogBusy
 from oncelog.spark.pipeline import lease
 from oncelog.spark.pipeline.checks import check
 from oncelog.spark.pipeline.compact import _columns, compact
-from oncelog.spark.pipeline.spec import Sink
+from oncelog.spark.pipeline.spec import SinkSpec
 from oncelog.storage.bucket.paths import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
 
@@ -57,7 +57,7 @@ def test_files_of_other_columns_stay_apart(tmp_path: Path) -> None:
         paths = [tmp_path / f"{number}.{kind}" for number in range(3)]
         for table, path in zip(tables, paths, strict=True):
             write(table, path)
-        first, other, again = map(_columns(Sink(format=kind)), paths)
+        first, other, again = map(_columns(SinkSpec(format=kind)), paths)
         assert first == again != other
 
 

@@ -78,7 +78,7 @@ def test_batch_that_comes_again_with_other_rows_is_counted_again(*, noted: bool)
     two were noted before the kill. A batch that comes again as it was is counted once.
     """
 
-    def of(rows: int, *totals: int) -> Batch:
+    def of(rows: int, *totals: int) -> BatchDone:
         found = Account(rows=rows, totals=totals)  # type: ignore[arg-type]  # three of them
         return msgspec.structs.replace(batch(0, rows=rows, stored=totals[0]), query="q", account=found)
 

@@ -54,3 +54,38 @@ def test_file_that_is_replaced_by_a_rename_is_read_to_its_end(tmp_path: Path) ->
     path.write_bytes(gzip.compress(b"x" * 100)[:-4])
     with pytest.raises(EOFError), bytes_of.unchanged(path) as file:
         list(bytes_of.lines(bytes_of.opened(file)))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_shares_of_a_file_are_all_its_lines(tmp_path: Path, parts: int, end: bytes) -> None:
+    """Each line is in one share, wherever the cuts fall, with its number; lines may be longer than a share."""
+    path = tmp_path / "a"
+    for lines in ([b"", b"a", b"\xef\xbb\xbf", b"b" * 70], [b"x" * 200], [b"%d" % n for n in range(40)], [b"", b""]):
+        path.write_bytes(b"\n".join(lines) + end)
+        size = path.stat().st_size
+        found: list[bytes] = []
+        numbers: list[int] = []
+        with path.open("rb") as file:
+            for part in range(parts):
+                share = bytes_of.Share(file, size, part, parts)
+                before = share.lines_before()
+                some = [line for chunk in bytes_of.lines(share, begins=part == 0) for line in chunk]
+                numbers += range(before, before + len(some))
+                found += some
+        assert b"".join(found) == path.read_bytes()
+        assert numbers == list(range(len(found)))
+
+
+def test_what_has_no_parts() -> None:
+    """Compressed files, other encodings, and a line without an end are read as a whole."""
+    text = b'{"id":"a"}\n'
+    assert bytes_of.is_divisible(text, None)
+    assert bytes_of.is_divisible(b"\xef\xbb\xbf" + text, "UTF8")
+    for head, encoding in (
+        (gzip.compress(text * 9), None),
+        (text.decode().encode("utf-16"), None),
+        (text, "latin-1"),
+        (b'{"id"', None),
+    ):
+        assert not bytes_of.is_divisible(head, encoding)

@@ -188,12 +188,12 @@ def _compared(table: pa.RecordBatch, real: Log | None) -> Compared:
         return Compared(nothing, nothing)
     # An id that is made of the content is made again by the log that is asked.
     made = real.settings.idempotence == "content"
-    found: object = real
-    if isinstance(found, Log):
-        return inner.compare(real, table.drop_columns(["id"]) if made else table)
-    return _asked(
-        content_ids(real.log_id, intake.normalise(table.drop_columns(["id"]))) if made else table["id"], table, real
-    )
+    unnamed = table.drop_columns(["id"])
+    try:
+        return inner.compare(real, unnamed if made else table)
+    except Unsupported:  # a server has the log
+        ids = content_ids(real.log_id, intake.normalise(unnamed)) if made else table["id"]
+        return _asked(ids, table, real)
 
 
 def _asked(ids: pa.Array, table: pa.RecordBatch, real: Log) -> Compared:

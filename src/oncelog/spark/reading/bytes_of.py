@@ -32,7 +32,9 @@ _MARKS = {
 CHANGED = "was changed while it was read"
 """What an error says of a file in which old and new content may be mixed."""
 
+_COMPRESSED = _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _PEEKED_BYTES = 6
+_LOOKED_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 29
 """A file whose line is longer is not read beyond that line: a line is held in memory."""
@@ -66,6 +68,13 @@ def unchanged(path: Path) -> Iterator[IO[bytes]]:
             raise _changed(path)
 
 
+def check_listed(path: Path, file: IO[bytes], size: int, changed_ms: int) -> None:
+    """See that a file is the one that was listed, for others read other parts of it; ``Unavailable`` if it is not."""
+    found = os.fstat(file.fileno())
+    if (found.st_size, found.st_mtime_ns // 1_000_000) != (size, changed_ms):
+        raise _changed(path)
+
+
 def _version(file: IO[bytes]) -> tuple[int, int]:
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
@@ -84,13 +93,13 @@ def opened(file: IO[bytes]) -> Any:
     buffered = io.BufferedReader(file, 1 << 20) if isinstance(file, io.RawIOBase) else file
     start = buffered.read(_PEEKED_BYTES)
     buffered.seek(0)
-    if start.startswith(b"\x1f\x8b"):
+    if start.startswith(_GZIP):
         return gzip.GzipFile(fileobj=buffered)
-    if start.startswith(b"BZh"):
+    if start.startswith(_BZIP2):
         return bz2.BZ2File(buffered)
-    if start.startswith(b"\xfd7zXZ\x00"):
+    if start.startswith(_XZ):
         return lzma.LZMAFile(buffered)
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
+    if start.startswith(_ZSTD):
         return pa.CompressedInputStream(pa.PythonFile(buffered, "r"), "zstd")
     return buffered
 
@@ -103,14 +112,61 @@ def encoding_of(start: bytes, given: str | None) -> tuple[str, int]:
     return given or "utf-8", 0
 
 
-def lines(stream: Any, given: str | None = None) -> Iterator[list[bytes]]:
+class Share(io.RawIOBase):
+    """The lines of a file that begin in one of several parts of equal size, as a stream of their own."""
+
+    def __init__(self, file: IO[bytes], size: int, part: int, parts: int) -> None:
+        self._file = file
+        self._left = _line_start(file, size * (part + 1) // parts, size)
+        self.start = _line_start(file, size * part // parts, size)
+        self._left -= self.start
+        file.seek(self.start)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes, at most so many; none at the end."""
+        found = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(found)
+        return found
+
+    def lines_before(self) -> int:
+        """Return how many lines of the file are before the first of these."""
+        self._file.seek(0)
+        left, found = self.start, 0
+        while left and (chunk := self._file.read(min(left, 4 * CHUNK_BYTES))):
+            found += chunk.count(b"\n")
+            left -= len(chunk)
+        self._file.seek(self.start)
+        return found
+
+
+def _line_start(file: IO[bytes], at: int, size: int) -> int:
+    """Return where the first line begins that begins at a place or behind it."""
+    if at in {0, size}:
+        return at
+    file.seek(at - 1)
+    at -= 1
+    while chunk := file.read(_LOOKED_BYTES):
+        found = chunk.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(chunk)
+    return at
+
+
+def is_divisible(head: bytes, given: str | None) -> bool:
+    """Tell whether a file that begins so is text in UTF-8, in which a line feed ends a line."""
+    encoding, _ = encoding_of(head[:4], given)
+    return codecs.lookup(encoding).name == "utf-8" and not head.startswith(_COMPRESSED) and b"\n" in head
+
+
+def lines(stream: Any, given: str | None = None, *, begins: bool = True) -> Iterator[list[bytes]]:
     """Yield lists of lines in UTF-8, each with its line feed, about a megabyte of them at a time.
 
     Text in another encoding is converted as a whole: ``UnicodeError`` when its bytes are none in that encoding.
-    ``OSError`` for a line that is too long.
+    ``OSError`` for a line that is too long. ``begins`` is whether this is the beginning of a file, where a mark may be.
     """
     first = stream.read(CHUNK_BYTES)
-    encoding, skipped = encoding_of(first[:4], given)
+    encoding, skipped = encoding_of(first[:4], given) if begins else ("utf-8", 0)
     if codecs.lookup(encoding).name != "utf-8":
         whole = (first[skipped:] + stream.read()).decode(encoding)
         yield _split(whole.encode())

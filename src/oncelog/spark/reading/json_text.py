@@ -88,6 +88,12 @@ class JsonParser:
         self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._fields = [operator.attrgetter(f"f{at}") for at in range(len(shape))]
 
+    def lines(self, chunks: Iterator[list[bytes]], number: int) -> Iterator[Clean | list[Piece]]:
+        """Yield what is in lines of which each is for itself; the first of them has a number."""
+        for chunk in chunks:
+            yield self._clean(chunk, number) or self._lines(chunk, number)
+            number += len(chunk)
+
     def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[Clean | list[Piece]]:
         """Yield what is in a file, in lists: by the line, or as a whole where its objects span lines."""
         number = 1
@@ -97,12 +103,10 @@ class JsonParser:
             if any(line.strip() for line in chunk):
                 break
             number += len(chunk)
-        if _spans_lines(first):
+        if spans_lines(first):
             yield from self._document(b"".join([*first, *(line for chunk in chunks for line in chunk)]), number)
             return
-        for chunk in itertools.chain([first] if first else [], chunks):
-            yield self._clean(chunk, number) or self._lines(chunk, number)
-            number += len(chunk)
+        yield from self.lines(itertools.chain([first] if first else [], chunks), number)
 
     def _clean(self, chunk: list[bytes], number: int) -> Clean | None:
         """Return lines that are all clean, looked at together; ``None`` if a line may not be.
@@ -253,7 +257,7 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, _Wrong) else f"is not JSON: {error.msg if hasattr(error, 'msg') else error}"
 
 
-def _spans_lines(chunk: list[bytes]) -> bool:
+def spans_lines(chunk: list[bytes]) -> bool:
     """Tell whether a file begins with a list over lines, or an object over lines."""
     first = next((line for line in chunk if line.strip()), b"")
     if first.lstrip().startswith(b"["):

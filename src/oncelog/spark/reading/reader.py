@@ -57,6 +57,15 @@ class FileRows(msgspec.Struct, frozen=True):
     staged: tuple[Staged, ...] = ()
 
 
+class FilePart(msgspec.Struct, frozen=True):
+    """One of so many parts of a file, which had a length and a time when it was listed."""
+
+    number: int
+    count: int
+    length: int
+    changed_ms: int
+
+
 Sums = dict[tuple[str, int, int], FileRows]
 """What was found, by the file, the task's partition, and the file's number in that partition."""
 
@@ -122,9 +131,11 @@ class FilesReader:
         number = 0
         for batch in batches:
             contents = batch.column("content") if "content" in batch.schema.names else None
+            parts = batch.column("part") if "part" in batch.schema.names else None
             for at, path in enumerate(batch.column("path").to_pylist()):
                 content = None if contents is None else contents[at].as_py()
-                file = _File(self._wanted, path, content)
+                part = None if parts is None else FilePart(**parts[at].as_py())
+                file = _File(self._wanted, path, content, part)
                 yield from file.read()
                 self._found.add({(path, partition, number): file.found()})
                 number += 1
@@ -133,10 +144,11 @@ class FilesReader:
 class _File:
     """One file: its rows go on, what is none of them is kept aside."""
 
-    def __init__(self, wanted: Wanted, path: str, content: bytes | None) -> None:
+    def __init__(self, wanted: Wanted, path: str, content: bytes | None, part: FilePart | None = None) -> None:
         self._wanted = wanted
         self._path = path
         self._content = content
+        self._part = part
         self._aside: list[Rejected] = []
         self._staged: list[Staged] = []
         self._line = 0
@@ -151,6 +163,8 @@ class _File:
         kind = kind_of(self._path)
         try:
             if kind is not None and kind != self._wanted.kind:
+                if self._part is not None and self._part.number:
+                    return
                 self._reject([Rejected(0, b"", f"is {kind} by its name, and the source is {self._wanted.kind}")])
             elif self._wanted.kind == "parquet":
                 yield from self._parquet()
@@ -174,10 +188,10 @@ class _File:
     def _text(self) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
         with self._open() as file:
-            lines = bytes_of.lines(bytes_of.opened(file), wanted.encoding)
             if wanted.kind == "json":
-                pieces = json_text.JsonParser(wanted.shape).pieces(lines)
+                pieces = self._objects(file)
             else:
+                lines = bytes_of.lines(bytes_of.opened(file), wanted.encoding)
                 pieces = csv_text.CsvParser(wanted.columns, wanted.dialect).pieces(lines)
             for some in pieces:
                 if isinstance(some, Clean):
@@ -185,6 +199,21 @@ class _File:
                 else:
                     for few in _parts(some):
                         yield from self._batch(few)
+
+    def _objects(self, file: Any) -> Iterator[Clean | list[Piece]]:
+        """Return what is in a file of JSON, or in a part of it. What has no parts is read by the task of the first."""
+        parser, encoding, part = json_text.JsonParser(self._wanted.shape), self._wanted.encoding, self._part
+        if part is None or part.count == 1:
+            return parser.pieces(bytes_of.lines(bytes_of.opened(file), encoding))
+        bytes_of.check_listed(bytes_of.local(self._path), file, part.length, part.changed_ms)
+        head = file.read(bytes_of.CHUNK_BYTES)
+        file.seek(0)
+        if not bytes_of.is_divisible(head, encoding) or json_text.spans_lines(head.splitlines(keepends=True)):
+            return parser.pieces(bytes_of.lines(bytes_of.opened(file), encoding)) if part.number == 0 else iter(())
+        share = bytes_of.Share(file, part.length, part.number, part.count)
+        number = 1 + share.lines_before()
+        self._line = number
+        return parser.lines(bytes_of.lines(share, encoding, begins=part.number == 0), number)
 
     def _parquet(self) -> Iterator[pa.RecordBatch]:
         with self._open() as file:

@@ -253,6 +253,22 @@ def test_bad_row_may_stop_the_pipeline(more: str, line: bytes, said: str, tmp_pa
     assert sorted(stored(given)) == ["a", "b"]
 
 
+def test_large_file_is_read_in_parts(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By several tasks; each row has its line, what is rejected has its own, and the account is even."""
+    monkeypatch.setattr(source_files, "PART_BYTES", 500)
+    given = made(tmp_path, "json", "lineage = true")
+    lines = [f'{{"id":"{number}"}}' if number != 150 else "broken" for number in range(1, 201)]
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines) + "\n")
+    (tmp_path / "in" / "b.json").write_text('{"id":"b"}\n')
+    outcome = run(given, tmp_path, spark)
+    assert (outcome.stored, outcome.rejected) == (200, 1)
+    assert [(Path(one.file).name, one.line) for one in rejects.rejected(given)] == [("a.json", 150)]
+    with oncelog.connect(given.log.url) as db:
+        places = {entry.id: (entry.headers or {})["oncelog.line"] for entry in db.log(given.log.name).read()}
+    assert places.pop("b") == b"1"
+    assert [id for id, line in places.items() if line.decode() != id] == []
+
+
 def test_dropped_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:
     """What is dropped is in no log, and still a part of the account; so is what SQL leaves out."""
     given = made(

@@ -6,8 +6,12 @@ no part of a record.
 
 from __future__ import annotations
 
+import fnmatch
+import glob
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.pipeline import spec
@@ -39,6 +43,10 @@ _FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
 _CHECKED = {"byte", "short", "integer", "long", "double", "boolean", "string"}
 _NO_ARROW = ("variant", "interval", "geometry", "geography")
 _NEVER = "365000d"
+PART_BYTES = 64 << 20
+"""A file of JSON lines that is larger than this is read in parts, by several tasks."""
+
+PARTS_MAX = 8
 
 
 def is_read_here(given: Spec) -> bool:
@@ -96,10 +104,49 @@ def _read(
         reader = reader.option(name, value)
     assert given.source.path is not None
     files = reader.load(given.source.path if paths is None else list(paths))
-    columns = ["path"] if spec.local_path(given.source.path) is not None else ["path", "content"]
-    made = files.select(*columns).mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
+    if spec.local_path(given.source.path) is None:
+        named = files.select("path", "content")
+    elif wanted.kind == "json" and _has_large(given):
+        named = _divided(files)
+    else:
+        named = files.select("path")
+    made = named.mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
     result: DataFrame = made
     return result
+
+
+def _has_large(given: Spec) -> bool:
+    """Tell whether a source on this machine has a file that is read in parts."""
+    path = spec.local_path(given.source.path or "")
+    listed_now = () if path is None else listed(path, option(given, "pathGlobFilter"))
+    return any(os.stat(found).st_size > PART_BYTES for found in listed_now)  # noqa: PTH116 (one of very many)
+
+
+def listed(path: Path, pattern: str | None) -> Iterator[str]:
+    """Yield the files of a source as Spark lists them: hidden ones are left out, at any depth."""
+    for top in glob.glob(str(path)):  # noqa: PTH207 (an absolute pattern)
+        for folder, folders, names in os.walk(top):
+            folders[:] = [name for name in folders if not name.startswith((".", "_")) or "=" in name]
+            for name in names:
+                if not name.startswith((".", "_")) and (pattern is None or fnmatch.fnmatch(name, pattern)):
+                    yield os.path.join(folder, name)  # noqa: PTH118 (one of very many)
+        if os.path.isfile(top):  # noqa: PTH113 (as above)
+            yield top
+
+
+def _divided(files: DataFrame) -> DataFrame:
+    """Return files with large ones in several parts, which go to several tasks: a file is a task of its own otherwise.
+
+    A task reads a file up to its part to know the number of its first line, so there are not many parts.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    count = f.greatest(f.lit(1), f.least(f.lit(PARTS_MAX), f.ceil(f.col("length") / PART_BYTES))).cast("int")
+    part = {"number": f.col("number"), "count": count, "length": f.col("length")}
+    part["changed_ms"] = f.unix_millis("modificationTime")
+    each = files.withColumn("number", f.explode(f.sequence(f.lit(0), count - 1)))
+    found = each.select("path", f.struct(*(column.alias(name) for name, column in part.items())).alias("part"))
+    return found.repartition(2 * files.sparkSession.sparkContext.defaultParallelism)
 
 
 def _wanted(given: Spec, schema: StructType) -> Wanted:

@@ -6,10 +6,7 @@ are known, and files that were replaced under the same name since: Spark does no
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -43,7 +40,7 @@ def files(given: Spec) -> TakenFiles | None:
         return None
     taken = _taken(checkpoint / _TAKEN)
     waiting, replaced = [], []
-    for found in _listed(path, source_files.option(given, "pathGlobFilter")):
+    for found in source_files.listed(path, source_files.option(given, "pathGlobFilter")):
         known = taken.get(found)
         if known is None:
             waiting.append(found)
@@ -61,15 +58,3 @@ def _taken(folder: Path) -> dict[str, int]:
                 one = msgspec.json.decode(line, type=_Taken)
                 found[unquote(urlsplit(one.path).path)] = one.timestamp  # a URL, in which names are escaped
     return found
-
-
-def _listed(path: Path, pattern: str | None) -> Iterator[str]:
-    """Yield the files of a source as Spark lists them: hidden ones are left out, at any depth."""
-    for top in glob.glob(str(path)):  # noqa: PTH207 (an absolute pattern)
-        for folder, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if not name.startswith((".", "_")) or "=" in name]
-            for name in names:
-                if not name.startswith((".", "_")) and (pattern is None or fnmatch.fnmatch(name, pattern)):
-                    yield os.path.join(folder, name)  # noqa: PTH118 (one of very many)
-        if os.path.isfile(top):  # noqa: PTH113 (as above)
-            yield top
