@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.spark.pipeline import backfill
 from oncelog.spark.pipeline.backfill import Backfill, Filled
 from oncelog.spark.pipeline.checks import check
+from oncelog.storage.bucket.paths import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
 
 if TYPE_CHECKING:
@@ -82,12 +83,37 @@ def test_what_cannot_be_backfilled(shop: Shop) -> None:
     """A source that is no folder here; columns that nobody knows yet."""
     put(shop, ".", 0, 1)
     given = spec(shop)
-    elsewhere = msgspec.structs.replace(given, source=msgspec.structs.replace(given.source, path="s3a://x/y"))
-    with pytest.raises(Unsupported, match="folder of this machine"):
-        backfill.days(elsewhere, "2026-01-01", "2026-01-01")
+    for change in ({"path": "hdfs://x/y"}, {"path": "s3://x/y", "format": "orc"}):
+        elsewhere = msgspec.structs.replace(given, source=msgspec.structs.replace(given.source, **change))
+        with pytest.raises(Unsupported, match="folder of this machine"):
+            backfill.days(elsewhere, "2026-01-01", "2026-01-01")
     unknown = msgspec.structs.replace(given, source=msgspec.structs.replace(given.source, schema=None))
     with pytest.raises(InvalidArgument, match=r"write source\.schema, or run the pipeline"):
         Backfill(unknown, shop.folder, SYSTEM).run([], lambda _: None, spark=None)
+
+
+@pytest.mark.soak
+def test_backfill_from_a_bucket(shop: Shop, spark: SparkSession, bucket_url: str) -> None:
+    """Partitions and days of a real store come in once; no jar of Spark's is needed, and rows have their places."""
+    place = bucket_of(bucket_url)
+    assert place is not None
+    bucket, prefix = place
+    for day, first in (("2026-01-01", 0), ("2026-01-02", 4), ("2026-02-01", 8)):
+        lines = [msgspec.json.encode({"order_id": id, "amount": n}) for id, n in orders(first, first + 4)]
+        bucket.create(f"{prefix}/in/day={day}/{first}.json", [b"\n".join(lines) + b"\nbroken\n"])
+        bucket.create(f"{prefix}/in/day={day}/_hidden.json", [b"hidden"])
+    shop.change(('path = "incoming"', f'path = "{bucket_url.replace("s3:", "s3a:")}/in"\nlineage = true'))
+    given = spec(shop)
+    parts = backfill.partitions(given, "day", "2026-01-02", "2026-02-01")
+    assert names(parts) == ["day=2026-01-02", "day=2026-02-01"]
+    done = Backfill(given, shop.folder, SYSTEM).run(parts, lambda _: None, spark=spark)
+    assert [(one.rows, one.stored, one.rejected) for one in done] == [(5, 4, 1), (5, 4, 1)]
+    today = datetime.now(tz=UTC).date()
+    days = backfill.days(given, str(today - timedelta(1)), str(today + timedelta(1)))
+    done = Backfill(given, shop.folder, SYSTEM).run(days, lambda _: None, spark=spark)
+    sums = [sum(counts) for counts in zip(*((one.rows, one.stored, one.duplicates) for one in done), strict=True)]
+    assert sums == [15, 4, 8]
+    assert shop.ids() == sorted(id for id, _ in orders(0, 12))
 
 
 @pytest.mark.soak

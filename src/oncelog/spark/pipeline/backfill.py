@@ -24,7 +24,7 @@ from oncelog.errors import InvalidArgument, Unsupported
 from oncelog.spark.pipeline import history, spec
 from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.pipeline import Pipeline
-from oncelog.spark.pipeline.rows import frames
+from oncelog.spark.pipeline.rows import bucket_files, frames, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.session import session
 
@@ -63,16 +63,16 @@ def partitions(given: Spec, column: str, first: str, last: str) -> list[Backfill
 
     Values are compared as numbers if all of them are numbers, else as text, as dates like 2026-01-31 are.
     """
-    top = _folder(given)
-    found = [(unquote(path.name.partition("=")[2]), path) for path in top.rglob(f"{column}=*") if path.is_dir()]
+    top = _top(given)
+    found = _folders(top, column)
     if not found:
         message = f"{top}: there is no folder {column}=…: name the column of its partitions, or leave --partition out"
         raise InvalidArgument(message)
     numbers = all(each.isdecimal() for each in (first, last, *(value for value, _ in found)))
     order: Callable[[str], Any] = int if numbers else str
-    chosen = [(value, path) for value, path in found if order(first) <= order(value) <= order(last)]
+    chosen = [(value, name) for value, name in found if order(first) <= order(value) <= order(last)]
     chosen.sort(key=lambda part: (order(part[0]), part[1]))
-    return [BackfillPart(str(path.relative_to(top)), str(path)) for _, path in chosen]
+    return [BackfillPart(name, f"{top}/{name}") for _, name in chosen]
 
 
 def days(given: Spec, first: str, last: str) -> list[BackfillPart]:
@@ -85,7 +85,7 @@ def days(given: Spec, first: str, last: str) -> list[BackfillPart]:
     if not 0 <= (end - begin).days < DAYS_MAX:
         message = f"from {first} to {last}: must be 1 to {DAYS_MAX} days"
         raise InvalidArgument(message)
-    path = str(_folder(given))
+    path = _top(given)
     return [
         BackfillPart(str(day), path, _within(day))
         for day in (begin + timedelta(n) for n in range((end - begin).days + 1))
@@ -99,13 +99,28 @@ def _within(day: date) -> dict[str, str]:
     return {"modifiedAfter": f"{before:%Y-%m-%dT%H:%M:%S.%f}", "modifiedBefore": f"{behind:%Y-%m-%dT%H:%M:%S}"}
 
 
-def _folder(given: Spec) -> Path:
+def _top(given: Spec) -> str:
+    """Return the folder of the source, on this machine or in a bucket."""
     source = given.source
+    url = bucket_files.url_of(source.path or "")
+    if url is not None and source.format.lower() in source_files.FORMATS:
+        return url
     path = spec.local_path(source.path) if source.path is not None else None
     if path is None or not path.is_dir() or source.format.lower() not in FILE_FORMATS:
-        message = "a backfill reads files in a folder of this machine: source.path is none"
+        message = (
+            "a backfill reads files in a folder of this machine, or json, csv and parquet in a bucket: source.path is "
+            "neither"
+        )
         raise Unsupported(message)
-    return path
+    return str(path)
+
+
+def _folders(top: str, column: str) -> list[tuple[str, str]]:
+    """Return the values of a partition, with the folder of each."""
+    if bucket_files.url_of(top) is not None:
+        return bucket_files.folders(top, column)
+    found = [path for path in Path(top).rglob(f"{column}=*") if path.is_dir()]
+    return [(unquote(path.name.partition("=")[2]), str(path.relative_to(top))) for path in found]
 
 
 class Backfill:

@@ -27,6 +27,7 @@ from oncelog.spark.connector.staging import Stager
 from oncelog.spark.reading import bytes_of, csv_text, json_text, parquet_rows
 from oncelog.spark.reading.csv_text import Dialect
 from oncelog.spark.reading.rows import Clean, Piece, Rejected, TextRow
+from oncelog.storage.bucket.paths import bucket_of
 
 Kind = Literal["json", "csv", "parquet"]
 OnBadRow = Literal["quarantine", "fail", "drop"]
@@ -179,6 +180,9 @@ class _File:
     def _open(self) -> Any:
         if self._content is not None:
             return io.BytesIO(self._content)
+        place = bucket_of(self._path)
+        if place is not None:
+            return pa.BufferReader(place[0].get(place[1]))
         path = bytes_of.local(self._path)
         if path.exists() and not path.is_file():
             message = "is no regular file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from oncelog.spark.session import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ATTEMPTS = 3
+"""How often a task of a Spark on this machine is tried."""
 
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -47,10 +51,20 @@ def start(
     if master.startswith("local"):
         spark_home.use()
     with as_file(files("oncelog.spark") / "log4j2.properties") as logging, _stderr_to(log_file):
-        builder = SparkSession.builder.appName(name).master(master)
+        builder = SparkSession.builder.appName(name).master(retrying(master))
         for key, value in _settings(master, conf or {}, packages, logging).items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def retrying(master: str) -> str:
+    """Return a master that tries a task three times, as clusters do: on a busy machine a worker fails to connect.
+
+    >>> retrying("local[*]"), retrying("local"), retrying("local[2,1]"), retrying("spark://host:7077")
+    ('local[*,3]', 'local[1,3]', 'local[2,1]', 'spark://host:7077')
+    """
+    found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    return master if found is None else f"local[{found[1] or 1},{ATTEMPTS}]"
 
 
 def _settings(master: str, conf: Mapping[str, Any], packages: Sequence[str], logging: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -117,6 +117,15 @@ class Bucket:
             stream = obstore.list(self._store, prefix, offset=after if self._knows_start else None)
             found = sorted((str(meta["path"]), int(meta["size"])) for page in stream for meta in page)
             return found if after is None else [one for one in found if one[0] > after]
+
+        return self._ask("list", prefix, pages)
+
+    def dated(self, prefix: str) -> list[tuple[str, datetime]]:
+        """Return paths that begin with ``prefix``, with the times of their last change, sorted."""
+
+        def pages() -> list[tuple[str, datetime]]:
+            stream = obstore.list(self._store, prefix)
+            return sorted((str(meta["path"]), meta["last_modified"]) for page in stream for meta in page)
 
         return self._ask("list", prefix, pages)
 

@@ -174,8 +174,11 @@ def test_rejected_rows_are_sent_again_after_mending(tmp_path: Path, spark: Spark
 
 
 def test_late_file_with_an_old_time_is_read(tmp_path: Path, spark: SparkSession) -> None:
-    """A file that is nine days older than the newest (rsync -a) goes through, also on an old checkpoint."""
+    """A file that is nine days older than the newest (rsync -a) goes through, also on an old checkpoint; a folder that
+    is empty at first is no mistake.
+    """
     given = made(tmp_path, "json")
+    assert run(given, tmp_path, spark).attempts == 0
     (tmp_path / "in" / "new.json").write_bytes(b'{"id":"new"}\n')
     run(given, tmp_path, spark)
     late = tmp_path / "in" / "late.json"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.pipeline import spec
+from oncelog.spark.pipeline.rows import bucket_files
 from oncelog.spark.pipeline.rows.encoding import quoted
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.reading.csv_text import Dialect
@@ -97,6 +98,9 @@ def _read(
     from oncelog.spark.reading.reader import FilesReader, output  # noqa: PLC0415 (as in session)
 
     streaming = given.source.is_streaming if streaming is None else streaming
+    away = None if streaming else _in_bucket(spark, given)
+    if away is not None:
+        return away.mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
     reader: Any = spark.readStream.schema(_FILES) if streaming else spark.read
     reader = reader.format("binaryFile")
     listing = {name: value for name in LISTING if (value := option(given, name)) is not None}
@@ -113,6 +117,21 @@ def _read(
     made = named.mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
     result: DataFrame = made
     return result
+
+
+def _in_bucket(spark: SparkSession, given: Spec) -> DataFrame | None:
+    """Return the files of a source in a bucket, to be fetched by the tasks; ``None`` for another source.
+
+    ``s3a://`` is left to Spark: who writes that has Spark's file system for it.
+    """
+    path = given.source.path or ""
+    url = bucket_files.url_of(path)
+    if url is None or path.startswith("s3a:"):
+        return None
+    choice = (option(given, name) for name in ("pathGlobFilter", "modifiedAfter", "modifiedBefore"))
+    named = [(name,) for name in bucket_files.listed(url, *choice)]
+    files = spark.createDataFrame(named, "path STRING")
+    return files.repartition(2 * spark.sparkContext.defaultParallelism)
 
 
 def _has_large(given: Spec) -> bool:
