@@ -28,7 +28,7 @@ from oncelog.spark.pipeline.rows import encoding, frames, taken_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
 from oncelog.spark.session import session, spark_errors
-from oncelog.spark.sinks import compaction
+from oncelog.spark.sinks import compaction, shared_folder
 from oncelog.spark.sinks import folder as folders
 from oncelog.types import micros
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _BATCH_ONLY = {"avro", "jdbc", "xml"}
 """What Spark does not write as a stream."""
 
+_STAGED = (*FILE_FORMATS, "delta", "iceberg")
 _LOOK_S: Any = 0.2
 """How often Spark is asked how far it is."""
 
@@ -176,6 +177,11 @@ class Pipeline:
         sink = self.spec.sink
         if sink is None:
             return
+        if sink.format.lower() in _STAGED:
+            local = spec.local_path(sink.path) if sink.path is not None else None
+            staged = shared_folder.folder_of(sink.path, local, frames.options(sink.options))
+            if staged is not None:
+                shared_folder.check(spark.sparkContext, staged)
         going = frames.going_on(self.spec, frames.log_view(spark, self.spec, frames.shape_of(rows), self._version))
         writer: Any = going.writeStream.queryName("out of the log")
         writer = writer.option("checkpointLocation", f"{self.spec.checkpoint}/out-of-log")

@@ -364,7 +364,6 @@ def _sink(given: Spec) -> Iterator[Mistake]:
     elif sink.partition_by and name != "delta":
         yield Mistake("sink.partition_by", f"{name} has no folders", "remove it")
     yield from _sink_table(sink)
-    yield from _sink_bucket(sink, given)
     if name not in {*FILE_FORMATS, "oncelog", "delta", "iceberg"} and name in _FORMATS:
         what = f"what Spark writes to {name} may be written again after a crash: at least once, not exactly once"
         yield Mistake("sink.format", what, "let its readers deduplicate by position or id", severity="warning")
@@ -386,19 +385,6 @@ def _sink_table(sink: SinkSpec) -> Iterator[Mistake]:
 
 def _is_bucket(path: str | None) -> bool:
     return path is not None and bucket_of(path) is not None
-
-
-def _sink_bucket(sink: SinkSpec, given: Spec) -> Iterator[Mistake]:
-    """Refuse a cluster where files go to the bucket by way of a folder of this machine: its tasks do not see that."""
-    place = sink.options.get("warehouse") if sink.format.lower() == "iceberg" else sink.path
-    if given.run.master.startswith("local") or not isinstance(place, str) or not _is_bucket(place):
-        return
-    if sink.format.lower() in FILE_FORMATS and not place.startswith("s3a:"):
-        hint = f'write path = "s3a:{place.partition(":")[2]}", with the jars of hadoop-aws in [run] packages'
-        yield Mistake("sink.path", f"the tasks of {given.run.master} write to a bucket by s3a:// only", hint)
-    elif sink.format.lower() in _LIBRARIES:
-        what = f"{sink.format} in a bucket is written by way of a folder of this machine, and {given.run.master} is not"
-        yield Mistake("run.master", what, "run it with local[*], or write the table to a file system that all share")
 
 
 def _sink_path(sink: SinkSpec, given: Spec) -> Iterator[Mistake]:
