@@ -1,4 +1,4 @@
-"""Every sink, on a disk and in a bucket, on this machine and on a cluster: killed, scheduled twice, resumed, overlapping.
+"""Every sink, on disk and in a bucket, on this machine and on a cluster: killed, scheduled twice, resumed, overlapping.
 
 Each row is in the table once, as a program finds it that knows nothing of Oncelog.
 """
