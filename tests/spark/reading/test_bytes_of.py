@@ -68,7 +68,7 @@ def test_shares_of_a_file_are_all_its_lines(tmp_path: Path, parts: int, end: byt
         numbers: list[int] = []
         with path.open("rb") as file:
             for part in range(parts):
-                share = bytes_of.Share(file, size, part, parts)
+                share = bytes_of.LinesPart(file, size, part, parts)
                 before = share.lines_before()
                 some = [line for chunk in bytes_of.lines(share, begins=part == 0) for line in chunk]
                 numbers += range(before, before + len(some))

@@ -112,7 +112,7 @@ def encoding_of(start: bytes, given: str | None) -> tuple[str, int]:
     return given or "utf-8", 0
 
 
-class Share(io.RawIOBase):
+class LinesPart(io.RawIOBase):
     """The lines of a file that begin in one of several parts of equal size, as a stream of their own."""
 
     def __init__(self, file: IO[bytes], size: int, part: int, parts: int) -> None:

@@ -214,7 +214,7 @@ class _File:
         file.seek(0)
         if not bytes_of.is_divisible(head, encoding) or json_text.spans_lines(head.splitlines(keepends=True)):
             return parser.pieces(bytes_of.lines(bytes_of.opened(file), encoding)) if part.number == 0 else iter(())
-        share = bytes_of.Share(file, part.length, part.number, part.count)
+        share = bytes_of.LinesPart(file, part.length, part.number, part.count)
         number = 1 + share.lines_before()
         self._line = number
         return parser.lines(bytes_of.lines(share, encoding, begins=part.number == 0), number)
