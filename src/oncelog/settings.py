@@ -16,6 +16,9 @@ OnConflict = Literal["error", "original"]
 Seal = Literal["auto", "off"]
 
 
+TIMEOUT_S = 30.0
+"""How long a call waits for storage or for a server, unless ``timeout_s`` says otherwise."""
+
 DURATION_S, MAX_KEYS = 600.0, 100_000
 """What a window that is bounded on one side only has on the other; truncation forgets no id sooner than these say."""
 

@@ -11,7 +11,7 @@ from oncelog.client.database import DATABASE_ABSENT, RemoteDatabase
 from oncelog.client.log import LOG_ABSENT, READER_ABSENT, TAIL_ABSENT, RemoteLog
 from oncelog.client.queue import QUEUE_ABSENT, RemoteDeadLetters, RemoteQueue
 from oncelog.client.reading import RemoteReader, RemoteTail
-from oncelog.client.streams import STREAMS_ABSENT, RemoteStreams, RemoteSubscription
+from oncelog.client.streams import RemoteStreams, RemoteSubscription
 from oncelog.client.writer import WRITER_ABSENT, RemoteProducer, RemoteWriter
 
 REMOTE: dict[type, tuple[str, ...]] = {
@@ -21,7 +21,7 @@ REMOTE: dict[type, tuple[str, ...]] = {
     RemoteProducer: (),
     RemoteReader: READER_ABSENT,
     RemoteTail: TAIL_ABSENT,
-    RemoteStreams: STREAMS_ABSENT,
+    RemoteStreams: (),
     RemoteSubscription: (),
     RemoteQueue: QUEUE_ABSENT,
     RemoteConsumer: ("is_of", "terms"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
 from oncelog.format import block
-from oncelog.format.payload import columns
+from oncelog.format.payload import columns, schema
 from oncelog.types import Record
 from tests.format.samples import STAMP, chain, flips, records, stored, whole, within
 
@@ -92,7 +92,7 @@ def test_threads_do_not_share_a_writer() -> None:
 def test_nothing_of_a_block_is_held_after_it_was_written() -> None:
     """An idle writer does not keep the last block's memory alive."""
     before = pa.total_allocated_bytes()
-    payload = pa.RecordBatch.from_arrays([pa.array([bytes(1_000_000)])], schema=columns.schema_of(columns.VALUE))
+    payload = pa.RecordBatch.from_arrays([pa.array([bytes(1_000_000)])], schema=schema.schema_of(schema.VALUE))
     encoded = block.encode(payload, **STAMP)
     assert pa.total_allocated_bytes() - before >= 1_000_000
     del payload, encoded
@@ -179,7 +179,7 @@ def test_other_messages_under_valid_checksums_are_refused() -> None:
     """A message that is no record batch, or one of other columns, is damage though its checksum holds."""
     header = SMALL[: block.HEADER_BYTES]
     others = [
-        columns.schema_of(columns.VALUE).serialize(),
+        schema.schema_of(schema.VALUE).serialize(),
         columns.from_records([Record(b"hello")]).serialize(),
         pa.record_batch({"value": pa.array([1])}).serialize(),
     ]

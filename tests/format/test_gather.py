@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import block, gather
-from oncelog.format.payload import columns, single
+from oncelog.format.payload import columns, schema, single
 from oncelog.types import Record
 from tests.format.samples import STAMP, chain, flips, records, whole, within
 
@@ -110,7 +110,7 @@ def test_cut_and_newer_blocks_are_refused() -> None:
 @given(value=st.binary(max_size=100), record_id=st.none() | st.text(min_size=1, max_size=20).map(str.encode))
 def test_single_message_is_parsed_only_if_exactly_so(value: bytes, record_id: bytes | None) -> None:
     """Any byte of a message's metadata that is not as expected sends it to Arrow."""
-    mask = columns.VALUE if record_id is None else columns.VALUE | columns.ID
+    mask = schema.VALUE if record_id is None else schema.VALUE | schema.ID
     message = single.message(value, record_id)
     assert single.parse(b"12345678" + message, 8, mask) == (value, record_id)
     front = len(message) - len(value) - len(record_id or b"") - 24

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog.format import sealed
 from oncelog.format.identities import Identities
-from oncelog.format.payload import columns
+from oncelog.format.payload import columns, intake
 from oncelog.types import Record
 
 NOISE = np.random.default_rng(7)
@@ -34,7 +34,7 @@ def test_what_does_not_shrink_is_not_compressed() -> None:
     noise = pa.array([NOISE.bytes(100) for _ in range(2000)], pa.binary())
     ids = pa.array([f"order-{number:020d}" for number in range(2000)])
     for value, id in ((noise, ids), (ids.cast(pa.binary()), ids)):
-        payload = columns.normalise(pa.table({"value": value, "id": id})).slice(500)
+        payload = intake.normalise(pa.table({"value": value, "id": id})).slice(500)
         data = sealed.encode([sealed.to_staged(payload)], sealed.STAGED_SCHEMA)
         group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
         how = {group.column(at).path_in_schema: group.column(at).compression for at in range(group.num_columns)}

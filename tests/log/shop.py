@@ -11,7 +11,7 @@ import pyarrow as pa
 from oncelog.clock import Clock
 from oncelog.connect import Database
 from oncelog.dedup.identity import Hasher
-from oncelog.format.payload import columns
+from oncelog.format.payload import columns, intake, schema
 from oncelog.limits import KIB, MIB
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged
@@ -141,7 +141,7 @@ def values(log: Log) -> list[bytes]:
 
 def table(log: Log) -> pa.Table:
     """Return all that the log holds in columns."""
-    return pa.Table.from_batches(list(log.read_arrow()), columns.READ_SCHEMA).combine_chunks()
+    return pa.Table.from_batches(list(log.read_arrow()), schema.READ_SCHEMA).combine_chunks()
 
 
 def starts(log: Log) -> list[bool]:
@@ -172,7 +172,7 @@ def stage_many(log: Log, first: int, count: int) -> Staged:
     """Stage that many records with ids, quickly."""
     numbers = np.arange(first, first + count).astype(str)
     ids = pa.array(np.char.add("adopted-", numbers), pa.string())
-    payload = columns.normalise(pa.table({"value": ids.cast(pa.binary()), "id": ids}))
+    payload = intake.normalise(pa.table({"value": ids.cast(pa.binary()), "id": ids}))
     return staging.stage(log._home, hasher(log), log._clock, [payload])
 
 

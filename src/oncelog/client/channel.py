@@ -22,10 +22,10 @@ from oncelog.errors import (
     Unsupported,
     WriterFenced,
 )
+from oncelog.settings import TIMEOUT_S
 from oncelog.wire import failures
 from oncelog.wire.methods import METHODS
 
-TIMEOUT_S = 30.0
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
 STREAMS_MAX = 100
 """So many streams go over one connection; a server allows 1,000, and proxies between may allow 100."""

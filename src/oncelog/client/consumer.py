@@ -26,10 +26,10 @@ from oncelog.limits import QUEUE_PREFETCH_MAX
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
 from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import moment
 from oncelog.wire import messages, values
 
-TIMEOUT_S = 30.0
 BREAKS_MAX = 20
 """After so many calls in vain, one after the other, a consumer says that the server does not answer."""
 

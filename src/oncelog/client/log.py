@@ -39,8 +39,8 @@ from oncelog.log.read.scan import Start
 from oncelog.log.stored_log import StoredLog
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.log.upkeep.sealing import Sealing
-from oncelog.log.writer import TIMEOUT_S, Writer
-from oncelog.settings import LogSettings, ProducerPolicy, resolve
+from oncelog.log.writer import Writer
+from oncelog.settings import TIMEOUT_S, LogSettings, ProducerPolicy, resolve
 from oncelog.types import EPOCH, Location, Record
 from oncelog.wire import frames, messages, values
 

@@ -22,7 +22,7 @@ from oncelog.log.log import Log
 from oncelog.queue.deliver.consumer import Consumer, check_prefetch
 from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
 from oncelog.queue.inspect import Peeked, QueueStats
-from oncelog.queue.queue import TIMEOUT_S, Queue
+from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message as message_rules
 from oncelog.queue.rules import settings as settings_rules
 from oncelog.queue.rules.message import Message
@@ -30,6 +30,7 @@ from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import OnPending, SendStatus, Sent, all_sent
 from oncelog.queue.send.topic import DEAD_LETTERS, Topic, log_name
+from oncelog.settings import TIMEOUT_S
 from oncelog.wire import failures, messages, values
 
 SEND_MESSAGES = 1024

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from oncelog.client.channel import TIMEOUT_S, Broken, Channel
+from oncelog.client.channel import Broken, Channel
 from oncelog.client.frames_out import (
     Frame,
     Gathered,
@@ -28,6 +28,7 @@ from oncelog.client.frames_out import (
 from oncelog.client.outbox import Outbox
 from oncelog.concurrency.pending import on_loop
 from oncelog.errors import NotFound, OncelogError, Unavailable, WriterFenced
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages
 from oncelog.wire.frames import Kind, Raw

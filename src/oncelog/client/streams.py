@@ -15,7 +15,6 @@ from oncelog.client.frames_out import is_passing
 from oncelog.client.log import RemoteLog, close_all
 from oncelog.client.pump import Pump
 from oncelog.client.reading import ATTEMPTS_MAX
-from oncelog.client.writer import absent
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.feeding import AT_ONCE
 from oncelog.concurrency.pending import Pending, begun, failed
@@ -23,7 +22,7 @@ from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
-from oncelog.log.writer import TIMEOUT_S
+from oncelog.settings import TIMEOUT_S
 from oncelog.streams.events import (
     CaughtUp,
     EventAck,
@@ -415,9 +414,3 @@ def _types(types: Iterable[str] | None) -> Any:
         message = f"types: is {types!r}, must be a list of types"
         raise InvalidArgument(message)
     return messages.Types(types=[check_text("type", type) for type in types])
-
-
-STREAMS_ABSENT = ("_index_bytes",)
-"""What rooms of one process call of each other on streams: not a part of the public surface."""
-
-absent(RemoteStreams, STREAMS_ABSENT)

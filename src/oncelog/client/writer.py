@@ -24,7 +24,8 @@ from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.producer import Producer
-from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.log.writer import Writer
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack, ColumnAcks, Record
 from oncelog.wire.frames import Kind
 

@@ -30,7 +30,8 @@ _CHUNK_ROWS = 5000
 _WORD = 32
 _PAIR = struct.Struct("<QQ")
 _SEQUENCE = struct.Struct("<q")
-_NO_LABELS = (None,) * 6
+NO_LABELS = (None,) * 6
+"""Stream, type, headers, producer, sequence and tenant of a plain record: a value, perhaps an id, and nothing else."""
 
 
 class PairHash(Protocol):
@@ -112,7 +113,7 @@ class Fingerprints:
     def one(self, record: Record) -> int:
         """Return the fingerprint of one record."""
         low, high = self._value.one(record.value)
-        if (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant) != _NO_LABELS:
+        if (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant) != NO_LABELS:
             for name, part in content_parts(record):
                 row = self._pack_headers(part) if isinstance(part, Mapping) else part
                 more_low, more_high = self._column(name).one(row)

@@ -16,11 +16,11 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import Closed, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, weakly
 from oncelog.log.append.session import WriterSession
-from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.submitting import Knock
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep.keeper import Keeper
+from oncelog.settings import TIMEOUT_S
 from oncelog.storage.base import Claim
 
 

@@ -13,12 +13,11 @@ from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log import inner
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:
     from oncelog.log.writer import Writer
-
-TIMEOUT_S = 30.0
 
 
 class Producer(Handle):

@@ -22,8 +22,8 @@ from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
 from oncelog.log.append.sequences import Sequences, stamped
 from oncelog.log.append.uptime import Uptime
-from oncelog.log.producer import TIMEOUT_S, Producer
-from oncelog.settings import ProducerPolicy
+from oncelog.log.producer import Producer
+from oncelog.settings import TIMEOUT_S, ProducerPolicy
 from oncelog.types import Record
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from oncelog.handle import weakly
 from oncelog.log.append.absorber import Absorber
 from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.groups import Crowd, record_bytes
-from oncelog.log.producer import TIMEOUT_S
 from oncelog.log.producing import Producing
-from oncelog.settings import LogSettings
+from oncelog.settings import TIMEOUT_S, LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
 
 _T = TypeVar("_T")

@@ -41,11 +41,10 @@ from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.upkeep.keeper import Keeper
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
-from oncelog.settings import ProducerPolicy
+from oncelog.settings import TIMEOUT_S, ProducerPolicy
 from oncelog.storage.base import Claim
 from oncelog.types import Ack, ColumnAcks, Location, Record, moment
 
-TIMEOUT_S = 30.0
 _TIMEOUT_US = int(TIMEOUT_S * 1e6)
 
 

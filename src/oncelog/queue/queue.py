@@ -30,8 +30,8 @@ from oncelog.queue.send.submissions import Submissions
 from oncelog.queue.send.topic import DEAD_LETTERS, Topic
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
+from oncelog.settings import TIMEOUT_S
 
-TIMEOUT_S = 30.0
 OpenSibling = Callable[[str, bool], "Queue"]
 """From the name of another queue of the same database, and whether to create it, to the queue."""
 

@@ -19,10 +19,11 @@ from oncelog.errors import AppendErrors, NotFound, OncelogError, Unavailable, Wr
 from oncelog.log import inner
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES
 from oncelog.log.log import Log
-from oncelog.log.writer import TIMEOUT_S, Writer
+from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
 from oncelog.server.desk import Ask, Desk, Settled, Way
 from oncelog.server.ring import AnswerRing
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack, ColumnAcks, Record
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log import inner
 from oncelog.log.append.admitted import Admitted
 from oncelog.log.log import Log
-from oncelog.log.writer import TIMEOUT_S, Writer
-from oncelog.settings import LogSettings, Window
+from oncelog.log.writer import Writer
+from oncelog.settings import TIMEOUT_S, LogSettings, Window
 from oncelog.streams import reading
 from oncelog.streams.event_writer import EventWriter, Foreign
 from oncelog.streams.events import (
@@ -89,10 +89,6 @@ class Streams(Handle):
         self._live = LiveEvents(log, self._index, clock)
         self._subscriptions: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._submitted: Batcher[Callable[[], None]] = Batcher("oncelog-streams", _call_all)
-
-    @property
-    def _index_bytes(self) -> int:
-        return self._index.nbytes
 
     def _is_of(self, log: Log) -> bool:
         return self._log is log

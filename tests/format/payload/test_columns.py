@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.errors import InvalidArgument
-from oncelog.format.payload import columns
+from oncelog.format.payload import columns, schema
 from oncelog.types import EPOCH, Entry, Record, micros, moment
 from tests.format.samples import records
 
@@ -61,16 +61,16 @@ def test_values_may_be_any_bytes() -> None:
 
 def test_masks_and_schemas_name_each_other() -> None:
     """The mask in a block's header is all there is to know its schema by."""
-    for mask in range(1, columns.ALL_BITS + 1, 2):
-        assert columns.mask_of(columns.schema_of(mask)) == mask
-    assert list(columns.BITS) == [
+    for mask in range(1, schema.ALL_BITS + 1, 2):
+        assert schema.mask_of(schema.schema_of(mask)) == mask
+    assert list(schema.BITS) == [
         "value", "id", "stream", "type", "headers", "producer", "sequence", "tenant", "start",
     ]  # fmt: skip
-    assert list(columns.BITS.values()) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert list(schema.BITS.values()) == [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 @pytest.mark.parametrize(
-    "schema",
+    "other",
     [
         pa.schema([]),
         pa.schema([("id", pa.string())]),
@@ -80,10 +80,10 @@ def test_masks_and_schemas_name_each_other() -> None:
         pa.schema([pa.field("value", pa.binary(), nullable=False), ("id", pa.large_string())]),
     ],
 )
-def test_other_schemas_have_no_mask(schema: pa.Schema) -> None:
+def test_other_schemas_have_no_mask(other: pa.Schema) -> None:
     """A batch in another order or of other types would be stored under a wrong description."""
     with pytest.raises(InvalidArgument, match="not a payload"):
-        columns.mask_of(schema)
+        schema.mask_of(other)
 
 
 @given(groups=st.lists(st.lists(records, min_size=1, max_size=4), min_size=1, max_size=5), data=st.data())
@@ -97,7 +97,7 @@ def test_concat_keeps_rows_and_starts(groups: list[list[Record]], data: st.DataO
     assert ("start" in payload.schema.names) == (not all(expected))
     if "start" in payload.schema.names:
         assert payload["start"].to_pylist() == expected
-    assert columns.mask_of(payload.schema)
+    assert schema.mask_of(payload.schema)
 
 
 def test_concat_of_slices() -> None:
@@ -113,7 +113,7 @@ def test_view_is_the_entries(rows: list[Record]) -> None:
     payload = columns.from_records(rows, [False] * len(rows))
     view = columns.view(payload, 100, 7, 40, TIME_US)
     view.validate(full=True)
-    assert view.schema.equals(columns.READ_SCHEMA)
+    assert view.schema.equals(schema.READ_SCHEMA)
     for found, entry in zip(view.to_pylist(), columns.entries(payload, 100, 7, 40, TIME_US), strict=True):
         headers = found.pop("headers")
         assert (None if headers is None else dict(headers)) == entry.headers
@@ -144,7 +144,7 @@ def test_view_of_some_columns_in_the_order_asked() -> None:
 def test_each_row_may_have_its_own_time(as_arrow: bool) -> None:  # noqa: FBT001
     """Rows of gathered blocks and sealed files keep the time at which each was stored."""
     times = np.array([TIME_US, TIME_US + 1, -1], np.int64)
-    given_times = pa.array(times).cast(columns.READ_SCHEMA.field("timestamp").type) if as_arrow else times
+    given_times = pa.array(times).cast(schema.READ_SCHEMA.field("timestamp").type) if as_arrow else times
     payload = columns.from_records([Record(b"a")] * 3)
     expected = [EPOCH + timedelta(microseconds=int(time_us)) for time_us in times]
     assert [entry.timestamp for entry in columns.entries(payload, 0, 0, 0, given_times)] == expected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog import limits
 from oncelog.errors import InvalidArgument
-from oncelog.format.payload import columns, plain
+from oncelog.format.payload import columns, intake, plain, schema
 from oncelog.types import Record
 from tests.format.samples import plain_records, records
 
@@ -26,8 +26,8 @@ def table(**arrays: Any) -> pa.RecordBatch:
 @given(record=records)
 def test_good_records_pass_both_checks(record: Record) -> None:
     """What is within the limits is never refused, alone or in columns."""
-    columns.check_record(record)
-    columns.check_limits(columns.from_records([record]))
+    intake.check_record(record)
+    intake.check_limits(columns.from_records([record]))
 
 
 @given(given=st.lists(records | plain_records, max_size=8))
@@ -60,14 +60,14 @@ BAD_SIZES = [
 def test_limits_hold_for_records_and_columns(column: str, record: Record) -> None:
     """Each limit is the same for one record and for a table, and the message says where and what."""
     with pytest.raises(InvalidArgument, match=f"^{column}.*must"):
-        columns.check_record(record)
+        intake.check_record(record)
     good = Record(b"", id="i", stream="", type="", headers={"a": b""}, producer="", tenant="")
     payload = columns.from_records([good, good, record, record])
     with pytest.raises(InvalidArgument, match=f"^{column}, row 2: .*must"):
-        columns.check_limits(payload)
+        intake.check_limits(payload)
     with pytest.raises(InvalidArgument, match=f"^{column}, row 1: .*must"):
-        columns.check_limits(payload.slice(1))
-    columns.check_limits(payload.slice(0, 2))
+        intake.check_limits(payload.slice(1))
+    intake.check_limits(payload.slice(0, 2))
     assert plain.payload([Record(b"", id="i", stream="", type="", tenant=""), record]) is None
 
 
@@ -75,8 +75,8 @@ def test_the_limit_itself_is_allowed() -> None:
     """Limits are the most that is accepted, not the first that is refused."""
     headers = {"x" * 1024: bytes(64 * 1024 - 1024 - 63)} | {chr(48 + number): b"" for number in range(63)}
     record = Record(bytes(limits.VALUE_BYTES_MAX), "x" * 255, "x" * 1024, "é" * 512, headers, "x" * 1024, 0, "x" * 1024)
-    columns.check_record(record)
-    columns.check_limits(columns.from_records([record]))
+    intake.check_record(record)
+    intake.check_limits(columns.from_records([record]))
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_the_limit_itself_is_allowed() -> None:
 def test_wrong_types_are_named(message: str, fields: dict[str, Any]) -> None:
     """A caller learns which field is wrong and what to do, before anything is written."""
     with pytest.raises(InvalidArgument, match=message):
-        columns.check_record(Record(**{"value": b"", **fields}))
+        intake.check_record(Record(**{"value": b"", **fields}))
     assert plain.payload([Record(b""), Record(**{"value": b"", **fields})]) is None
 
 
 @pytest.mark.parametrize("value", [bytearray(b"x"), memoryview(b"x"), np.arange(4).data])
 def test_bytes_like_values_pass(value: Any) -> None:
     """Any bytes-like is a value; a large one is measured in bytes, not in items."""
-    columns.check_record(Record(value))
+    intake.check_record(Record(value))
     with pytest.raises(InvalidArgument):
-        columns.check_record(Record(np.zeros(limits.VALUE_BYTES_MAX // 8 + 1).data))  # type: ignore[arg-type]
+        intake.check_record(Record(np.zeros(limits.VALUE_BYTES_MAX // 8 + 1).data))  # type: ignore[arg-type]
 
 
 STRINGS = [pa.string(), pa.large_string(), pa.string_view()]
@@ -121,15 +121,15 @@ STRINGS += [pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.
 @pytest.mark.parametrize("name", ["id", "stream", "type", "producer", "tenant"])
 def test_every_kind_of_string_becomes_string(name: str, kind: pa.DataType) -> None:
     """Tables from pandas, polars, Spark and DuckDB spell text differently; all are taken."""
-    payload = columns.normalise(table(**{name: pa.array(["a", None, "é✓"], kind), "value": pa.array([b"", b"", b""])}))
-    assert payload.schema.equals(columns.schema_of(columns.VALUE | columns.BITS[name]))
+    payload = intake.normalise(table(**{name: pa.array(["a", None, "é✓"], kind), "value": pa.array([b"", b"", b""])}))
+    assert payload.schema.equals(schema.schema_of(schema.VALUE | schema.BITS[name]))
     assert payload[name].to_pylist() == ["a", None, "é✓"]
 
 
 @pytest.mark.parametrize("kind", STRINGS, ids=str)
 def test_text_is_a_value_by_its_utf_8(kind: pa.DataType) -> None:
     """A column of strings, as Spark and frames have them, becomes bytes that are the text in UTF-8."""
-    payload = columns.normalise(table(value=pa.array(["a", "", "é✓", "long enough for a view of its own"], kind)))
+    payload = intake.normalise(table(value=pa.array(["a", "", "é✓", "long enough for a view of its own"], kind)))
     assert payload["value"].to_pylist() == [b"a", b"", "é✓".encode(), b"long enough for a view of its own"]
 
 
@@ -138,21 +138,21 @@ def test_categories_that_are_views_are_refused_by_name() -> None:
     texts = pa.array(["a", "long enough for a view of its own"], pa.string_view())
     categories = pa.DictionaryArray.from_arrays(pa.array([1, 0, None]), texts)
     with pytest.raises(InvalidArgument, match="type: cannot become string"):
-        columns.normalise(table(value=pa.array([b"", b"", b""]), type=categories))
+        intake.normalise(table(value=pa.array([b"", b"", b""]), type=categories))
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()], ids=str)
 def test_every_kind_of_binary_becomes_binary(kind: pa.DataType) -> None:
     """Values may come with 64-bit offsets."""
-    payload = columns.normalise(table(value=pa.array([b"a", b""], kind)))
-    assert payload.schema.equals(columns.schema_of(columns.VALUE))
+    payload = intake.normalise(table(value=pa.array([b"a", b""], kind)))
+    assert payload.schema.equals(schema.schema_of(schema.VALUE))
     assert payload["value"].to_pylist() == [b"a", b""]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint32(), pa.int64(), pa.uint64()], ids=str)
 def test_every_kind_of_integer_becomes_int64(kind: pa.DataType) -> None:
     """A sequence is taken from any integer column."""
-    payload = columns.normalise(table(value=pa.array([b"a", b"b"]), sequence=pa.array([5, None], kind)))
+    payload = intake.normalise(table(value=pa.array([b"a", b"b"]), sequence=pa.array([5, None], kind)))
     assert payload["sequence"].to_pylist() == [5, None]
     assert payload["sequence"].type == pa.int64()
 
@@ -161,20 +161,20 @@ def test_headers_of_any_map_of_text_to_bytes() -> None:
     """Maps come with other names inside and other widths."""
     wide = pa.map_(pa.large_string(), pa.large_binary())
     given_headers = pa.array([[("a", b"1")], None, []], wide)
-    payload = columns.normalise(table(value=pa.array([b"", b"", b""]), headers=given_headers))
+    payload = intake.normalise(table(value=pa.array([b"", b"", b""]), headers=given_headers))
     assert payload["headers"].to_pylist() == [[("a", b"1")], None, []]
-    assert payload.schema.equals(columns.schema_of(columns.VALUE | columns.HEADERS))
+    assert payload.schema.equals(schema.schema_of(schema.VALUE | schema.HEADERS))
 
 
 def test_tables_of_chunks_in_any_order() -> None:
     """A table of many chunks, with its columns in another order, is one payload in canonical order."""
     value = pa.chunked_array([[b"a"], [], [b"b", b"c"]], pa.binary())
-    payload = columns.normalise(pa.table({"tenant": ["x", "y", "z"], "id": ["1", None, "3"], "value": value}))
+    payload = intake.normalise(pa.table({"tenant": ["x", "y", "z"], "id": ["1", None, "3"], "value": value}))
     assert payload.schema.names == ["value", "id", "tenant"]
     assert payload["value"].to_pylist() == [b"a", b"b", b"c"]
-    empty = columns.normalise(pa.table({"value": pa.chunked_array([], pa.binary())}))
+    empty = intake.normalise(pa.table({"value": pa.chunked_array([], pa.binary())}))
     assert (empty.num_rows, empty.schema.names) == (0, ["value"])
-    columns.check_limits(empty)
+    intake.check_limits(empty)
 
 
 def test_slices_far_into_a_large_column_are_taken() -> None:
@@ -182,23 +182,23 @@ def test_slices_far_into_a_large_column_are_taken() -> None:
     memory = pa.py_buffer(mmap.mmap(-1, 3 << 30))  # never touched, so it takes no memory
     offsets = pa.py_buffer(np.array([0, 0, (3 << 30) - 5, 3 << 30], np.int64))
     column = pa.Array.from_buffers(pa.large_binary(), 3, [None, offsets, memory])
-    payload = columns.normalise(table(value=column.slice(2, 1)))
+    payload = intake.normalise(table(value=column.slice(2, 1)))
     assert payload["value"].to_pylist() == [bytes(5)]
     with pytest.raises(InvalidArgument, match="must have at most 2147483647: append in parts"):
-        columns.normalise(table(value=column))
+        intake.normalise(table(value=column))
 
 
 def test_canonical_columns_are_not_copied() -> None:
     """The common case costs nothing: a batch of the right types is taken as it is."""
     given_batch = table(value=pa.array([b"a" * 100] * 10), id=pa.array([str(row) for row in range(10)]))
-    payload = columns.normalise(given_batch)
+    payload = intake.normalise(given_batch)
     for name in ("value", "id"):
         assert payload[name].buffers()[2].address == given_batch[name].buffers()[2].address
 
 
 def test_all_null_columns_are_dropped() -> None:
     """A column without a value in it is one that was not given."""
-    payload = columns.normalise(
+    payload = intake.normalise(
         table(value=pa.array([b"a"]), id=pa.nulls(1, pa.string()), headers=pa.nulls(1), sequence=pa.nulls(1))
     )
     assert payload.schema.names == ["value"]
@@ -232,14 +232,14 @@ TEXTS = pa.array([[("a", "b")], None], pa.map_("string", "string"))
 def test_wrong_tables_are_named(message: str, given_table: pa.Table | pa.RecordBatch) -> None:
     """Each refusal names the column, the rule and, where there is one, the first row that breaks it."""
     with pytest.raises(InvalidArgument, match=message):
-        columns.normalise(given_table)
+        intake.normalise(given_table)
 
 
 @pytest.mark.parametrize("other", [{"value": [b"a"]}, [Record(b"a")], pa.array([b"a"]), None])
 def test_only_tables_are_tables(other: Any) -> None:
     """Something else is an error that says what to give."""
     with pytest.raises(InvalidArgument, match="must be a pyarrow Table or RecordBatch"):
-        columns.normalise(other)
+        intake.normalise(other)
 
 
 def forged(kind: pa.DataType, offsets: list[int], data: bytes) -> pa.Array:
@@ -254,37 +254,37 @@ def test_invalid_arrow_data_is_refused() -> None:
     values = pa.array([b"", b"", b""])
     text = forged(pa.string(), [0, 1, 2, 4], b"a\xffbc")
     with pytest.raises(InvalidArgument, match="id, row 1: not a valid string"):
-        columns.normalise(table(value=values, id=text))
+        intake.normalise(table(value=values, id=text))
     with pytest.raises(InvalidArgument, match="value, row 1: not a valid binary"):
-        columns.normalise(table(value=forged(pa.binary(), [0, 2, 1, 3], b"abcd")))
+        intake.normalise(table(value=forged(pa.binary(), [0, 2, 1, 3], b"abcd")))
     with pytest.raises(InvalidArgument, match="id, row 1: not a valid string"):
-        columns.normalise(table(value=values, id=forged(pa.string(), [0, 2, 1, 3], b"abcd")))
+        intake.normalise(table(value=values, id=forged(pa.string(), [0, 2, 1, 3], b"abcd")))
 
 
 def test_text_in_slices_is_checked_where_it_is() -> None:
     """Only the rows given are judged: a slice without the bad row is good, and non-ASCII text is text."""
     text = forged(pa.string(), [0, 1, 2, 4], b"a\xff" + "é".encode())
-    good = columns.normalise(table(value=pa.array([b""]), id=text.slice(2, 1)))
+    good = intake.normalise(table(value=pa.array([b""]), id=text.slice(2, 1)))
     assert good["id"].to_pylist() == ["é"]
     with pytest.raises(InvalidArgument):
-        columns.normalise(table(value=pa.array([b""]), id=text.slice(1, 1)))
+        intake.normalise(table(value=pa.array([b""]), id=text.slice(1, 1)))
 
 
 def test_header_rules_of_columns() -> None:
     """A header without bytes, or a name twice, cannot become a mapping: the row is named."""
     values = pa.array([b"", b"", b""])
     with pytest.raises(InvalidArgument, match="headers, row 2: a header is null"):
-        columns.check_limits(
-            columns.normalise(table(value=values, headers=pa.array([[("a", b"")], None, [("b", None)]], MAP)))
+        intake.check_limits(
+            intake.normalise(table(value=values, headers=pa.array([[("a", b"")], None, [("b", None)]], MAP)))
         )
     twice = pa.array([[("a", b""), ("b", b"")], [("a", b"")], [("a", b"1"), ("c", b""), ("a", b"2")]], MAP)
     with pytest.raises(InvalidArgument, match="headers, row 2: has the name 'a' twice"):
-        columns.check_limits(columns.normalise(table(value=values, headers=twice)))
+        intake.check_limits(intake.normalise(table(value=values, headers=twice)))
     with pytest.raises(InvalidArgument, match="headers, row 1: has the name 'a' twice"):
-        columns.check_limits(columns.normalise(table(value=values, headers=twice)).slice(1))
-    columns.check_limits(columns.normalise(table(value=values, headers=twice)).slice(0, 2))
+        intake.check_limits(intake.normalise(table(value=values, headers=twice)).slice(1))
+    intake.check_limits(intake.normalise(table(value=values, headers=twice)).slice(0, 2))
 
 
 def test_null_ids_among_ids_are_within_the_limits() -> None:
     """A record without an id is not one with an empty id."""
-    columns.check_limits(columns.from_records([Record(b"", id="a"), Record(b""), Record(b"", id="b" * 255)]))
+    intake.check_limits(columns.from_records([Record(b"", id="a"), Record(b""), Record(b"", id="b" * 255)]))

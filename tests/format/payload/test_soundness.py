@@ -14,7 +14,7 @@ import oncelog
 from oncelog import LogSettings, Record
 from oncelog.errors import CorruptionError
 from oncelog.format import block, gather, manifest
-from oncelog.format.payload import columns
+from oncelog.format.payload import columns, schema
 from oncelog.format.payload.soundness import check_sound
 from tests.format.payload.test_ipc import message
 from tests.format.samples import STAMP, whole
@@ -64,9 +64,9 @@ def test_a_compressed_payload_is_refused() -> None:
 
 def test_nulls_where_none_may_be_are_refused() -> None:
     """A value is bytes, and so is a header: a reader need not ask."""
-    value = columns.schema_of(columns.VALUE)
+    value = schema.schema_of(schema.VALUE)
     with pytest.raises(CorruptionError, match="is null"):
-        check_sound(pa.RecordBatch.from_arrays([pa.array([None], pa.binary())], schema=value), columns.VALUE, "block")
+        check_sound(pa.RecordBatch.from_arrays([pa.array([None], pa.binary())], schema=value), schema.VALUE, "block")
 
 
 def test_text_that_is_not_utf8_is_found_in_full() -> None:

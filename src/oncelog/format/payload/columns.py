@@ -18,10 +18,7 @@ from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
 from oncelog.format.payload.arrays import binaries, integers, texts
-from oncelog.format.payload.intake import check_limits, check_record, normalise
 from oncelog.format.payload.schema import (
-    ALL_BITS,
-    BITS,
     FIELDS,
     HEADERS,
     HEADERS_TYPE,
@@ -39,31 +36,6 @@ from oncelog.format.payload.schema import (
     schema_of,
 )
 from oncelog.types import Entry, Record, moment
-
-__all__ = [
-    "ALL_BITS",
-    "BITS",
-    "HEADERS",
-    "ID",
-    "PRODUCER",
-    "READ_SCHEMA",
-    "SEQUENCE",
-    "START",
-    "STREAM",
-    "TENANT",
-    "TYPE",
-    "VALUE",
-    "Timestamps",
-    "check_limits",
-    "check_record",
-    "concat",
-    "entries",
-    "from_records",
-    "mask_of",
-    "normalise",
-    "schema_of",
-    "view",
-]
 
 Timestamps: TypeAlias = int | NDArray[np.int64] | pa.Array
 """Microseconds since 1970: one for all rows, or one for each."""

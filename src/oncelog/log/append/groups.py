@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from oncelog.dedup.fingerprint import NO_LABELS
 from oncelog.dedup.producers import Pushed
 from oncelog.errors import OncelogError
 from oncelog.format import block
@@ -15,8 +16,6 @@ from oncelog.types import Record
 
 RECORD_OVERHEAD_BYTES = 16
 """What a record is taken to cost beside its value and its id."""
-
-_NO_LABELS = (None,) * 6
 
 
 def record_bytes(record: Record) -> int:
@@ -120,7 +119,7 @@ class Group:
             return None
         record = self.records[0]
         labels = (record.stream, record.type, record.headers, record.producer, record.sequence, record.tenant)
-        return record if labels == _NO_LABELS else None
+        return record if labels == NO_LABELS else None
 
     def payload(self) -> pa.RecordBatch:
         """Return all records as one batch of columns."""

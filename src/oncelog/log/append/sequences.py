@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed
 from oncelog.errors import InvalidArgument, PartialOverlap
-from oncelog.format.payload import arrays, columns
+from oncelog.format.payload import arrays, schema
 from oncelog.format.payload.schema import FIELDS, PRODUCER, SEQUENCE
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Judged, Met
@@ -290,10 +290,9 @@ def _check_whole(met: Met) -> None:
 
 
 def _with_column(payload: pa.RecordBatch, bit: int, values: pa.Array) -> pa.RecordBatch:
-    mask = columns.mask_of(payload.schema) | bit
+    wanted = schema.schema_of(schema.mask_of(payload.schema) | bit)
     present = dict(zip(payload.schema.names, payload.columns, strict=True)) | {FIELDS[bit].name: values}
-    schema = columns.schema_of(mask)
-    return pa.RecordBatch.from_arrays([present[name] for name in schema.names], schema=schema)
+    return pa.RecordBatch.from_arrays([present[name] for name in wanted.names], schema=wanted)
 
 
 def stamped(payload: pa.RecordBatch, producer: str) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from oncelog.queue.send.sender import Outgoing, Sender, Sent
 from oncelog.queue.send.topic import Topic
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import Entry, Record
 
 GROUP = "redrive"
@@ -29,7 +30,6 @@ GROUP = "redrive"
 
 _AT_ONCE = 100
 _REST_US = 1_000_000
-_TIMEOUT_S = 30.0
 _BURIAL_S = 5.0
 """Consumers wait for a burial no longer than this."""
 
@@ -200,7 +200,7 @@ class DeadLetters:
     def _redrive(self, grave: _Grave, letters: Sequence[DeadLetter]) -> int:
         entries = {letter.position: grave.burials.topic.read(0, letter.position, 1)[0] for letter in letters}
         outgoing = [self._revived(grave, letter, entries[letter.position]) for letter in letters]
-        self._back.send(outgoing, _TIMEOUT_S, "join")
+        self._back.send(outgoing, TIMEOUT_S, "join")
         return self._settle(grave, letters)
 
     def _revived(self, grave: _Grave, letter: DeadLetter, entry: Entry) -> Outgoing:

@@ -15,6 +15,7 @@ from oncelog.server.http import fields, spelling
 from oncelog.server.http.bodies import Body
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security.authorize import Principal
+from oncelog.settings import TIMEOUT_S
 
 if TYPE_CHECKING:
     from oncelog.server.http.app import App
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-TIMEOUT_S = 30.0
-"""How long a write is waited for, unless ``timeout_s`` says less."""
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

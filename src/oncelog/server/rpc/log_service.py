@@ -15,14 +15,13 @@ from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import By
 from oncelog.log.log import Log
-from oncelog.log.writer import TIMEOUT_S
 from oncelog.server.call import Caller
 from oncelog.server.jobs import JobProgress, Tell
 from oncelog.server.rpc import write_stream
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.server import Server
 from oncelog.server.tails import Encode, TailPiece
-from oncelog.settings import LogSettings
+from oncelog.settings import TIMEOUT_S, LogSettings
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages, values
 

@@ -9,13 +9,14 @@ from typing import Any
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
 from oncelog.queue.deliver.consumer import Consumer, Delivery, lease_left_s
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
-from oncelog.queue.queue import TIMEOUT_S, Queue
+from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.call import Caller
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.server import Server
+from oncelog.settings import TIMEOUT_S
 from oncelog.types import micros
 from oncelog.wire import failures, messages, values
 

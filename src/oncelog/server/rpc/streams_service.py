@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from oncelog.errors import InvalidArgument, Unavailable
-from oncelog.log.writer import TIMEOUT_S
 from oncelog.server.call import Caller
 from oncelog.server.rpc.log_service import optional
 from oncelog.server.server import Server
 from oncelog.server.tails import check_this
+from oncelog.settings import TIMEOUT_S
 from oncelog.streams.events import StreamEvent
 from oncelog.streams.streams import Streams
 from oncelog.streams.subscription import BEHIND_MAX, Subscription

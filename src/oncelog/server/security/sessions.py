@@ -73,8 +73,3 @@ class BrowserSessions:
 def set_cookie(value: str, *, secure: bool) -> str:
     """Return a ``Set-Cookie`` header: scripts cannot read it, other sites cannot send it."""
     return f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LIFETIME_S}{'; Secure' if secure else ''}"
-
-
-def clear_cookie() -> str:
-    """Return the ``Set-Cookie`` header that ends a session in the browser."""
-    return f"{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"

@@ -42,7 +42,6 @@ LISTING = (
 _CORRUPT = "_oncelog_corrupt"
 _FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
 _CHECKED = {"byte", "short", "integer", "long", "double", "boolean", "string"}
-_NO_ARROW = ("variant", "interval", "geometry", "geography")
 _NEVER = "365000d"
 PART_BYTES = 64 << 20
 """A file of JSON lines that is larger than this is read in parts, by several tasks."""
