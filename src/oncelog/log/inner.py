@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from oncelog.errors import OncelogError
+from oncelog.errors import NotFound, OncelogError
 from oncelog.format.base import Base
 from oncelog.format.manifest import File
 from oncelog.format.payload.tables import Tabular
@@ -22,7 +22,7 @@ from oncelog.log.info import Extent
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.workers import JobContext
-from oncelog.log.read.reader import Reader
+from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.takeover.fencing import Holding
 from oncelog.storage.base import LogHome
@@ -135,6 +135,19 @@ def is_lent(log: Log) -> bool:
 def lent(log: Log) -> contextlib.AbstractContextManager[Writer]:
     """Return the writer that the log's server lends, for a while."""
     return log._lent()
+
+
+# A tail.
+
+
+def end_deleted(tail: Tail, error: NotFound) -> None:
+    """End a tail with an error: its log was deleted in this process."""
+    tail._end_deleted(error)
+
+
+def check_there_elsewhere(tail: Tail) -> None:
+    """Have a tail without anything new not look whether its log was deleted: its owner looks."""
+    tail._checks_there = False
 
 
 # A writer.

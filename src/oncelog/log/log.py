@@ -180,7 +180,7 @@ class Log(StoredLog):
         """End those who follow the log: it was deleted, and another of its name may stand there soon."""
         for reader in list(self._readers):
             if isinstance(reader, Tail):
-                reader.end_deleted(deleted(self.name))
+                inner.end_deleted(reader, deleted(self.name))
 
     def _lease(self, duration_s: float | None) -> ReaderLease | None:
         return (

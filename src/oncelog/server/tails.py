@@ -162,7 +162,7 @@ class _Hub:
     def _open(self) -> None:
         self._log = self._server.open_log(self._name)
         self._tail = self._log.tail("latest")
-        self._tail.checks_there = False  # the hub looks, and knows when it need not
+        inner.check_there_elsewhere(self._tail)  # the hub looks, and knows when it need not
         self._checked_us = self._server.clock.elapsed_us()
         self.since = self.until = self.end = self._tail.position
 

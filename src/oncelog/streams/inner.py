@@ -9,3 +9,8 @@ from oncelog.streams.streams import Streams
 def is_of(streams: Streams, log: Log) -> bool:
     """Tell whether streams belong to this very handle of a log."""
     return streams._is_of(log)
+
+
+def index_bytes(streams: Streams) -> int:
+    """Return how many bytes of memory the index of streams takes."""
+    return streams._index.nbytes

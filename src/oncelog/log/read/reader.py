@@ -154,7 +154,7 @@ class Tail(Fed[Entry]):
 
     _what = "tail"
     _gone: NotFound | None = None
-    checks_there = True
+    _checks_there = True
     """Whether a tail without anything new looks whether its log was deleted."""
 
     def __init__(self, home: LogHome, scan: Scan, start: Start, *, lease: ReaderLease | None, clock: Clock) -> None:
@@ -266,12 +266,12 @@ class Tail(Fed[Entry]):
         now_us = self._clock.elapsed_us()
         self._nothing_at = None if found else (self._scan.place, now_us)
         there_s = THERE_PAID_S if self._home.looking_costs else THERE_S
-        if not found and self.checks_there and now_us - self._there_us >= there_s * 1e6:
+        if not found and self._checks_there and now_us - self._there_us >= there_s * 1e6:
             self._there_us = now_us
             self._scan.check_there()
         return found
 
-    def end_deleted(self, error: NotFound) -> None:
+    def _end_deleted(self, error: NotFound) -> None:
         """End with an error: the log was deleted in this process. A thread that waits looks, and gets the error."""
         self._gone = error
         self._end_wait()
