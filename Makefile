@@ -33,7 +33,7 @@ soak: .venv/installed mutants ## every test, soak tests too, with larger counts 
 
 docs: .venv/installed ## the documentation as a site, in build/site
 	.venv/bin/mkdocs build --quiet
-	@echo "open build/site/index.html"
+	@echo "open build/site/index.html; to search it: .venv/bin/python -m http.server -d build/site, then http://localhost:8000"
 
 screenshots: .venv/installed ## every page of the console, light and dark, in build/screenshots
 	scripts/debian chromium

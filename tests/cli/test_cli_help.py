@@ -78,6 +78,7 @@ def test_every_help_has_an_example_and_no_noise(call: Call) -> None:
         usage = re.split(r"\n\s*\n", shown[shown.index("Usage:") :])[0]
         assert not re.search(r"[{}]|\[\[", usage), usage
         assert not re.search(r"<(bool|str|int|float|path)>", shown), shown
+        assert not re.search(r"\[default: \(|default: \)|x[<>]=|…\.\.\.", shown), shown
 
 
 def test_the_first_page_says_what_each_command_says_of_itself() -> None:

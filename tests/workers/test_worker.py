@@ -60,6 +60,29 @@ def test_messages_are_handled_and_their_results_kept(kind: AnyPlace, queue: Queu
     assert (known.topic, known.group, known.result) == ("emails", "mailer", len("message-7"))
 
 
+def test_a_result_that_a_handler_sets_is_kept(queue: Queue, tmp_path: Path) -> None:
+    """A handler that returns nothing does not take back the result that it gave the effect; nor does a function that is
+    an effect by its decorator.
+    """
+
+    def handler(delivery: Delivery, effect: Effect) -> None:
+        effect.result = {"sent": delivery.attempts}
+
+    until = Until()
+    with Inbox(f"sqlite:///{tmp_path}/inbox.sqlite") as inbox:
+        queue.send(b"hello", id="user-7")
+        with work(queue, handler, until, inbox=inbox):
+            until.wait("done", 1)
+        [known] = inbox.show("0:0:user-7")
+        assert known.result == {"sent": 1}
+
+        @inbox.effect(key="name")
+        def greet(name: str, effect: Effect) -> None:
+            effect.result = f"hello {name}"
+
+        assert [greet("anna"), greet("anna")] == ["hello anna", "hello anna"]
+
+
 def test_a_message_whose_effect_is_there_is_skipped_and_acknowledged(kind: AnyPlace, queue: Queue) -> None:
     """A worker that died between its effect and its ack leaves a message that comes again, and does nothing."""
     queue.send(b"welcome", id="user-7")

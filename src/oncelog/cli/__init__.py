@@ -51,12 +51,19 @@ The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=fi
 Exit codes: 0 done; 1 done, but something was found, or refused; 2 the call is wrong; 3 try again; 4 the data are
 damaged; 130 interrupted."""
 
+_EXAMPLES = """Examples, in an empty folder:
+
+  [cyan]oncelog log append orders --create --url ./shop --id-field id day.jsonl[/]
+  [cyan]oncelog log cat orders --url ./shop[/]
+  [cyan]oncelog status --url ./shop[/]"""
+
 app = Shell(
     cls=_Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     help=paragraphs(_HELP),
+    epilog=_EXAMPLES,
     invoke_without_command=True,
 )
 
@@ -91,6 +98,8 @@ def run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     if not _RUNS_CODE.intersection(arguments):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (closed by the caller: >&-)
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="backslashreplace")

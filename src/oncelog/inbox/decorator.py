@@ -42,7 +42,8 @@ class Decoration(NamedTuple):
         def plain(*arguments: Any, **named: Any) -> Any:
             with self._once(function, bind, arguments, named) as effect:
                 if not effect.done:
-                    effect.result = function(*arguments, **named, **more(effect))
+                    returned = function(*arguments, **named, **more(effect))
+                    effect.result = effect.result if returned is None else returned
             return effect.result
 
         @functools.wraps(function)
@@ -50,7 +51,8 @@ class Decoration(NamedTuple):
             calling: Callable[..., Any] = function
             async with self._once(function, bind, arguments, named) as effect:
                 if not effect.done:
-                    effect.result = await calling(*arguments, **named, **more(effect))
+                    returned = await calling(*arguments, **named, **more(effect))
+                    effect.result = effect.result if returned is None else returned
             return effect.result
 
         wrapper: Any = awaited if inspect.iscoroutinefunction(function) else plain

@@ -87,7 +87,7 @@ class Calls:
         with self._inbox.once(trying.delivery, group=self._group) as effect:
             if not effect.done:
                 with trying:
-                    effect.result = self._handler(trying.delivery, **self._named(effect))
+                    _keep(effect, self._handler(trying.delivery, **self._named(effect)))
         return "skipped" if effect.done else "done"
 
     async def _have_async(self, trying: Trying) -> str:
@@ -107,7 +107,7 @@ class Calls:
         async with self._inbox.once(trying.delivery, group=self._group) as effect:
             if not effect.done:
                 with trying:
-                    effect.result = await self._limited(self._handler(trying.delivery, **self._named(effect)))
+                    _keep(effect, await self._limited(self._handler(trying.delivery, **self._named(effect))))
         return "skipped" if effect.done else "done"
 
     async def _limited(self, running: Any) -> Any:
@@ -123,3 +123,9 @@ class Calls:
 
     def _named(self, effect: Effect) -> dict[str, Any]:
         return {"effect": effect} if self._takes_effect else {}
+
+
+def _keep(effect: Effect, returned: object) -> None:
+    """Keep what a handler returned; one that returns nothing may have set the result itself."""
+    if returned is not None:
+        effect.result = returned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import oncelog
 from oncelog import Database, LogSettings, Record
 from oncelog.cli.terminal.outcome import fail
 from tests.cli.conftest import Call
@@ -212,3 +214,29 @@ def test_help_whose_reader_has_gone_is_done() -> None:
     done = subprocess.run([*COMMAND, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("command", ["log info ordres", "queue stats emials", "log append ordres -"])
+def test_a_mistyped_name_is_met_with_the_one_that_was_meant(command: str, tmp_path: Path) -> None:
+    """As for mistyped commands: what is there and looks like it is named."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.log("orders", create=True)
+        db.queue("emails", create=True)
+    done = shell(*command.split(), url=tmp_path.as_uri(), given=b"x\n")
+    assert done.code == 2
+    assert (b"did you mean 'orders'?" in done.err) or (b"did you mean 'emails'?" in done.err)
+
+
+def test_a_shell_without_a_standard_output_is_served(tmp_path: Path) -> None:
+    """Closed by the caller (``>&-``), output goes nowhere; the command does its work and says nothing else."""
+    script = f"{shlex.join(COMMAND)} log create orders --url {tmp_path.as_uri()} >&-"
+    done = subprocess.run(["bash", "-c", script], env=environment(None), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    """The error names what was given, not a file that nobody asked for."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.log("orders", create=True)
+    done = shell("log", "cat", "orders", "--output", str(tmp_path), url=tmp_path.as_uri())
+    assert (done.code, done.err.decode()) == (2, f"error: {tmp_path}: Is a directory: name a file in it\n")

@@ -67,12 +67,18 @@ def _create(store: str, nodes: dict[str, str], ack: int | None, *, json: bool) -
     from oncelog.storage.quorum import membership  # noqa: PLC0415
     from oncelog.storage.urls import node_options, quorum_store  # noqa: PLC0415
 
-    storage = quorum_store(store.removeprefix(PREFIX))
+    storage = quorum_store(_place(store))
     made = membership.create(storage, nodes, ack, node_options(os.environ), SYSTEM)
     if json:
         print_json(made)
     else:
         say((f"{PREFIX}{storage.url}", "cyan"), f": {len(made.nodes)} nodes, an append waits for {made.ack} of them")
+
+
+def _place(store: str) -> str:
+    """Return the URL of a store; a path is a folder, as everywhere."""
+    url = store.removeprefix(PREFIX)
+    return url if "://" in url else Path(url).absolute().as_uri()
 
 
 def _named(given: Sequence[str]) -> list[tuple[str, str]]:
@@ -102,7 +108,7 @@ def _opened(store: str) -> Iterator[QuorumStorage]:
     from oncelog.storage.quorum.home import QuorumStorage  # noqa: PLC0415
     from oncelog.storage.urls import node_options, quorum_store  # noqa: PLC0415
 
-    storage = QuorumStorage(quorum_store(store.removeprefix(PREFIX)), node_options(os.environ))
+    storage = QuorumStorage(quorum_store(_place(store)), node_options(os.environ))
     try:
         yield storage
     finally:

@@ -67,7 +67,11 @@ def _of_queue(db: Database, name: str) -> dict[str, object]:
 
 
 def _table(kind: str, rows: list[dict[str, object]], columns: tuple[str, ...]) -> None:
-    headings = [(kind, "left"), *((column, "right") for column in columns), ("", "fold")]
+    headings = [
+        (kind, "fold"),
+        *(("size" if column == "bytes" else column, "right") for column in columns),
+        ("", "fold"),
+    ]
     print_table(headings, [_row(row, columns) for row in rows])
 
 

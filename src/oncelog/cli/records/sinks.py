@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -265,6 +266,8 @@ def _schema(names: Sequence[str]) -> pa.Schema:
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the name only once it is whole and durable; nothing is left of it otherwise."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "Is a directory: name a file in it", str(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with _made(partial, path) as out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -26,6 +27,18 @@ def _log_names(context: typer.Context, incomplete: str) -> list[str]:
             return [name for name in db.logs() if name.startswith(incomplete)]
     except OncelogError:
         return []
+
+
+def meant(given: str, names: Sequence[str]) -> str:
+    """Return a question, with a space behind it, if a name that is there looks like the one that was given.
+
+    >>> meant("ordres", ["emails", "orders"]), meant("x", ["orders"])
+    ("did you mean 'orders'? ", '')
+    """
+    import difflib  # noqa: PLC0415 (only who has mistyped waits for it)
+
+    close = difflib.get_close_matches(given, names, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 Name = Annotated[

@@ -30,6 +30,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u2
 """What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
 
 
+_FILLING = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
+
+
 def harmless(data: bytes | str) -> str:
     """Return text in which no character moves a cursor, rings a bell, or shows text in another order than it has."""
     text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
@@ -92,10 +95,13 @@ def print_text(text: str) -> None:
 def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
 
-    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to. A table that is wider
-    than the terminal is printed row by row, a line for each cell that is not empty: no number is ever cut.
+    Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to. A column that is empty
+    in every row is left out. A table that is wider than the terminal is printed row by row, a line for each cell that
+    is not empty: no number is ever cut.
     """
     cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
+    filled = [number for number, _ in enumerate(columns) if not cells or any(row[number] for row in cells)]
+    columns, cells = [columns[number] for number in filled], [[row[number] for number in filled] for row in cells]
     terminal = console()
     if _width(columns, cells) > terminal.width:
         print_facts(("", [(name, cell) for (name, _), cell in zip(columns, row, strict=True) if cell]) for row in cells)
@@ -107,7 +113,7 @@ def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str 
         )
     for row in cells:
         table.add_row(*row)
-    terminal.print(table)
+    _print_lean(terminal, table)
 
 
 def _width(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[Text]]) -> int:
@@ -139,7 +145,14 @@ def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]
             table.add_row(Text(harmless(title), "bold not dim"))
         for name, value in facts:
             table.add_row(name, value if isinstance(value, Text) else Text(harmless(value)))
-    console().print(table)
+    _print_lean(console(), table)
+
+
+def _print_lean(terminal: Console, table: Table) -> None:
+    """Print a table without the spaces that fill its last column: who copies a line gets the line."""
+    with terminal.capture() as printed:
+        terminal.print(table)
+    terminal.file.write(_FILLING.sub(r"\1", printed.get()))
 
 
 class _Done(ProgressColumn):

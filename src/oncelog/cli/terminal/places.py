@@ -22,7 +22,7 @@ def source(given: str, url: str | None) -> tuple[str, str]:
 def target(given: str, name: str) -> tuple[str, str]:
     """Return the database and the name of a log to make: ``URL#NAME``, or a URL and the name it had."""
     place, hash, wanted = given.rpartition("#")
-    if "://" not in given:
-        message = f"{given!r} is no URL: say where the log goes to, as s3://bucket/shop, or s3://bucket/shop#NAME"
+    if "://" not in given and not given.startswith(("./", "../", "/")):
+        message = f"{given!r} is no place: say where the log goes to, as s3://bucket/shop, ./shop, or ./shop#NAME"
         raise InvalidArgument(message)
     return (place, wanted) if hash else (given, name)

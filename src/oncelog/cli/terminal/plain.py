@@ -24,6 +24,9 @@ _PLACE = {"<str>": "TEXT", "<int>": "N", "<float>": "NUMBER", "<bool>": "", "<pa
 _WIDTH_MAX, _NAME_MAX = 110, 34
 _FIRST = {"Arguments": 0, "Options": 1}
 _MARKUP = re.compile(r"\[(/|/?bold|/?cyan)\]")
+_FACTS = re.compile(r"(.*?)\s*\[([^\[]*(?:\[[^\[\]]*\])?)\]", re.DOTALL)
+_DEFAULT = re.compile(r"default: \((.*)\)", re.DOTALL)
+_IDLE = re.compile(r"(; )?[\d.<=]*x[<>=]+[\d.]+|default: (as it is)?(?=;|$)")
 _HEADING, _WORD, _END = "\x1b[1m", "\x1b[36m", "\x1b[0m"
 
 
@@ -158,8 +161,24 @@ def _parameters(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, s
         if record is not None:
             own = "Arguments" if isinstance(parameter, TyperArgument) else "Options"
             name = _usage(parameter) if isinstance(parameter, TyperArgument) else record[0]
-            panels.setdefault(parameter.rich_help_panel or own, []).append((name, record[1]))
+            panels.setdefault(parameter.rich_help_panel or own, []).append((name, _brief(record[1], own)))
     yield from sorted(panels.items(), key=lambda panel: _FIRST.get(panel[0], len(_FIRST)))
+
+
+def _brief(text: str, panel: str) -> str:
+    """Return the help of a parameter without what says nothing: ranges, empty defaults, that an argument is needed.
+
+    >>> _brief("So many.  [default: (10); x>=0]", "Options"), _brief("Its name.  [required]", "Arguments")
+    ('So many.  [default: 10]', 'Its name.')
+    """
+    found = _FACTS.fullmatch(text)
+    if found is None:
+        return text
+    facts = _IDLE.sub("", _DEFAULT.sub(r"default: \1", found[2]))
+    if panel == "Arguments":
+        facts = facts.removesuffix("required")
+    kept = facts.strip("; ")
+    return f"{found[1]}  [{kept}]" if kept else found[1]
 
 
 def _commands(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:

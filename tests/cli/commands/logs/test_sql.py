@@ -47,3 +47,28 @@ def test_a_wrong_query_is_told_as_one(tmp_path: Path) -> None:
     assert done.code == 2
     assert "nowhere" in done.err.decode()
     assert "Traceback" not in done.err.decode()
+
+
+def test_a_query_that_asks_for_nothing_or_for_no_log(tmp_path: Path) -> None:
+    """An empty query, a statement without an answer, and a mistyped name are each one line, with the log that was
+    probably meant.
+    """
+    url = tmp_path.as_uri()
+    with oncelog.connect(url) as db:
+        db.log("orders", create=True)
+    for query in ("", "-- nothing", "  "):
+        done = shell("sql", query, url=url)
+        assert (done.code, b"asks for nothing" in done.err) == (2, True), (query, done.err)
+    done = shell("sql", "select * from ordres", url=url)
+    assert (done.code, b"did you mean 'orders'?" in done.err) == (2, True)
+
+
+def test_names_in_any_case_and_numbers_of_any_size(tmp_path: Path) -> None:
+    """SQL does not tell ORDERS from orders; a number that JSON's readers could not hold is text."""
+    url = tmp_path.as_uri()
+    with oncelog.connect(url) as db, db.log("orders", create=True).writer() as writer:
+        writer.append(b"paid", id="x" * 255, headers={"trace": b"\xff", "kind": b"a"})
+    query = "select count(*) n, 9223372036854775807::hugeint * 4 large, any_value(headers) h, min(id) i from ORDERS"
+    told = shell("sql", query, "--json", url=url).json
+    assert (told["n"], told["large"], told["i"]) == (1, "36893488147419103228", "x" * 255)
+    assert shell("sql", query, url=url).code == 0

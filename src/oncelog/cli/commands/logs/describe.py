@@ -39,7 +39,7 @@ def print_list(url: str, infos: Sequence[LogInfo]) -> None:
     if not infos:
         say("no logs at ", (url, "cyan"))
         return
-    columns = [("log", "left"), ("records", "right"), ("size", "right"), ("segments", "right"), ("sealed", "right")]
+    columns = [("log", "fold"), ("records", "right"), ("size", "right"), ("segments", "right"), ("sealed", "right")]
     columns += [("first", "right"), ("last", "right"), ("ids", "left")]
     print_table(
         columns,

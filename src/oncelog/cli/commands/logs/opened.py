@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import oncelog
-from oncelog.errors import NotFound
+from oncelog.cli.terminal.options import meant
+from oncelog.errors import NotFound, OncelogError
 
 if TYPE_CHECKING:
+    from oncelog.connect import Database
     from oncelog.log.log import Log
 
 
@@ -20,6 +22,13 @@ def opened(url: str, name: str, *, create: bool = False) -> Iterator[Log]:
         try:
             log = db.log(name, create=create)
         except NotFound as error:
-            message = f"there is no log {name!r} at {url}: make it with oncelog log create, or see oncelog log list"
+            hint = f"{_meant(db, name)}make it with oncelog log create, or see oncelog log list"
+            message = f"there is no log {name!r} at {url}: {hint}"
             raise NotFound(message) from error
         yield log
+
+
+def _meant(db: Database, name: str) -> str:
+    with suppress(OncelogError):  # who may not list the logs is not told of them
+        return meant(name, db.logs())
+    return ""

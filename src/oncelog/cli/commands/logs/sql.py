@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Json, Url, paragraphs
+from oncelog.cli.terminal.options import Json, Url, meant, paragraphs
 from oncelog.cli.terminal.output import print_json, print_table
 from oncelog.errors import InvalidArgument, Unsupported
 
@@ -26,6 +27,8 @@ _EXAMPLES = """Examples, with ONCELOG_URL set:
   [cyan]oncelog sql "select count(*), min(timestamp) from orders"[/]
   [cyan]oncelog sql "select id, decode(value) from orders where position > 100 limit 5"[/]"""
 _ROWS_AT_ONCE = 1000
+_INTEGER_BITS = 63
+_MISSING = re.compile(r"Table with name (.+?) does not exist")
 
 
 class LogTable:
@@ -51,16 +54,27 @@ def run(
 ) -> None:
     """Ask with SQL."""
     with oncelog.connect(url) as db, _duckdb() as connection:
-        for name in db.logs():
-            if name in query:
+        names = db.logs()
+        for name in names:
+            if name.lower() in query.lower():  # SQL does not tell orders from ORDERS
                 connection.register(name, LogTable(db.log(name)))
         try:
             found = connection.execute(query)
-            columns = [str(column[0]) for column in found.description or ()]
+            columns = [str(column[0]) for column in (found.description if found is not None else None) or ()]
+            if not columns:
+                message = "the query asks for nothing: write select … from a log"
+                raise InvalidArgument(message)
             _print(columns, iter(lambda: found.fetchmany(_ROWS_AT_ONCE), []), as_json=json)
         except _errors() as error:
-            message = f"DuckDB refused the query: {error}"
-            raise InvalidArgument(message) from None
+            raise InvalidArgument(_explained(str(error), names)) from None
+
+
+def _explained(message: str, names: Sequence[str]) -> str:
+    """Return what DuckDB says of a query; of a table that is not there, with the log that was probably meant."""
+    missing = _MISSING.search(message)
+    if missing is None:
+        return f"DuckDB refused the query: {message}"
+    return f"there is no log {missing[1]!r}: {meant(missing[1], names)}see oncelog log list"
 
 
 @contextlib.contextmanager
@@ -102,6 +116,8 @@ def _plain(value: object) -> object:
         with contextlib.suppress(UnicodeDecodeError):
             return value.decode()
         return value.hex()
+    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:  # a sum may be a HUGEINT
+        return str(value)
     return value
 
 

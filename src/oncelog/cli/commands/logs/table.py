@@ -122,6 +122,8 @@ def _named(options: Sequence[str]) -> dict[str, str]:
 
 
 def _tell(done: Published) -> None:
-    rows = f"{done.rows:,}, positions {done.first_position:,} to {done.next_position:,}" if done.rows else "none yet"
+    rows = (
+        f"{done.rows:,}, positions {done.first_position:,} to {done.next_position - 1:,}" if done.rows else "none yet"
+    )
     changed = f"{done.added:,} added, {done.removed:,} removed" if done.added or done.removed else "nothing changed"
     print_facts([(f"{done.log} → {done.table}", [("rows", rows), ("files", f"{done.files:,}: {changed}")])])

@@ -15,6 +15,7 @@ from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's TOML file.", show_default=False)]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="The Spark to run on, instead of the spec's.")
+]
+
+WaitForRun = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        parser=duration_s,
+        metavar="DURATION",
+        help="How long to wait for a run that is under way.",
+        show_default="0 s",
+    ),
 ]
 
 
@@ -53,9 +65,7 @@ def run(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", metavar="", help="Go on with what comes, until Ctrl-C.")
     ] = False,
-    wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a run that is under way.", min=0)
-    ] = 0.0,
+    wait_s: WaitForRun = 0.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", metavar="", help="Store nothing: tell what a run would do now.")
     ] = False,
@@ -234,9 +244,7 @@ def compact(
     target_mib: Annotated[
         int, typer.Option("--target-mib", metavar="MIB", help="About how large files are to be.", min=1)
     ] = 128,
-    wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a run that is under way.", min=0)
-    ] = 0.0,
+    wait_s: WaitForRun = 0.0,
     json: Json = False,
 ) -> None:
     """Put small files of a pipeline's sink together: parquet, orc, json, csv and text.

@@ -113,7 +113,7 @@ def list_keys(
 
 
 def _row(known: KeyStory) -> list[str | Text]:
-    result = "" if known.result is None else repr(known.result)
+    result = "" if known.result is None else _shown(known.result)
     told = result if known.status == "COMMITTED" else known.last_error or ""
     place = [known.topic, known.group, known.tenant]
     status = Text(known.status, _STYLES[known.status])
@@ -167,6 +167,11 @@ def _plain(known: KeyStory) -> dict[str, Any]:
     return plain
 
 
+def _shown(result: object) -> str:
+    """Return a result as JSON, as ``--json`` prints it; ``-`` if there is none."""
+    return "-" if result is None else msgspec.json.encode(result).decode()
+
+
 def _time(at_us: int) -> str:
     return show_time(datetime.fromtimestamp(at_us / 1e6, UTC))
 
@@ -180,7 +185,7 @@ def _facts(known: KeyStory) -> list[tuple[str, str | Text]]:
         ("owner", known.owner),
         ("token", str(known.token)),
         ("first seen", _time(known.first_us)),
-        ("result", "erased" if known.erased else repr(known.result)),
+        ("result", "erased" if known.erased else _shown(known.result)),
     ]
     if known.last_error is not None:
         facts.append(("last error", known.last_error))

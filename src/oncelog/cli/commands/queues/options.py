@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import paragraphs
+from oncelog.cli.terminal.options import meant, paragraphs
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def named_queue(db: Database, name: str, state: str | None) -> Queue:
     except NotFound as error:
         if not str(error).startswith("there is no queue"):
             raise
-        message = f"there is no queue {name!r} at {db.url}: make it with oncelog queue create"
+        hint = f"{meant(name, db.queues(state=state))}make it with oncelog queue create, or see oncelog queue list"
+        message = f"there is no queue {name!r} at {db.url}: {hint}"
         raise NotFound(message) from error
 
 

@@ -51,7 +51,7 @@ def run(
     pairs: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODULE:FUNCTION QUEUE [MODULE:FUNCTION QUEUE]…",
+            metavar="MODULE:FUNCTION QUEUE",
             help="What to run, and the name of the queue to run it for; as many pairs as there are functions.",
             show_default=False,
         ),

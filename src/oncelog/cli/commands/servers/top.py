@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Json, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
 from oncelog.cli.terminal.output import console, harmless, print_json
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
@@ -69,16 +69,22 @@ class ShownSample(msgspec.Struct, kw_only=True):
 
 
 def top(
-    url: Annotated[
-        str, typer.Argument(envvar="ONCELOG_URL", metavar="URL", help="A server or a database.", show_default=False)
-    ],
+    at: Annotated[
+        str | None, typer.Argument(metavar="URL", help="A server or a database; or by --url.", show_default=False)
+    ] = None,
     *,
-    every: Annotated[float, typer.Option(parser=duration_s, metavar="DURATION", help="How often.")] = 0.5,
+    url: MaybeUrl = None,
+    every: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="How often.", show_default="500 ms")
+    ] = 0.5,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after so many looks.")] = None,
     json: Json = False,
 ) -> None:
     """Watch what happens."""
-    look = source(url)
+    if (watched := at or url) is None:
+        message = "name a server or a database: URL, --url or ONCELOG_URL"
+        raise InvalidArgument(message)
+    look = source(watched)
     shows = _printing() if json else _live()
     before = look()
     pause = threading.Event()
