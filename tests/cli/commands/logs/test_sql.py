@@ -56,7 +56,7 @@ def test_a_query_that_asks_for_nothing_or_for_no_log(tmp_path: Path) -> None:
     url = tmp_path.as_uri()
     with oncelog.connect(url) as db:
         db.log("orders", create=True)
-    for query in ("", "-- nothing", "  "):
+    for query in ("", "/* nothing */", "  "):
         done = shell("sql", query, url=url)
         assert (done.code, b"asks for nothing" in done.err) == (2, True), (query, done.err)
     done = shell("sql", "select * from ordres", url=url)
