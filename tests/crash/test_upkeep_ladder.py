@@ -18,9 +18,9 @@ import pytest
 from oncelog.errors import Closed, CorruptionError, NotFound, PartialOverlap, Unavailable
 from oncelog.format.manifest import Segment
 from oncelog.limits import KIB, MIB
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
+from oncelog.log.stored.staged import Staged
 from oncelog.log.upkeep import sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window

@@ -14,11 +14,11 @@ from oncelog.dedup.identity import Hasher
 from oncelog.format.payload import columns, intake, schema
 from oncelog.limits import KIB, MIB
 from oncelog.log.ingest import staging
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
-from oncelog.log.stored import secrets, snapshots
+from oncelog.log.stored import object_keys, secrets, snapshots
 from oncelog.log.stored.manifests import Known
+from oncelog.log.stored.staged import Staged
 from oncelog.log.upkeep import sealing
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
@@ -183,7 +183,7 @@ def hasher(log: Log) -> Hasher:
 
 def orphans(log: Log) -> set[str]:
     """Return the sealed files that nothing refers to."""
-    return set(log._home.list(sealing.PREFIX)) - sealing.used(log._manifests, known(log).manifest)
+    return set(log._home.list(object_keys.PREFIX)) - sealing.used(log._manifests, known(log).manifest)
 
 
 def snapshot_keys(log: Log) -> list[str]:

@@ -14,9 +14,9 @@ from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format.payload import columns
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.adopter import FILES_AT_ONCE
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
 from oncelog.log.stored import secrets
+from oncelog.log.stored.staged import Staged
 from oncelog.storage.local.home import LocalHome
 from tests.log.ingest.adoption import adopt
 

@@ -27,7 +27,6 @@ from oncelog.log.append import payloads
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import Audit, By
 from oncelog.log.jobs.purge import Purge
 from oncelog.log.jobs.rebuild_snapshot import Rebuilt
@@ -36,6 +35,7 @@ from oncelog.log.jobs.workers import Hands
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail, check_columns
 from oncelog.log.read.scan import Start
+from oncelog.log.stored.staged import Staged
 from oncelog.log.stored_log import StoredLog
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.log.upkeep.sealing import Sealing

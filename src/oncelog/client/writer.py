@@ -22,8 +22,8 @@ from oncelog.log.append.admitted import Admitted
 from oncelog.log.append.counters import Counts
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.producer import Producer
+from oncelog.log.stored.staged import Staged
 from oncelog.log.writer import Writer
 from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack, ColumnAcks, Record

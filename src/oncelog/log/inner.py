@@ -20,10 +20,10 @@ from oncelog.format.payload.tables import Tabular
 from oncelog.log.find import Compared
 from oncelog.log.info import Extent
 from oncelog.log.ingest import staging
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.workers import JobContext
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Scan, Start
+from oncelog.log.stored.staged import Staged
 from oncelog.log.takeover.fencing import Holding
 from oncelog.storage.base import LogHome
 from oncelog.types import Ack, Location

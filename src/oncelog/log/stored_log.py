@@ -18,7 +18,6 @@ from oncelog.log import info
 from oncelog.log.append import payloads
 from oncelog.log.info import Extent, SealedFileInfo
 from oncelog.log.ingest import conflicts, staging
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs import audit, purge, rebuild_snapshot, verify
 from oncelog.log.jobs.audit import Audit, By
 from oncelog.log.jobs.purge import Purge
@@ -30,6 +29,7 @@ from oncelog.log.memory.objects import RunObjects
 from oncelog.log.read.scan import Scan, Start
 from oncelog.log.stored import bases, secrets
 from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.staged import Staged
 from oncelog.log.takeover.fencing import Holding, holding
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.sealing import Sealing

@@ -36,7 +36,7 @@ from oncelog.log.ending import Ending
 from oncelog.log.ingest.adopter import Adopter
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, Ingester, OnConflict, OnReplay
-from oncelog.log.ingest.staging import Staged
+from oncelog.log.stored.staged import Staged
 from oncelog.log.submitting import Submission, Submitting
 from oncelog.log.takeover.handover import Watch
 from oncelog.log.upkeep.keeper import Keeper

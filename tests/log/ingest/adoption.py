@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.log.ingest import staging
-from oncelog.log.ingest.staging import Adoption, Staged
+from oncelog.log.stored.staged import Staged
+from oncelog.log.takeover.adoption import Adoption
 from oncelog.log.writer import Writer
 
 

@@ -19,8 +19,9 @@ from oncelog.errors import (
 )
 from oncelog.format.payload import columns
 from oncelog.log.ingest import staging
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.log.stored import object_keys
+from oncelog.log.stored.staged import Staged
 from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryStorage
@@ -367,7 +368,7 @@ def test_a_file_staged_before_the_floor_is_refused(quick: Shop, *, named: bool) 
     log = quick.log(SETTINGS)
     sent = plain([1, 2]) if named else [Record(b"1"), Record(b"2")]
     old = stage(log, sent)
-    quick.clock.advance(2 * sealing.STAGED_S)
+    quick.clock.advance(2 * object_keys.STAGED_S)
     with log.writer() as writer:
         append(writer, plain([0])[0])
         assert old.key in sealing.sweep(quick.home, log._manifests, quick.clock)
@@ -387,7 +388,7 @@ def test_a_file_in_time_is_adopted_however_old_it_gets(quick: Shop) -> None:
     with log.writer() as writer:
         adopt(writer, [stage(log, plain(range(3)))])
     stage(log, plain([9]))
-    quick.clock.advance(2 * sealing.STAGED_S)
+    quick.clock.advance(2 * object_keys.STAGED_S)
     assert len(sealing.sweep(quick.home, log._manifests, quick.clock)) == 2
     assert values(log) == [each.value for each in plain(range(3))]
     assert clean(log)

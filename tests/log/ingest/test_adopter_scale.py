@@ -16,9 +16,9 @@ from oncelog.errors import (
 )
 from oncelog.format.identities import Identities
 from oncelog.limits import KIB
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.stored import adopted_ids
 from oncelog.log.stored import manifests as manifests_module
+from oncelog.log.stored.staged import Staged
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.testing.clock import SimulatedClock

@@ -11,7 +11,7 @@ import pytest
 from oncelog.errors import Unsupported
 from oncelog.log.log import Log
 from oncelog.log.stored import manifests
-from oncelog.log.upkeep.sealing import STAGED_S
+from oncelog.log.stored.object_keys import STAGED_S
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock

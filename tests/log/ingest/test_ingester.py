@@ -14,12 +14,11 @@ import pytest
 from oncelog.connect import Database
 from oncelog.errors import IdConflict, InvalidArgument, NotFound, Unsupported
 from oncelog.limits import MARK_S_MAX, MARKED_BATCHES_MAX
-from oncelog.log.ingest import batch_marks
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
-from oncelog.log.upkeep import sealing
+from oncelog.log.stored import object_keys
+from oncelog.log.stored.staged import Staged
 from oncelog.settings import LogSettings
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.faults import Killed, When
@@ -227,7 +226,7 @@ def test_a_producer_belongs_to_its_query(quick: Shop) -> None:
 
 def test_marks_are_kept_for_the_active(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks expire after long inactivity, and the least recently active goes when there are too many."""
-    monkeypatch.setattr(batch_marks, "MARKS_MAX", 3)
+    monkeypatch.setattr("oncelog.log.takeover.adoption.MARKS_MAX", 3)
     log = quick.log(SETTINGS)
     for number in range(5):
         ingest(log, [plain([number])], batch(0, f"p{number}"))
@@ -263,7 +262,7 @@ def test_staged_files_go_by_age_and_late_drivers_are_told(quick: Shop) -> None:
     adopted = [stage(log, plain([3])), stage(log, [Record(b"other", id="id-3")])]
     with log.writer() as writer:
         writer.ingest(adopted)
-    quick.clock.advance(sealing.STAGED_S + 1)
+    quick.clock.advance(object_keys.STAGED_S + 1)
     assert sorted(log.sweep()) == sorted(_keys(late, lost, adopted[1]))
     with log.writer() as writer, pytest.raises(NotFound, match="stage its records again"):
         writer.ingest([late], batch(0))

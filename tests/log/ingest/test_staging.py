@@ -11,6 +11,7 @@ import pytest
 from oncelog import AppendErrors, InvalidArgument, NotFound, Record
 from oncelog.connect import Database
 from oncelog.log.log import Log
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import sealing
 from oncelog.storage.memory import MemoryStorage
@@ -50,7 +51,7 @@ def test_a_clock_that_was_once_ahead_does_not_keep_files_from_being_adopted() ->
     """A machine a year ahead swept the log: what is staged after that is not 'too old'."""
     database, clock, log = new_log()
     home = database._storage.home("orders")
-    home.create(f"{sealing.PREFIX}{0:020d}-orphan.parquet", [b"left behind"])
+    home.create(f"{object_keys.PREFIX}{0:020d}-orphan.parquet", [b"left behind"])
     ahead = SimulatedClock(now_us=clock.now_us() + 365 * 86_400_000_000)
     assert sealing.sweep(home, Manifests(home, ahead), ahead)
     staged = log.stage([TABLE])

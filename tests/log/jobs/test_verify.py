@@ -19,16 +19,15 @@ from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.append.tail import SegmentTail
-from oncelog.log.ingest import staging
 from oncelog.log.jobs.verify import Finding, Verification
 from oncelog.log.log import Log
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.run_set import RunSet
-from oncelog.log.stored import snapshots
+from oncelog.log.stored import object_keys, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
+from oncelog.log.stored.staged import read_identities
 from oncelog.log.takeover import recovery
 from oncelog.log.takeover.recovery import Recovered
-from oncelog.log.upkeep import sealing
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.local.home import LocalStorage
 from oncelog.storage.memory import MemoryHome
@@ -422,7 +421,7 @@ def test_blocks_that_changed_places(quick: Shop) -> None:
 def test_a_flipped_bit_in_a_sealed_file(shop: Shop, at: int) -> None:
     """Every segment that is in the file is named, and none besides."""
     log = filled(shop, 3, 4, seal=True)
-    (file,) = shop.home.list(sealing.PREFIX)
+    (file,) = shop.home.list(object_keys.PREFIX)
     fill(log, plain(range(10, 12)))
     flip(shop, file, at)
     found = log.verify()
@@ -434,7 +433,7 @@ def test_a_flipped_bit_in_a_sealed_file(shop: Shop, at: int) -> None:
 def test_missing_files(shop: Shop) -> None:
     """A sealed file or a run of blocks that is gone although the manifest has it is an error of its segment."""
     log = filled(shop, 3, seal=True)
-    (file,) = shop.home.list(sealing.PREFIX)
+    (file,) = shop.home.list(object_keys.PREFIX)
     fill(log, plain(range(10, 12)), plain(range(20, 22)))
     shop.home.delete(file)
     shop.home.remove_segment(2)
@@ -460,7 +459,7 @@ def test_a_flipped_bit_in_a_snapshot(shop: Shop) -> None:
 def test_identities_that_cannot_be_read(shop: Shop, *, lost: bool) -> None:
     """The records tell the ids too, so what lies beside an adopted file is a warning when it is lost or damaged."""
     log = adopted(shop)
-    (key,) = [key for key in shop.home.list(sealing.PREFIX) if key.endswith(".ids")]
+    (key,) = [key for key in shop.home.list(object_keys.PREFIX) if key.endswith(".ids")]
     if lost:
         shop.home.delete(key)
     else:
@@ -472,8 +471,8 @@ def test_identities_that_cannot_be_read(shop: Shop, *, lost: bool) -> None:
 def test_identities_that_are_not_those_of_the_records(shop: Shop) -> None:
     """They are believed by the next writer, so when they lie ids may be stored twice: an error."""
     log = adopted(shop)
-    (key,) = [key for key in shop.home.list(sealing.PREFIX) if key.endswith(".ids")]
-    true = staging.read_identities(shop.home, key)
+    (key,) = [key for key in shop.home.list(object_keys.PREFIX) if key.endswith(".ids")]
+    true = read_identities(shop.home, key)
     for name, lie in (("low", true.low + 1), ("fingerprints", true.fingerprints + 1), ("rows", true.rows[::-1])):
         fields = {each: getattr(true, each) for each in Identities.__struct_fields__} | {name: lie}
         shop.home.delete(key)

@@ -15,7 +15,7 @@ from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.log import Log
 from oncelog.log.memory import coverage
 from oncelog.log.memory.run_set import RunSet
-from oncelog.log.upkeep import sealing
+from oncelog.log.stored import object_keys
 from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
@@ -249,7 +249,7 @@ def test_what_an_earlier_version_left_beside_files_is_swept(shop: Shop) -> None:
     key = next(one.identities for one in log._manifest().segments if one.identities is not None)
     assert not shop.home.exists(key)
     shop.home.create(key, [b"left behind"])
-    shop.clock.advance(2 * sealing.STAGED_S)
+    shop.clock.advance(2 * object_keys.STAGED_S)
     assert log.sweep() == [key]
     assert uncovered.records == 1
     assert len(beside(shop, log)) == 1

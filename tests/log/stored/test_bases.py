@@ -19,7 +19,7 @@ from oncelog.format.manifest import Manifest
 from oncelog.format.snapshot import ProducerMark
 from oncelog.limits import KIB
 from oncelog.log.log import Log
-from oncelog.log.stored import bases, snapshots
+from oncelog.log.stored import bases, object_keys, snapshots
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.segment_index import Places
 from oncelog.log.upkeep import sealing
@@ -82,7 +82,7 @@ def test_everything_truncated_and_every_snapshot_gone_producers_are_still_known(
             assert w.append(b"x", producer="b", sequence=0).duplicate
     base = bases.load(log._home, log._manifest())
     assert base.streams == {"s": 9}
-    assert [key for key in log._home.list(sealing.PREFIX) if key.endswith(bases.SUFFIX)] == [log._manifest().base]
+    assert [key for key in log._home.list(object_keys.PREFIX) if key.endswith(bases.SUFFIX)] == [log._manifest().base]
     assert log.verify().ok
 
 

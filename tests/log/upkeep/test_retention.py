@@ -14,6 +14,7 @@ from oncelog.limits import KIB, MIB
 from oncelog.log.log import Log
 from oncelog.log.read import leases, reader
 from oncelog.log.stored import manifests as manifests_module
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.retention import Truncation
@@ -99,7 +100,7 @@ def test_truncated_step_by_step(shop: Shop) -> None:
             log.seal()
         assert entries(log) == everything[before:]
         assert log.verify().findings == ()
-    assert len(shop.home.list(sealing.PREFIX)) == len(log.files()) == 1
+    assert len(shop.home.list(object_keys.PREFIX)) == len(log.files()) == 1
 
 
 def test_what_is_open_is_not_truncated(shop: Shop) -> None:
@@ -572,20 +573,20 @@ def test_space_really_comes_back(*, seal: bool) -> None:
 def test_a_merged_file_goes_with_the_last_of_its_segments(shop: Shop) -> None:
     """Truncating in the midst of a file keeps it, for the segments that stay; then it goes, or is merged anew."""
     log = filled(shop, 2, 2, 2, seal=True)
-    key = shop.home.list(sealing.PREFIX)
+    key = shop.home.list(object_keys.PREFIX)
     for before in (1, 2, 3, 5):
         log.truncate(before)
-        assert shop.home.list(sealing.PREFIX) == key
+        assert shop.home.list(object_keys.PREFIX) == key
         assert positions(log) == list(range(before, 6))
         assert [(file.first_position, file.records) for file in log.files()] == [(0, 6)]
         assert log.verify().findings == ()
     fill(log, unnamed(6, 2))
     log.seal()
-    assert shop.home.list(sealing.PREFIX) != key
+    assert shop.home.list(object_keys.PREFIX) != key
     assert [(file.first_position, file.records) for file in log.files()] == [(4, 4)], "what was truncated is left out"
     assert positions(log) == [5, 6, 7]
     log.truncate(8)
-    assert shop.home.list(sealing.PREFIX) == []
+    assert shop.home.list(object_keys.PREFIX) == []
 
 
 def test_adopted_files_go_with_their_identities(shop: Shop) -> None:
@@ -596,9 +597,9 @@ def test_adopted_files_go_with_their_identities(shop: Shop) -> None:
         shop.clock.advance(1000)
         writer.append(b"x", id="x")
         log.truncate(3)
-        assert len(shop.home.list(sealing.PREFIX)) == 2
+        assert len(shop.home.list(object_keys.PREFIX)) == 2
         log.truncate(5)
-        assert shop.home.list(sealing.PREFIX) == []
+        assert shop.home.list(object_keys.PREFIX) == []
 
 
 def test_a_segment_that_was_begun_and_never_written_leaves_no_file() -> None:
@@ -709,6 +710,6 @@ def test_a_shop_that_truncates_for_hours(quick: Shop) -> None:
         log.seal()
         log.retain()
     assert len(entries(log)) <= 12
-    keys = shop.home.list(sealing.PREFIX)
+    keys = shop.home.list(object_keys.PREFIX)
     assert len(keys) == len(log.files())
     assert log.verify().findings == ()

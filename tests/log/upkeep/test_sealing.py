@@ -23,6 +23,7 @@ from oncelog.limits import KIB, MIB
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored import manifests as manifests_module
+from oncelog.log.stored import object_keys
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.sealing import Sealing
 from oncelog.log.writer import Writer
@@ -106,7 +107,7 @@ def test_small_files_are_put_together_again(shop: Shop) -> None:
         log.seal()
         assert len(log.files()) == 1
     assert values(log) == [each.value for each in records(0, 20)]
-    assert len(shop.home.list(sealing.PREFIX)) == 1
+    assert len(shop.home.list(object_keys.PREFIX)) == 1
 
 
 def test_segments_that_are_large_enough_keep_files_of_their_own(quick: Shop) -> None:
@@ -150,7 +151,7 @@ def test_a_file_is_compressed_and_has_statistics(shop: Shop) -> None:
     """Other tools skip row groups by time and id, and read zstd: both are in the file."""
     log = filled(shop, 20)
     log.seal()
-    metadata = pq.read_metadata(pa.BufferReader(shop.home.read(shop.home.list(sealing.PREFIX)[0])))
+    metadata = pq.read_metadata(pa.BufferReader(shop.home.read(shop.home.list(object_keys.PREFIX)[0])))
     group = metadata.row_group(0)
     columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
     assert {column.compression for column in columns.values()} == {"ZSTD"}
@@ -459,7 +460,7 @@ def test_two_sealers_of_one_group(shop: Shop, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sealing, "point_to", point_to)
     assert log.seal().files == 0
     assert entries(log) == before
-    assert len(shop.home.list(sealing.PREFIX)) == len(log.files()) == 1
+    assert len(shop.home.list(object_keys.PREFIX)) == len(log.files()) == 1
 
 
 def test_a_sealer_whose_segments_are_truncated_meanwhile(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,7 +490,7 @@ def hooked_create(monkeypatch: pytest.MonkeyPatch, log: Log, action: Callable[[]
 
     def create(key: str, data: Sequence[Chunk]) -> bool:
         made = real(key, data)
-        if key.startswith(sealing.PREFIX) and key.endswith(".parquet"):
+        if key.startswith(object_keys.PREFIX) and key.endswith(".parquet"):
             act()
         return made
 
@@ -498,7 +499,7 @@ def hooked_create(monkeypatch: pytest.MonkeyPatch, log: Log, action: Callable[[]
 
 def leave_orphan(shop: Shop) -> str:
     """Leave a file behind that no manifest points to, as a sealer does that is killed; return its key."""
-    key = sealing.new_key(shop.clock)
+    key = object_keys.new_key(shop.clock)
     shop.home.create(key, [b"half a thought"])
     return key
 
@@ -512,7 +513,7 @@ def test_a_sealer_that_slept_too_long_is_refused_and_loses_nothing(
     leave_orphan(quick)
 
     def sleep() -> None:
-        quick.clock.advance(2 * sealing.STAGED_S)
+        quick.clock.advance(2 * object_keys.STAGED_S)
         assert len(sealing.sweep(quick.home, log._manifests, quick.clock)) == 2
 
     hooked_create(monkeypatch, log, sleep)
@@ -527,19 +528,19 @@ def test_orphans_go_when_they_are_older_than_the_floor(shop: Shop) -> None:
     """What a killed sealing left is deleted once nothing can come to point to it, and what is in use never."""
     log = filled(shop, 5)
     log.seal()
-    used = set(shop.home.list(sealing.PREFIX))
+    used = set(shop.home.list(object_keys.PREFIX))
     old = leave_orphan(shop)
     beside = old.removesuffix(".parquet") + ".ids"
     shop.home.create(beside, [b"and what was beside it"])
     log.seal()
     assert orphans(log) == {old, beside}
-    shop.clock.advance(sealing.STAGED_S / 2)
+    shop.clock.advance(object_keys.STAGED_S / 2)
     young = leave_orphan(shop)
-    shop.clock.advance(sealing.STAGED_S / 2 + 1)
+    shop.clock.advance(object_keys.STAGED_S / 2 + 1)
     log.seal()
-    assert set(shop.home.list(sealing.PREFIX)) == {*used, young}
-    assert known(log).manifest.staging_floor_us > sealing.created_us(old)
-    assert known(log).manifest.staging_floor_us <= sealing.created_us(young)
+    assert set(shop.home.list(object_keys.PREFIX)) == {*used, young}
+    assert known(log).manifest.staging_floor_us > object_keys.created_us(old)
+    assert known(log).manifest.staging_floor_us <= object_keys.created_us(young)
     assert len(entries(log)) == 5
 
 
@@ -547,7 +548,7 @@ def test_the_floor_is_announced_before_anything_is_deleted(quick: Shop, monkeypa
     """First unreachable, then deleted: whoever finds its file gone can read in the manifest why."""
     log = filled(quick, 5)
     old = leave_orphan(quick)
-    quick.clock.advance(2 * sealing.STAGED_S)
+    quick.clock.advance(2 * object_keys.STAGED_S)
     floors: list[int] = []
     real = quick.home.delete
 
@@ -559,7 +560,7 @@ def test_the_floor_is_announced_before_anything_is_deleted(quick: Shop, monkeypa
     monkeypatch.setattr(log._home, "delete", delete)
     log.seal()
     assert len(floors) == 1
-    assert floors[0] > sealing.created_us(old)
+    assert floors[0] > object_keys.created_us(old)
 
 
 def test_a_clock_that_was_ahead_does_not_end_sealing(quick: Shop) -> None:
@@ -587,7 +588,7 @@ def test_a_sealing_that_is_killed_leaves_a_file_that_the_next_removes(monkeypatc
     assert len(orphans(log)) == 1
     assert {finding.severity for finding in log.verify().findings} == {"note"}
     assert entries(log) == before
-    clock.advance(2 * sealing.STAGED_S)
+    clock.advance(2 * object_keys.STAGED_S)
     assert log.seal().files == 1
     assert orphans(log) == set()
     assert entries(log) == before
@@ -710,7 +711,7 @@ def test_segments_in_pages_are_sealed_and_their_old_pages_deleted(shop: Shop) ->
     log.seal()
     assert entries(log) == entries(shop.log()) == before
     assert shop.home.list("pages/") == [page.key for page in known(log).manifest.pages]
-    assert len(shop.home.list(sealing.PREFIX)) == len(log.files())
+    assert len(shop.home.list(object_keys.PREFIX)) == len(log.files())
     assert all(segment.file for segment in log._manifests.closed_from(known(log).manifest, 0))
     assert log.verify().findings == ()
 
@@ -864,7 +865,7 @@ def test_files_in_memory_are_listed_by_key(quick: Shop) -> None:
     log = filled(quick, 4)
     log.seal()
     assert isinstance(quick.home, MemoryHome)
-    assert [file.path for file in log.files()] == quick.home.list(sealing.PREFIX)
+    assert [file.path for file in log.files()] == quick.home.list(object_keys.PREFIX)
 
 
 def test_records_that_compress_well_do_not_all_end_in_one_file(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from oncelog.connect import connect
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import OnConflict
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.log.stored.staged import Staged
 from oncelog.settings import LogSettings
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import TaskMessage, _LogSink, deliver

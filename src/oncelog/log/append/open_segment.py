@@ -15,11 +15,12 @@ from oncelog.concurrency.trouble import Trouble
 from oncelog.errors import OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.log.append.tail import SegmentTail
-from oncelog.log.ingest.staging import Adoption, Staged
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.segment_index import Places, SegmentIndex
+from oncelog.log.stored.staged import Staged
 from oncelog.log.takeover import fencing
-from oncelog.log.upkeep import sealing
+from oncelog.log.takeover.adoption import Adoption
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome, SegmentWriter
 
@@ -159,7 +160,7 @@ class SegmentRun:
         far clocks differ.
         """
         keys = {file.key for file in staged}
-        oldest_us = min(map(sealing.created_us, keys)) - sealing.STAGED_S * 1_000_000
+        oldest_us = min(map(object_keys.created_us, keys)) - object_keys.STAGED_S * 1_000_000
 
         def look(manifest: Manifest) -> str | None:
             for segment in self._manifests.closed_back(manifest):

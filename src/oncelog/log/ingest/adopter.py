@@ -20,12 +20,13 @@ from oncelog.format.runs.run import Run
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.session import WriterSession
 from oncelog.log.ingest import staging
-from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.memory.building import delete_run
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.recall import Looked
 from oncelog.log.stored.adopted_ids import search
 from oncelog.log.stored.files import SealedFiles
+from oncelog.log.stored.staged import Staged, read_identities
+from oncelog.log.takeover.adoption import Adoption
 from oncelog.log.upkeep.memory_keeper import MemoryKeeper
 
 Flags = NDArray[np.bool_]
@@ -101,7 +102,7 @@ class Adopter:
     def _read(self, file: Staged, beside: str) -> Identities:
         """Return the identities of a staged file: from beside it or, if it was adopted before, from its records."""
         try:
-            return staging.read_identities(self._home, beside)
+            return read_identities(self._home, beside)
         except NotFound:
             opened = SealedFiles(self._home).open(File(file.key, 0, file.size_bytes, file.checksum))
             pieces = ((piece.payload, piece.first_row) for piece in opened.pieces(0, file.records))

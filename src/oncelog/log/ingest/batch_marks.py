@@ -14,7 +14,7 @@ import msgspec
 
 from oncelog.errors import InvalidArgument
 from oncelog.format.manifest import Mark, MarkedBatch
-from oncelog.limits import LABEL_BYTES_MAX, MARK_S_MAX, MARKED_BATCHES_MAX, MARKS_MAX
+from oncelog.limits import LABEL_BYTES_MAX, MARKED_BATCHES_MAX
 from oncelog.shapes import prepare
 
 Replay = Literal["new", "same", "other", "forgotten"]
@@ -92,13 +92,6 @@ def advanced(
         before.duplicates + duplicates,
         before.conflicts + conflicts,
     )
-
-
-def with_mark(marks: Sequence[Mark], mark: Mark) -> tuple[Mark, ...]:
-    """Return the marks with one set: the most recently active last, without those that have been inactive for long."""
-    oldest_us = mark.marked_us - MARK_S_MAX * 1_000_000
-    others = [other for other in marks if other.producer != mark.producer and other.marked_us >= oldest_us]
-    return (*others[-(MARKS_MAX - 1) :], mark)
 
 
 prepare(BatchName)

@@ -18,8 +18,9 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log.ingest.staging import read_identities, search_exact
+from oncelog.log.ingest.staging import search_exact
 from oncelog.log.stored.manifests import Change, Known, Manifests
+from oncelog.log.stored.staged import read_identities
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.retention import Truncation
 from oncelog.names import CONFLICTS

@@ -23,8 +23,9 @@ from oncelog.log.append.session import WriterSession
 from oncelog.log.ingest import batch_marks, conflicts, staging
 from oncelog.log.ingest.adopter import Adopter, JudgedFiles
 from oncelog.log.ingest.batch_marks import BatchName, Replay
-from oncelog.log.ingest.staging import Adoption, Staged
 from oncelog.log.stored.files import SealedFiles
+from oncelog.log.stored.staged import Staged, read_identities
+from oncelog.log.takeover.adoption import Adoption
 
 OnConflict = Literal["quarantine", "error", "original"]
 OnReplay = Literal["error", "skip", "ids"]
@@ -134,7 +135,7 @@ class Ingester:
             restaged = self._stage(self._chosen(file, chosen))
             kept.append(restaged)
             beside = restaged.identities
-            identities.append(None if beside is None else staging.read_identities(self._home, beside))
+            identities.append(None if beside is None else read_identities(self._home, beside))
         return tuple(kept), identities
 
     def _put_aside(self, judged: JudgedFiles) -> tuple[Staged, ...]:

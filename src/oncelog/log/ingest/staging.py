@@ -8,14 +8,11 @@ keys: each file's are searched as they are, as long as the window's duration say
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
@@ -28,33 +25,16 @@ from oncelog.errors import InvalidArgument
 from oncelog.format import identities as identities_format
 from oncelog.format import sealed
 from oncelog.format.identities import Identities
-from oncelog.format.manifest import File, Manifest, Mark, Segment, labels_of
+from oncelog.format.manifest import labels_of
 from oncelog.format.payload import arrays
-from oncelog.format.runs.run import Run
-from oncelog.log.ingest import batch_marks
-from oncelog.log.upkeep.sealing import PREFIX, new_key
+from oncelog.log.stored.object_keys import PREFIX, new_key
+from oncelog.log.stored.staged import Staged
 from oncelog.storage.base import LogHome
 
 _DIGESTS = 1 << 64
 _PART_NUMBERS = 1 << 18
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
-
-
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that may be adopted: its key, what is in it, and the key of its identities (``None``: no record has an
-    id). ``digest`` is a sum over its rows: the same whatever their order, and however they are spread over files.
-    ``labels`` are as a segment has them.
-    """
-
-    key: str
-    records: int
-    size_bytes: int
-    checksum: int
-    identities: str | None = None
-    ids: int = 0
-    digest: int = 0
-    labels: int = -1
 
 
 class Prepared(NamedTuple):
@@ -180,11 +160,6 @@ def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return numbers
 
 
-def read_identities(home: LogHome, key: str) -> Identities:
-    """Return the identities beside a file, checked."""
-    return identities_format.decode(home.read(key), key)
-
-
 def search_exact(identities: Identities, others: Identities) -> NDArray[np.bool_]:
     """Tell which of the others are there with the same content. One identity may be there with several."""
     held = np.stack([identities.high, identities.low, identities.fingerprints], axis=1)
@@ -257,83 +232,6 @@ def at_once(work: Callable[[_Part], _Result], parts: Sequence[_Part], count: int
         except RuntimeError:  # there is no thread to be had, or Python is about to end
             return [work(part) for part in parts]
         return list(results)
-
-
-class Adoption(msgspec.Struct, frozen=True, kw_only=True):
-    """What one manifest version brings in: files, rows that are put aside, and how far their producer has come.
-
-    ``run`` has the ids of the files, with positions from 0, if they are many.
-    """
-
-    staged: tuple[Staged, ...] = ()
-    conflicts: tuple[Staged, ...] = ()
-    mark: Mark | None = None
-    run: Run | None = None
-
-
-def adopted(manifest: Manifest, adoption: Adoption, timestamp_us: int, uptime_us: int) -> Manifest:
-    """Return the manifest with everything that is adopted, behind everything else in it."""
-    place = (manifest.next_segment, manifest.next_position)
-    segments = _segments(adoption.staged, place, manifest.epoch, timestamp_us, uptime_us)
-    last = manifest.conflicts[-1] if manifest.conflicts else None
-    place = (0, 0) if last is None else (last.number + 1, last.next_position)
-    conflicts = _segments(adoption.conflicts, place, manifest.epoch, timestamp_us, uptime_us)
-    return msgspec.structs.replace(
-        manifest,
-        segments=(*manifest.segments, *segments),
-        conflicts=(*manifest.conflicts, *conflicts),
-        marks=manifest.marks if adoption.mark is None else batch_marks.with_mark(manifest.marks, adoption.mark),
-        next_segment=manifest.next_segment + len(segments),
-        next_position=segments[-1].next_position if segments else manifest.next_position,
-        last_timestamp_us=timestamp_us if segments else manifest.last_timestamp_us,
-        uptime_us=max(manifest.uptime_us, uptime_us),
-        labels=functools.reduce(operator.or_, (segment.labels for segment in segments), manifest.labels),
-        memory=(*manifest.memory, *_placed(adoption.run, segments)),
-        doomed=(*manifest.doomed, *_beside(adoption)),
-    )
-
-
-def _beside(adoption: Adoption) -> list[str]:
-    """Return the keys of identities that nobody needs, because a run has them."""
-    keys = [file.identities for file in adoption.staged] if adoption.run is not None else []
-    return [key for key in keys if key is not None]
-
-
-def _placed(run: Run | None, segments: Sequence[Segment]) -> list[Run]:
-    """Return the run of adopted files with the positions that they got."""
-    if run is None:
-        return []
-    ends = segments[0].first_position, segments[-1].next_position
-    return [msgspec.structs.replace(run, first_position=ends[0], next_position=ends[1])]
-
-
-def _segments(
-    staged: Sequence[Staged], place: tuple[int, int], epoch: int, timestamp_us: int, uptime_us: int
-) -> list[Segment]:
-    """Return the segments that staged files become, from a number and a position on."""
-    segments = []
-    first_number, position = place
-    for number, file in enumerate(staged, first_number):
-        segments.append(
-            Segment(
-                number=number,
-                first_position=position,
-                entries=file.records,
-                epoch=epoch,
-                end=0,
-                checksum=0,
-                size_bytes=0,
-                first_timestamp_us=timestamp_us,
-                last_timestamp_us=timestamp_us,
-                last_uptime_us=uptime_us,
-                ids=0,  # they do not spend the window's keys
-                file=File(file.key, 0, file.size_bytes, file.checksum),
-                identities=file.identities,
-                labels=file.labels,
-            )
-        )
-        position += file.records
-    return segments
 
 
 def check(staged: Sequence[Staged]) -> None:

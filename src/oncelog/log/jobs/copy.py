@@ -21,7 +21,7 @@ from oncelog.format import sealed
 from oncelog.format.gather import gather
 from oncelog.format.manifest import File, Manifest, Segment
 from oncelog.format.runs.run import Run
-from oncelog.log.stored import secrets, snapshots
+from oncelog.log.stored import object_keys, secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows, each
@@ -85,8 +85,8 @@ class Copy:
         if before is not None:
             self._floor_us = before.manifest.staging_floor_us
             _, used = there.look(before, lambda manifest: sealing.used(there, manifest))
-        for key in self._target.list(sealing.PREFIX):
-            if key in used or sealing.created_us(key) >= self._floor_us:
+        for key in self._target.list(object_keys.PREFIX):
+            if key in used or object_keys.created_us(key) >= self._floor_us:
                 self._made[_content(key)] = key
 
     def _check(self, there: Known | None, manifest: Manifest, name: str) -> None:
@@ -218,7 +218,7 @@ class Copy:
         return msgspec.structs.replace(run, key=key)
 
     def _new_key(self, content: str) -> str:
-        return f"{sealing.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
+        return f"{object_keys.PREFIX}{max(self._clock.now_us(), self._floor_us):020d}-{content}"
 
     def _store(self, content: str, data: pa.Buffer) -> None:
         key = self._new_key(content)
@@ -248,7 +248,7 @@ class Copy:
                 return manifest
             kept, before = sealing.used(there, wanted), sealing.used(there, manifest)
             floor_us = max(wanted.staging_floor_us, manifest.staging_floor_us)
-            if any(sealing.created_us(key) < manifest.staging_floor_us for key in kept - before):
+            if any(object_keys.created_us(key) < manifest.staging_floor_us for key in kept - before):
                 message = (
                     f"log {wanted.name!r} was swept while it was copied to, and took too long for that: copy it again"
                 )
@@ -262,5 +262,5 @@ class Copy:
 
 def _content(key: str) -> str:
     """Return what a file's key says but for when it was made: that is the same in every home."""
-    name = key.removeprefix(sealing.PREFIX)
+    name = key.removeprefix(object_keys.PREFIX)
     return name.partition("-")[2] or name

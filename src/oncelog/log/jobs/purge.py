@@ -17,6 +17,7 @@ from oncelog.format.manifest import STREAMS, File, Manifest, Segment
 from oncelog.format.sealed import Purged
 from oncelog.log.jobs.find_repeats import Progress, Repeats, Walk, concerned, find
 from oncelog.log.jobs.workers import Hands, JobContext, Unit
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.files import SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.upkeep import sealing
@@ -129,7 +130,7 @@ def rewrite_file(desk: JobContext, part: PurgePart) -> File | None:
         data = sealed.rewritten(SealedFiles(desk.home).open(original), marks)
     except NotFound:
         return None
-    key = sealing.new_key(desk.clock, part.floor_us)
+    key = object_keys.new_key(desk.clock, part.floor_us)
     desk.home.create(key, [data])
     return File(key, 0, data.size, xxhash.xxh3_64_intdigest(data))
 

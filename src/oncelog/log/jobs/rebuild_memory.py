@@ -23,6 +23,7 @@ from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.objects import RunObjects
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.takeover.recovery import Remembered, remembered_of
 from oncelog.log.upkeep import sealing
@@ -51,7 +52,7 @@ def make_run(desk: JobContext, piece: RunPiece) -> Run | None:
     except NotFound:
         return None
     ids, first = found.state(), piece.first_position
-    key = sealing.new_key(desk.clock, piece.floor_us).removesuffix(".parquet")
+    key = object_keys.new_key(desk.clock, piece.floor_us).removesuffix(".parquet")
     entries, commits = entries_of(ids, first), commits_of(ids, first)
     return store_run(desk.home, piece.log_id, key, entries, first, piece.next_position, commits)
 
@@ -130,7 +131,7 @@ class Rebuilding:
 
     def _merged(self, known: Known, small: Sequence[Run]) -> Run:
         manifest = (self._manifests.newest(known) or known).manifest
-        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
         return merge_runs(self._objects, manifest.log_id, key, small)
 
     def _is_sound(self, run: Run) -> bool:

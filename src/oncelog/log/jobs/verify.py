@@ -16,14 +16,14 @@ from oncelog.format.manifest import Segment
 from oncelog.format.payload.schema import mask_of
 from oncelog.format.payload.soundness import check_sound
 from oncelog.format.snapshot import Snapshot
-from oncelog.log.ingest.staging import read_identities
 from oncelog.log.jobs.check_memory import MemoryCheck
 from oncelog.log.jobs.window_rules import Finding, ProducerCheck, Severity, SnapshotCheck, WindowRepeats
 from oncelog.log.memory.objects import RunObjects
-from oncelog.log.stored import bases, record_identities, secrets, snapshots
+from oncelog.log.stored import bases, object_keys, record_identities, secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES, SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.rows import Rows
+from oncelog.log.stored.staged import read_identities
 from oncelog.log.takeover.recovery import FOLD_ROWS, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.storage.base import LogHome
@@ -339,7 +339,7 @@ class _Verifier:
 
     def _check_leftovers(self) -> None:
         """Look for files that nothing refers to, and for what is announced to be deleted."""
-        present = self._home.list(sealing.PREFIX)
+        present = self._home.list(object_keys.PREFIX)
         self._renew()
         self._known, used = self._manifests.look(self._known, lambda manifest: sealing.used(self._manifests, manifest))
         for key in present:

@@ -12,7 +12,7 @@ from oncelog import limits
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run
 from oncelog.log.stored.manifests import Change, Manifests
-from oncelog.log.upkeep.sealing import created_us
+from oncelog.log.stored.object_keys import created_us
 
 RUNS_APART = 8
 """With a bounded window, so many runs are searched although they are no neighbours. With more, gaps are filled."""

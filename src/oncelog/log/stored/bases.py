@@ -21,8 +21,8 @@ from oncelog.format.manifest import ANY_LABELS, PRODUCERS, Manifest
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Manifests
+from oncelog.log.stored.object_keys import new_key
 from oncelog.log.stored.rows import Rows, each
-from oncelog.log.upkeep.sealing import new_key
 from oncelog.settings import ProducerPolicy, resolve
 from oncelog.storage.base import LogHome
 

@@ -9,9 +9,9 @@ import msgspec
 from oncelog.errors import CorruptionError, LogBusy, NotFound, WriterFenced
 from oncelog.format import block
 from oncelog.format.manifest import Manifest, Segment
-from oncelog.log.ingest.staging import Adoption, adopted
 from oncelog.log.stored.manifests import Change, Known, Manifests
-from oncelog.log.upkeep.sealing import created_us
+from oncelog.log.stored.object_keys import created_us
+from oncelog.log.takeover.adoption import Adoption, adopted
 from oncelog.storage.base import LogHome, SegmentEnd
 
 

@@ -25,7 +25,6 @@ from oncelog.format.manifest import PRODUCERS, Manifest, Segment
 from oncelog.format.runs.run import Run
 from oncelog.format.runs.run import covers as covers_ids
 from oncelog.format.snapshot import Snapshot
-from oncelog.log.ingest.staging import read_identities
 from oncelog.log.memory import coverage
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.objects import RunObjects
@@ -35,6 +34,7 @@ from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Manifests
 from oncelog.log.stored.rows import Rows, each
+from oncelog.log.stored.staged import read_identities
 from oncelog.settings import LogSettings
 from oncelog.storage.base import LogHome
 

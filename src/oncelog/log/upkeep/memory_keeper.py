@@ -30,6 +30,7 @@ from oncelog.log.memory.building import delete_run, store_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
 from oncelog.log.memory.run_set import RunSet
+from oncelog.log.stored import object_keys
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Change, Known
@@ -231,7 +232,7 @@ class MemoryKeeper:
     ) -> Run:
         """Store entries, in any order, as a run that nothing refers to yet."""
         manifest = known.manifest
-        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
         return store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
 
     def _publish(self, run: Run, change: Change, *, built: bool) -> bool:
@@ -327,7 +328,7 @@ class MemoryKeeper:
         if inputs is None:
             return False
         manifest = known.manifest
-        key = sealing.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
         run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._check_staying)
         return self._publish(run, coverage.merged(run, inputs), built=False)
 

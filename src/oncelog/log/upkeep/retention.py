@@ -15,9 +15,9 @@ from oncelog.log.memory import coverage
 from oncelog.log.read import leases
 from oncelog.log.stored import bases, snapshots
 from oncelog.log.stored.manifests import Change, Known, Manifests
+from oncelog.log.stored.object_keys import created_us
 from oncelog.log.takeover.recovery import adopted_within, covers, needed
 from oncelog.log.upkeep import sealing
-from oncelog.log.upkeep.sealing import created_us
 from oncelog.settings import DURATION_S, MAX_KEYS
 from oncelog.storage.base import LogHome
 

@@ -22,12 +22,9 @@ from oncelog.format.runs.run import covers
 from oncelog.limits import MIB
 from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.object_keys import PREFIX, STAGED_S, created_us, new_key
 from oncelog.log.stored.rows import each
 from oncelog.storage.base import LogHome
-
-PREFIX = "sealed/"
-STAGED_S = 86_400
-"""How long a file may exist before the manifest points to it."""
 
 _BYTES_MIN = 8 * MIB
 """Nobody makes smaller files unasked (half of it is enough at the end of a run of segments)."""
@@ -215,20 +212,6 @@ def _seal_group(home: LogHome, manifests: Manifests, clock: Clock, group: Sequen
         delete_quietly(home, key)
         return None
     return Sealing(files=1, segments=len(group), records=row, bytes_before=size(group), bytes_after=data.size)
-
-
-def new_key(clock: Clock, floor_us: int = 0) -> str:
-    """Return a key for a file that nobody else uses. It tells when it was made, for the staging floor.
-
-    A floor that a clock announced which was ahead is no reason to refuse what is made now, so it counts as made then.
-    """
-    return f"{PREFIX}{max(clock.now_us(), floor_us):020d}-{clock.token(8).hex()}.parquet"
-
-
-def created_us(key: str) -> int:
-    """Return when a file of that key was made; 0 for a key that does not say."""
-    digits = key.removeprefix(PREFIX)[:20]
-    return int(digits) if digits.isdecimal() else 0
 
 
 def schema_of(home: LogHome, group: Sequence[Segment]) -> pa.Schema:

@@ -12,9 +12,9 @@ from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log import inner
 from oncelog.log.ingest.batch_marks import BatchName
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.jobs.audit import By
 from oncelog.log.log import Log
+from oncelog.log.stored.staged import Staged
 from oncelog.server.call import Caller
 from oncelog.server.jobs import JobProgress, Tell
 from oncelog.server.rpc import write_stream

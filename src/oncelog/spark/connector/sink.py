@@ -20,8 +20,8 @@ from oncelog.errors import InvalidArgument, OncelogError, Unavailable, WriterFen
 from oncelog.log import inner
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested
-from oncelog.log.ingest.staging import Staged
 from oncelog.log.log import Log
+from oncelog.log.stored.staged import Staged
 from oncelog.names import CONFLICTS
 from oncelog.redaction import redacted
 from oncelog.spark.connector import connections, schema

@@ -14,8 +14,9 @@ from oncelog.errors import InvalidArgument
 from oncelog.format.payload import intake
 from oncelog.format.payload.schema import HEADERS_TYPE
 from oncelog.log import inner
-from oncelog.log.ingest.staging import Prepared, Staged
+from oncelog.log.ingest.staging import Prepared
 from oncelog.log.log import Log
+from oncelog.log.stored.staged import Staged
 from oncelog.spark.connector.options import WriteOptions
 
 FILE_BYTES = 48 << 20

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from oncelog.errors import InvalidArgument
-from oncelog.log.ingest.staging import Staged
+from oncelog.log.stored.staged import Staged
 from oncelog.spark.connector import connections
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.staging import Stager
