@@ -31,8 +31,8 @@ GUARDS = [
     Guard(
         "acknowledged means durable: a block is synced before it is answered for",
         "storage/local/segment_writer.py",
-        "        self._disk.sync(descriptor)\n        if self._disk.identity",
-        "        if self._disk.identity",
+        "        self._disk.sync(descriptor)\n        self._publisher.write(slot)\n",
+        "        self._publisher.write(slot)\n",
         "tests/storage/local/test_home_crash.py::test_visible_means_durable",
     ),
     Guard(  # that the file is opened anew as well is no guard: a block that is written again is dirty again

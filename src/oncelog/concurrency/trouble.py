@@ -15,16 +15,17 @@ class Trouble:
         """Name the logger, and what fails: ``what`` is the beginning of a sentence."""
         self._logger = logging.getLogger(logger)
         self._what = what
-        self._begun = False
+        self.begun = False
+        """Whether it fails now."""
 
     def begin(self, error: BaseException) -> None:
         """Say that it fails, unless that was said."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self._logger.warning("%s fails, and is tried again: %s", self._what, error)
 
     def end(self) -> None:
         """Say that it works again, if it did not."""
-        if self._begun:
-            self._begun = False
+        if self.begun:
+            self.begun = False
             self._logger.info("%s works again", self._what)

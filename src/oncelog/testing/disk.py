@@ -158,6 +158,9 @@ class SimulatedDisk:
         with self._call("size", self._path(descriptor)):
             return self._descriptors[descriptor].file.size
 
+    def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
+        """Promise nothing: what is not synced may be stored, or lost, in any case."""
+
     def sync(self, descriptor: int) -> None:
         """Store a file's pages, or lose them."""
         path = self._path(descriptor)

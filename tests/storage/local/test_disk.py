@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import oncelog
 from oncelog.errors import Unavailable
 from oncelog.format.output import output
 from oncelog.storage.local.disk import PAST_CACHE_BYTES_MIN, RealDisk
@@ -187,3 +188,15 @@ def cached_pages(disk: RealDisk, descriptor: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mincore(ctypes.c_void_p(shown.address), ctypes.c_size_t(shown.size), flags) == 0
     return sum(flag & 1 for flag in flags)
+
+
+def test_a_system_that_takes_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the device is to begin early is a hint: where it is refused, appends are stored all the same."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse, raising=False)
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        assert writer.append(b"paid", id="1").position == 0
+        assert writer.append(b"paid", id="1").duplicate

@@ -131,7 +131,8 @@ class SegmentRun:
         except OncelogError as error:
             self._trouble.begin(error)
             raise
-        self._trouble.end()
+        if self._trouble.begun:
+            self._trouble.end()
         if writer.ends_early:
             self.tail.ends_early = True
         return end

@@ -34,7 +34,8 @@ class ZeroFiller:
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self._path = path
-        self._filled = 0
+        self.filled = 0
+        """Zeros reach so far: below it ``prepare`` has nothing to do."""
         self._target = 0
         self._filling = False
         self._stopped = False
@@ -44,7 +45,7 @@ class ZeroFiller:
 
     def prepare(self, descriptor: int, offset: int, end: int) -> None:
         """Call before blocks are written up to ``end``: makes room if that is cheap, and takes the place for them."""
-        if end < self._filled:
+        if end < self.filled:
             return
         with self._changed:
             while self._filling:
@@ -53,14 +54,14 @@ class ZeroFiller:
             if step_bytes < AHEAD_BYTES_MIN:
                 # If the disk is full, the append of the block itself reports it.
                 with contextlib.suppress(OSError):
-                    self._disk.write(descriptor, [bytes(end + step_bytes - self._filled)], self._filled)
-                    self._filled = end + step_bytes
-            self._filled = max(self._filled, end + -end % _PAGE_BYTES)
+                    self._disk.write(descriptor, [bytes(end + step_bytes - self.filled)], self.filled)
+                    self.filled = end + step_bytes
+            self.filled = max(self.filled, end + -end % _PAGE_BYTES)
 
     def fill_ahead(self, end: int) -> None:
         """Call when blocks were written up to ``end``: has the next step filled in the background, if it is large."""
         step_bytes = min(end, STEP_BYTES_MAX)
-        if step_bytes < AHEAD_BYTES_MIN or end + step_bytes // 2 <= self._filled or end + step_bytes <= self._target:
+        if step_bytes < AHEAD_BYTES_MIN or end + step_bytes // 2 <= self.filled or end + step_bytes <= self._target:
             return
         with self._changed:
             self._target = end + step_bytes
@@ -96,19 +97,19 @@ class ZeroFiller:
     def _fill_portion(self, descriptor: int) -> bool:
         """Fill a portion when there is need; ``False`` when there never will be again."""
         with self._changed:
-            while not self._stopped and self._filled >= self._target:
+            while not self._stopped and self.filled >= self._target:
                 self._changed.wait()
             if self._stopped:
                 return False
             self._filling = True
-            size = min(_PORTION_BYTES, self._target - self._filled)
+            size = min(_PORTION_BYTES, self._target - self.filled)
         filled = 0
         try:
-            self._disk.write(descriptor, [_ZEROS[:size]], self._filled)
+            self._disk.write(descriptor, [_ZEROS[:size]], self.filled)
             filled = size
         finally:
             with self._changed:
-                self._filled += filled
+                self.filled += filled
                 self._filling = False
                 self._changed.notify_all()
         return True

@@ -26,6 +26,8 @@ class LocalClaim:
         self._descriptor: int | None = descriptor
         self._path = path
         self._forked = False
+        self.is_held = True
+        """Whether ``check`` has nothing to say."""
         self.writing = threading.Lock()
 
     def check(self) -> None:
@@ -44,6 +46,7 @@ class LocalClaim:
         with self.writing:
             with _fork_guard:
                 _held.discard(self)
+            self.is_held = False
             if self._descriptor is not None:
                 close_quietly(self._disk, self._descriptor)
             self._descriptor = None
@@ -58,6 +61,7 @@ class LocalClaim:
     def drop_copy(self) -> None:
         """Close a forked child's copy of the lock. The parent's stays locked: a lock ends with its last copy."""
         self._forked = True
+        self.is_held = False
         self.writing = threading.Lock()  # the thread that held it is in the parent process
         if self._descriptor is not None:
             close_quietly(self._disk, self._descriptor)

@@ -74,11 +74,18 @@ class Publisher:
 
     def publish(self, segment: int, end: int, entries: int) -> None:
         """Let readers go up to ``end``: everything below it is on stable storage."""
+        self.write(self.slot(segment, end, entries))
+
+    def slot(self, segment: int, end: int, entries: int) -> bytes:
+        """Return what ``write`` publishes, once everything below ``end`` is on stable storage."""
+        content = _CONTENT.pack(self._boot, segment, end, entries)
+        return content + xxhash.xxh3_64_digest(content)[::-1]  # little endian, as ``_CHECKSUM`` reads it
+
+    def write(self, slot: bytes) -> None:
+        """Publish what ``slot`` returned."""
         if self._descriptor is None:
             self._open()
         assert self._descriptor is not None
-        content = _CONTENT.pack(self._boot, segment, end, entries)
-        slot = content + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(content))
         try:
             self._disk.write(self._descriptor, [slot], _SLOT_OFFSETS[self._turn])
         except OSError:

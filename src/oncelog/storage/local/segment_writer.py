@@ -10,9 +10,14 @@ from oncelog.format.block import HEADER_BYTES, read_extent
 from oncelog.storage.base import Chunk
 from oncelog.storage.bell import Bell
 from oncelog.storage.local.disk import Disk, Identity, close_quietly, explain
-from oncelog.storage.local.filler import ZeroFiller
+from oncelog.storage.local.filler import AHEAD_BYTES_MIN, ZeroFiller
 from oncelog.storage.local.lock import LocalClaim
 from oncelog.storage.local.published import Publisher
+
+_EARLY_BYTES_MAX = 4095
+"""The device begins early with a block that is no larger: less than a page, so that no whole page lies inside it, which
+the system would try to drop. A larger block keeps the device busy for long anyway.
+"""
 
 
 class LocalSegmentWriter:
@@ -47,7 +52,8 @@ class LocalSegmentWriter:
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Store a block under the next number; return the offset behind it."""
         with self._claim.writing:
-            self._claim.check()
+            if not self._claim.is_held:
+                self._claim.check()
             if self._fenced:
                 message = f"{self._path}: the segment was closed to this writer"
                 raise WriterFenced(message, outcome="unknown")
@@ -99,16 +105,22 @@ class LocalSegmentWriter:
         self._last_offset, self._last_header, self._end = self._end, head, end
         self._count += 1
         self._bell.nudge()
-        self._filler.fill_ahead(end)
+        if end >= AHEAD_BYTES_MIN:
+            self._filler.fill_ahead(end)
         return end
 
     def _write(self, descriptor: int, block: Sequence[Chunk], end: int, entries: int) -> None:
-        self._filler.prepare(descriptor, self._end, end)
+        if end >= self._filler.filled:
+            self._filler.prepare(descriptor, self._end, end)
         self._disk.write(descriptor, block, self._end)
-        self._disk.sync(descriptor)
+        if end - self._end <= _EARLY_BYTES_MAX:
+            self._disk.begin_sync(descriptor, self._end, end - self._end)
+        # What can be done before the sync is over is done now, while the device works.
         if self._disk.identity(self._path) != self._identity:
             raise self._gone()
-        self._publisher.publish(self._segment, end, entries)
+        slot = self._publisher.slot(self._segment, end, entries)
+        self._disk.sync(descriptor)
+        self._publisher.write(slot)
 
     def _gone(self) -> CorruptionError:
         """Return what to say when the name leads elsewhere: what is written to an unlinked file is lost with it."""
