@@ -15,6 +15,7 @@ import msgspec
 import oncelog  # annotations name what is loaded later: typing.get_type_hints finds it there
 from oncelog import arguments, names, profiles
 from oncelog.clock import SYSTEM, Clock
+from oncelog.concurrency.aside import start_aside
 from oncelog.dedup import kernels
 from oncelog.errors import CorruptionError, InvalidArgument, LogBusy, NotFound, OncelogError, Unsupported
 from oncelog.handle import Handle, closes_anywhere
@@ -34,7 +35,8 @@ if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spa
     from oncelog.queue.state.database import StateDatabase
     from oncelog.streams.streams import Streams
 
-kernels.choose(os.environ.get("ONCELOG_FAST"))
+kernels.choose(os.environ.get("ONCELOG_FAST"), start_aside)
+os.register_at_fork(after_in_child=kernels.stop_loading)
 front_cache.choose(os.environ.get("ONCELOG_CACHE"), os.environ)
 
 _CLIENT = "oncelog.client.database"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oncelog
+from oncelog import LogSettings
 from oncelog.dedup import kernels
 from oncelog.dedup.fingerprint import FINGERPRINT_FAMILY
 from oncelog.dedup.identity import PAIR_FAMILY, Hasher
@@ -47,7 +51,7 @@ class Chosen:
 
     def by(self, who: str) -> None:
         """Compute by ``numba`` or by ``numpy`` from here on."""
-        for name, value in (("allowed", who == "numba"), ("left", 0)):
+        for name, value in (("allowed", who == "numba"), ("at_once", True)):
             self._patch.setattr(kernels._Choice, name, value)
         assert (kernels.kernels(1) is not None) == (who == "numba")
 
@@ -142,3 +146,81 @@ print("numba" in sys.modules)
         environment["ONCELOG_FAST"] = wish
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
     assert ran.stdout == f"{loaded}\n"
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Return what the loops' loader would do in a thread of its own: a few rows are enough for it to be started."""
+    started: list[Callable[[], None]] = []
+    fresh = {
+        "allowed": True,
+        "at_once": False,
+        "left": 600,
+        "looked": False,
+        "loading": False,
+        "kernels": None,
+        "start": started.append,
+    }
+    for name, value in fresh.items():
+        monkeypatch.setattr(kernels._Choice, name, value)
+    return started
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    """Run what a thread would run: with a context of its own."""
+    contextvars.Context().run(work)
+
+
+def test_nobody_waits_while_numba_is_loaded(waiting: list[Callable[[], None]]) -> None:
+    """The 290,000th row of a first program took three seconds. numpy goes on until all loops are compiled."""
+    assert kernels.kernels(600) is None
+    (load,) = waiting
+    assert kernels.kernels(10**9) is None
+    assert kernels.kernels_at_hand(600) is None
+    assert len(waiting) == 1, "it is loaded once"
+    in_a_thread(load)
+    loaded = kernels.kernels(600)
+    assert loaded is not None
+    assert kernels.kernels_at_hand(600) is loaded
+    assert {len(function.signatures) for function in loaded} == {1}, "each was compiled in the rehearsal"
+
+
+def test_the_rehearsal_compiles_what_appends_call(waiting: list[Callable[[], None]], tmp_path: Path) -> None:
+    """A loop that gets arguments of another kind than in the rehearsal is compiled again, while an append waits."""
+    kernels.kernels(600)
+    in_a_thread(waiting[0])
+    loaded = kernels.kernels(600)
+    assert loaded is not None
+    small = LogSettings(segment_bytes=1 << 20)
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", small, create=True).writer() as writer:
+        for first in range(0, 30_000, 3_000):
+            names = [f"order-{number}" for number in range(first, first + 3_000)]
+            writer.append_arrow(pa.table({"id": names, "value": names}))
+            writer.append_arrow(pa.table({"id": names, "value": names}))
+    assert {function.__name__: len(function.signatures) for function in loaded} == dict.fromkeys(loaded._fields, 1)
+
+
+def test_a_child_forked_while_numba_is_loaded_uses_numpy(waiting: list[Callable[[], None]]) -> None:
+    """The loader's thread does not survive a fork, and locks of the compiler may be held for ever."""
+    kernels.kernels(600)
+    kernels.stop_loading()
+    assert kernels.kernels(600) is None
+    assert len(waiting) == 1
+
+
+def test_without_a_thread_it_is_tried_again_later(
+    waiting: list[Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No append fails, and none waits, because the process has as many threads as it may."""
+
+    def refuse(work: Callable[[], None]) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(kernels._Choice, "start", refuse)
+    assert kernels.kernels(600) is None
+    assert kernels.kernels(600) is None
+    monkeypatch.setattr(kernels._Choice, "start", waiting.append)
+    monkeypatch.setattr(kernels._Choice, "left", 600)
+    assert kernels.kernels(600) is None
+    assert len(waiting) == 1
