@@ -17,7 +17,7 @@ from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.errors import CorruptionError
 from oncelog.format import base as base_format
 from oncelog.format.base import Base
-from oncelog.format.manifest import ANY_LABELS, PRODUCERS, Manifest
+from oncelog.format.manifest import ANY_LABELS, PRODUCERS, Manifest, Segment
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.stored.files import SealedFiles, rows_of
 from oncelog.log.stored.manifests import Manifests
@@ -59,11 +59,23 @@ def labelled(
 def recover_producers(home: LogHome, manifests: Manifests, manifest: Manifest, taken: Snapshot | None) -> Producers:
     """Return how far every producer got, as base, snapshot and log say: all that is closed is folded in."""
     producers = begin_producers(home, manifest, taken)
-    start = max(manifest.first_position, taken.watermark if taken is not None else 0)
+    start = producers_since(manifest, taken)
     if manifest.labels & PRODUCERS:
         for rows in labelled(home, manifests, manifest, start, manifest.next_position, labels=PRODUCERS):
             fold_producers(producers, rows)
     return producers
+
+
+def producers_since(manifest: Manifest, taken: Snapshot | None) -> int:
+    """Return the position from which on records are to be folded into the producers that a snapshot has."""
+    return max(manifest.first_position, taken.watermark if taken is not None else 0)
+
+
+def segments_of_producers(manifests: Manifests, manifest: Manifest, start: int) -> list[Segment]:
+    """Return the closed segments from a position on whose records may carry a producer, oldest first."""
+    if not manifest.labels & PRODUCERS:
+        return []
+    return [segment for segment in manifests.closed_from(manifest, start) if segment.labels & PRODUCERS]
 
 
 def begin_producers(home: LogHome, manifest: Manifest, taken: Snapshot | None) -> Producers:

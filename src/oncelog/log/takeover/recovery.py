@@ -132,15 +132,43 @@ def _recover_all(  # noqa: PLR0917
     if taken is not None and not bad and _is_of_tail(taken, tail):
         table.fold(_from_position(taken, tail[0].first_position if tail else manifest.next_position))
         start = max(start, taken.watermark)
-    files = SealedFiles(objects.home)
-    for stretch in tail:
-        begin = max(start, stretch.first_position)
-        for segment in (closed for closed in stretch.segments if closed.next_position > begin):
-            for remembered in remembered_of(hasher, rows_of(objects.home, files, segment, begin)):
-                table.fold(remembered.state())
+    producers = _fold_tail(objects.home, manifests, manifest, hasher, taken, table, _unfolded(tail, start))
     uptime_us = max(manifest.uptime_us, taken.uptime_us if taken else 0)
-    producers = bases.recover_producers(objects.home, manifests, manifest, taken)
     return Recovered(table, Adopted(0), start, uptime_us, producers, runs, tuple(run for run, _ in bad))
+
+
+def _unfolded(tail: Sequence[Stretch], start: int) -> list[tuple[Segment, int]]:
+    """Return the closed segments of the tail, each with the position from which on it is to be read."""
+    begun = [(segment, max(start, stretch.first_position)) for stretch in tail for segment in stretch.segments]
+    return [(segment, max(begin, segment.first_position)) for segment, begin in begun if segment.next_position > begin]
+
+
+def _fold_tail(  # noqa: PLR0917
+    home: LogHome,
+    manifests: Manifests,
+    manifest: Manifest,
+    hasher: Hasher,
+    taken: Snapshot | None,
+    table: Table,
+    unfolded: Sequence[tuple[Segment, int]],
+) -> Producers:
+    """Add the ids of the tail to the table; return how far every producer got.
+
+    Reading is most of the work. Where the tail has all that tells of producers, it is read once for both.
+    """
+    since = bases.producers_since(manifest, taken)
+    labelled = bases.segments_of_producers(manifests, manifest, since)
+    starts = {segment.number: begin for segment, begin in unfolded}
+    together = all(starts.get(segment.number) == max(since, segment.first_position) for segment in labelled)
+    producers = bases.begin_producers(home, manifest, taken)
+    files = SealedFiles(home)
+    for segment, begin in unfolded:
+        parts = rows_of(home, files, segment, begin)
+        if together and segment.labels & PRODUCERS:
+            parts = bases.tapped(parts, producers)
+        for remembered in remembered_of(hasher, parts):
+            table.fold(remembered.state())
+    return producers if together else bases.recover_producers(home, manifests, manifest, taken)
 
 
 def _check_small_enough(manifest: Manifest, tail: Sequence[Stretch], bad: Sequence[tuple[Run, OncelogError]]) -> None:
