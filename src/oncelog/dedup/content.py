@@ -6,13 +6,11 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from oncelog.dedup import columns
 from oncelog.dedup.fingerprint import HASHED_COLUMNS, content_parts
 from oncelog.types import Record
 
@@ -79,12 +77,10 @@ def _is_used(payload: pa.RecordBatch, name: str) -> bool:
 
 def _bare_digests(log_id: str, values: pa.Array) -> list[bytes]:
     begin, _ = _begin(log_id)
-    column = columns.from_strings(values)
-    data = column.data.data
     digests = []
-    for low, high in pairwise(column.offsets.tolist()):
+    for value in values.to_pylist():  # sooner than a slice of the column's memory for each
         begun = begin()
-        begun.update(data[low:high])
+        begun.update(value)
         digests.append(begun.digest())
     return digests
 

@@ -71,6 +71,9 @@ class Submitting(Producing):
         )
 
     @abstractmethod
+    def _is_plain(self, value: object, id: object) -> bool: ...
+
+    @abstractmethod
     def _checked(self, record: Record) -> Record: ...
 
     @abstractmethod
@@ -104,7 +107,10 @@ class Submitting(Producing):
         Blocks only while too much is pending, at most ``timeout_s``. On an event loop it never blocks: as much again
         may queue, and then the future fails with ``Unavailable``, not written.
         """
-        record = self._checked(Record(value, id, stream, type, headers, producer, sequence, tenant))
+        record = Record(value, id, stream, type, headers, producer, sequence, tenant)
+        is_bare = stream is None and type is None and headers is None and tenant is None  # by far the most are
+        if not (is_bare and producer is None and sequence is None and self._is_plain(value, id)):
+            record = self._checked(record)
         size_bytes = record_bytes(record)
         deadline_us = self._deadline(timeout_s)
         committer = self._committer

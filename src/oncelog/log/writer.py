@@ -459,7 +459,7 @@ class Writer(Submitting):
             raise
 
     def _deadline(self, timeout_s: float | None) -> int | None:
-        timeout_us = self._micros(timeout_s)
+        timeout_us = _TIMEOUT_US if timeout_s is TIMEOUT_S else self._micros(timeout_s)
         return None if timeout_us is None else self._clock.elapsed_us() + timeout_us
 
     def _micros(self, timeout_s: float | None) -> int | None:

@@ -24,17 +24,20 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
     somebody to tell which it was. A bytearray for a value, which may change, counts as not plain.
     """
     values = [record.value for record in records]
-    if set(map(type, values)) != _BYTES or not _is_plain(records):
+    is_bare = _is_bare(records)
+    if set(map(type, values)) != _BYTES or not (is_bare or _is_plain(records)):
         return None
     mask, columns = VALUE, [arrays.binaries(values)]
     if _sizes_bytes(columns[0]).max() > limits.VALUE_BYTES_MAX:
         return None
-    for bit, texts, bytes_min, bytes_max in (
-        (ID, [record.id for record in records], 1, limits.ID_BYTES_MAX),
-        (STREAM, [record.stream for record in records], 0, limits.LABEL_BYTES_MAX),
-        (TYPE, [record.type for record in records], 0, limits.LABEL_BYTES_MAX),
-        (TENANT, [record.tenant for record in records], 0, limits.LABEL_BYTES_MAX),
-    ):
+    named = [(ID, [record.id for record in records], 1, limits.ID_BYTES_MAX)]
+    if not is_bare:
+        named += [
+            (STREAM, [record.stream for record in records], 0, limits.LABEL_BYTES_MAX),
+            (TYPE, [record.type for record in records], 0, limits.LABEL_BYTES_MAX),
+            (TENANT, [record.tenant for record in records], 0, limits.LABEL_BYTES_MAX),
+        ]
+    for bit, texts, bytes_min, bytes_max in named:
         kinds = set(map(type, texts))
         if kinds == _NONE:
             continue
@@ -44,6 +47,21 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
         mask |= bit
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema_of(mask))
+
+
+def _is_bare(records: Sequence[Record]) -> bool:
+    """Tell whether no record has more than a value and an id: most have not, and one pass over them tells it."""
+    labelled = [
+        record
+        for record in records
+        if record.stream is not None
+        or record.type is not None
+        or record.headers is not None
+        or record.producer is not None
+        or record.sequence is not None
+        or record.tenant is not None
+    ]
+    return not labelled
 
 
 def _is_plain(records: Sequence[Record]) -> bool:

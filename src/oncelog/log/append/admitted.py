@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -85,6 +86,8 @@ class Admitted:
 
         ``refuse``: whether a conflict is an error.
         """
+        if rows is None and len(self.groups) == 1 and not self.refused and self.new.all():
+            return self._new_answers(self.groups[0])
         chosen = slice(None) if rows is None else rows
         positions, times = self.positions[chosen], self.times[chosen].copy()
         duplicates, conflicts = self.duplicates[chosen], self.conflicts[chosen]
@@ -109,6 +112,13 @@ class Admitted:
             if rows is None or (at < len(rows) and rows[at] == row):
                 answers[at] = error
         return answers
+
+    def _new_answers(self, group: Group) -> list[Ack | OncelogError]:
+        """Return the acks of rows that are all new, and in one group: they follow each other there."""
+        first, count = int(self.positions[0]), len(self.positions)
+        entry = group.first_entry + first - group.first_position
+        places = range(first, first + count), repeat(group.segment), range(entry, entry + count)
+        return list(map(Ack, *places, repeat(moment(group.timestamp_us))))
 
     @staticmethod
     def _from_long_ago(ack: Ack) -> Ack:
