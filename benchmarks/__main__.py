@@ -16,6 +16,7 @@ from benchmarks import (
     bucket,
     crash,
     faces,
+    first,
     growth,
     inbox,
     jobs,
@@ -41,6 +42,7 @@ RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 WORKLOADS: dict[str, Callable[[Path, Plan], list[Measurement]]] = {
     "append": workloads.append,
+    "first": first.first,
     "append-1k": workloads.append_1k,
     "limited": workloads.limited,
     "retries": workloads.retries,

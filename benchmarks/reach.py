@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
+from benchmarks import bucket, faces, first, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.remembering import BOUNDED, UNBOUNDED
@@ -84,6 +84,8 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
     found: list[Reached] = []
     for part in (
         _append,
+        _first,
+        _content,
         _off,
         _off_elsewhere,
         _retries,
@@ -131,6 +133,19 @@ def _append(table: Table) -> Iterator[Reached]:
     yield Reached(f"{work}, against the best peer ({peer.contender})", "10 x", ratio, "x", ratio >= 10)
 
 
+def _first(table: Table) -> Iterator[Reached]:
+    ratio = table.best(first.WORKLOAD, first.FirstRows.name) / table.best(first.WORKLOAD, "SQLite")
+    work = f"the first {first.COMMITS * first.COMMIT_RECORDS:,} rows of a process, fresh files, against SQLite"
+    yield Reached(work, "10 x", ratio, "x", ratio >= 10)
+
+
+def _content(table: Table) -> Iterator[Reached]:
+    ratio = _ours(table, _APPEND, "content ids") / _ours(table, _APPEND, "explicit ids")
+    yield Reached("content ids against explicit ids, columnar, 100-byte values", "0.6 x", ratio, "x", ratio >= 0.6)
+    many = table.best(_APPEND, "Oncelog, append_many, explicit ids")
+    yield Reached("append_many, 100-byte values", "1,200,000/s", many, "/s", many >= 1_200_000)
+
+
 def _off(table: Table) -> Iterator[Reached]:
     ratio = _slower(table, _LIMITED, "explicit ids")
     work = "idempotence on against off, 1 KB values, explicit ids, disk held to 400 MB/s"
@@ -159,13 +174,18 @@ def _single(table: Table) -> Iterator[Reached]:
     workload = "one append at a time"
     ratio = table.best(workload, _RAW) / table.best(workload, "Oncelog, append, explicit ids")
     yield Reached(
-        "one append at a time, against raw on a file kept ahead alike", "within 1.3 x", ratio, "x", ratio <= 1.3
+        "one append at a time, against raw on a file kept ahead alike", "within 1.25 x", ratio, "x", ratio <= 1.25
     )
+    ratio = table.best(workload, "Oncelog, append, explicit ids") / table.best(workload, "SQLite")
+    yield Reached("one append at a time, against SQLite", "ahead (1 x)", ratio, "x", ratio >= 1)
+    ours = table.more(workload, "Oncelog, append, explicit ids", "p99_us")
+    ratio = table.more(workload, "SQLite", "p99_us") / ours
+    yield Reached("one append at a time, p99, against SQLite", "ahead (1 x)", ratio, "x", ratio >= 1)
 
 
 def _submit(table: Table) -> Iterator[Reached]:
     rate = table.best("submit from one thread", "Oncelog, submit, explicit ids")
-    yield Reached("submit from one thread", "100,000/s", rate, "/s", rate >= 100_000)
+    yield Reached("submit from one thread", "250,000/s", rate, "/s", rate >= 250_000)
 
 
 def _window(table: Table) -> Iterator[Reached]:
