@@ -124,7 +124,7 @@ def test_lost_checkpoint_costs_time_not_records(shop: Shop, spark: SparkSession)
     assert [row["position"] for row in shop.sent_on()] == list(range(6))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("kind", ["parquet", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("json", "csv"))])
 def test_two_runs_write_a_batch_at_once(
     shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

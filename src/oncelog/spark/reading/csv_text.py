@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -112,7 +113,8 @@ class CsvParser:
     def _named(self, cells: list[str]) -> list[str]:
         """Return the columns that a header names, in its order: the schema's own spelling where the case differs."""
         known = {name.casefold(): name for name in self._columns}
-        return [cell if cell in self._columns else known.get(cell.strip().casefold(), cell) for cell in cells]
+        exact = set(self._columns)
+        return [cell if cell in exact else known.get(cell.strip().casefold(), cell) for cell in cells]
 
     def _row(self, number: int, raw: bytes, cells: list[str], places: list[str], wrong: str | None) -> Piece:
         if wrong is not None:
@@ -130,7 +132,7 @@ class CsvParser:
 
 
 def _header_fault(places: list[str], columns: Sequence[str]) -> str | None:
-    twice = sorted({name for name in places if places.count(name) > 1})
+    twice = sorted(name for name, count in Counter(places).items() if count > 1)
     if twice:
         return f"the header names {twice[0]!r} twice"
     if not set(places) & set(columns):
