@@ -14,7 +14,7 @@ from oncelog import limits
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.settings import LogSettings
 from oncelog.storage.bucket.bucket import Bucket
-from oncelog.storage.quorum import node, registers
+from oncelog.storage.quorum import node
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.faults import When
 from tests.storage.quorum.place import Place, in_memory
@@ -136,7 +136,6 @@ class _Hanging(FaultyBucket):
 def test_a_node_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first node takes requests and answers none. A takeover, reads and appends go on with the two others."""
     monkeypatch.setattr(node, "LATE_S", 0.5)
-    monkeypatch.setattr(registers, "LATE_S", 0.5)
     stores = in_memory()
     hanging = stores["n0"] = _Hanging(stores["n0"])
     place = Place(monkeypatch, stores)

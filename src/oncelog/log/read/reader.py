@@ -260,6 +260,8 @@ class Tail(Fed[Entry]):
                 return []
             if place == self._scan.place:
                 came = self._home.wait(place, min(left_s, POLL_S))  # an adoption elsewhere publishes nothing
+                if not came and self._home.looking_costs and self._clock.elapsed_us() >= deadline_us:
+                    return []  # a look that is due is made by the next poll: one poll does not ask twice
 
     def _look_for_rows(self) -> list[Rows]:
         found = self._scan.next_rows()

@@ -357,7 +357,7 @@ class QuorumHome:
 
         def is_there() -> bool:
             registers = self._found(segment)
-            return registers is not None and registers.is_chosen(number)
+            return registers is not None and registers.is_chosen(number, waiting=True)
 
         return self._looks.wait(cursor_seen, is_there, timeout_s)
 

@@ -5,9 +5,10 @@ A *register* is a key that is created once: empty, then a block or a fence, for 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -42,8 +43,14 @@ LATE_S = 2.0
 LATE_REST_US = 15_000_000
 """A node that was late is left alone for so long: a request that hangs costs ``LATE_S`` each time."""
 
+LATE_AGAIN_S = 0.2
+"""A node that was late a moment ago is not waited for longer than this, as long as the others suffice."""
+
 IDENTITY_US = 5_000_000
 """How often a writer checks that a node is still the one that was formatted."""
+
+BELIEVED_US = 10_000_000
+"""So long a reader believes a node that says "nothing is here". Believing a wiped node delays what the reader sees."""
 
 Written = Literal["block", "fence"]
 _T = TypeVar("_T")
@@ -73,6 +80,7 @@ class Node:
         self._idle = threading.Condition(self._lock)
         self._backlog_bytes = 0
         self._failed_us: int | None = None
+        self._late_us: int | None = None
         self._checked_us: int | None = None
 
     # Asking.
@@ -116,14 +124,28 @@ class Node:
 
     @property
     def rests(self) -> bool:
-        """Whether the node failed a moment ago, and is better left alone."""
+        """Whether the node failed, or was late, a moment ago, and is better left alone."""
         failed_us = self._failed_us
-        return failed_us is not None and self._clock.elapsed_us() - failed_us < REST_US
+        return self._was_late or (failed_us is not None and self._clock.elapsed_us() - failed_us < REST_US)
+
+    @property
+    def _was_late(self) -> bool:
+        late_us = self._late_us
+        return late_us is not None and self._clock.elapsed_us() - late_us < LATE_REST_US
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for an answer of the node, as long as the others suffice."""
+        return LATE_AGAIN_S if self._was_late else LATE_S
 
     def late(self) -> Unavailable:
-        """Note that an answer is late; return the error that stands for it. The next answer makes the node well."""
+        """Note that an answer is late; return the error that stands for it.
+
+        Other answers do not end the rest: a server may know its names at once, and hang on the bytes of an object.
+        """
         self.trouble = f"node {self.name} did not answer within {LATE_S:.0f} s"
-        self._failed_us = self._clock.elapsed_us() + LATE_REST_US - REST_US
+        if not self._was_late:
+            self._late_us = self._clock.elapsed_us()
         return Unavailable(self.trouble, outcome="unknown")
 
     # Identity.
@@ -138,9 +160,14 @@ class Node:
             raise Unavailable(message, outcome="unknown")
         self._checked_us = began_us
 
-    def check_identity_now_and_then(self) -> None:
-        """Check the identity if the last check was a while ago."""
-        if self._checked_us is None or self._clock.elapsed_us() - self._checked_us > IDENTITY_US:
+    @property
+    def unchecked_us(self) -> float:
+        """How long ago the identity was checked."""
+        return math.inf if self._checked_us is None else self._clock.elapsed_us() - self._checked_us
+
+    def check_identity_after(self, believed_us: int) -> None:
+        """Check the identity if the last check was so long ago."""
+        if self.unchecked_us > believed_us:
             self.check_identity()
 
     # Registers. These run in the lane.
@@ -152,7 +179,7 @@ class Node:
                 return "fence"
             message = f"{self.bucket.url}/{path}: another block is there, though a number has one possible block"
             raise CorruptionError(message)
-        self.check_identity_now_and_then()
+        self.check_identity_after(IDENTITY_US)
         return "block"
 
     def fence(self, path: str, fence: bytes) -> Written:
@@ -170,11 +197,11 @@ class Node:
             self.check_identity()
             return None
 
-    def holds(self, path: str) -> bool:
+    def holds(self, path: str, believed_us: int) -> bool:
         """Tell whether a register holds a block. That a wiped node holds none is no answer."""
         if (self.bucket.size(path) or 0) >= HEADER_BYTES:
             return True
-        self.check_identity_now_and_then()
+        self.check_identity_after(believed_us)
         return False
 
     def kind_of(self, path: str) -> Written:
@@ -238,7 +265,10 @@ def fence_of(epoch: int) -> bytes:
 
 def settled(asked: Future[_T]) -> _T | OncelogError:
     """Return the answer of a request, or its error."""
-    error = asked.exception()
+    try:
+        error = asked.exception()
+    except CancelledError:
+        return Closed("the connection to the node was closed")
     if isinstance(error, OncelogError):
         return error
     return asked.result()

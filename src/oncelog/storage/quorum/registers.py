@@ -7,12 +7,9 @@ number that it has offered; so a number has one possible block.
 
 from __future__ import annotations
 
-import contextlib
 import queue
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -21,10 +18,10 @@ from oncelog.format import block as block_format
 from oncelog.format.block import HEADER_BYTES, BlockHeader
 from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.quorum import ensemble as stored
+from oncelog.storage.quorum.asking import ask_all, ask_in_turn, ask_into
 from oncelog.storage.quorum.ensemble import Ensemble
-from oncelog.storage.quorum.node import LATE_S, Node, Written, fence_of, settled
+from oncelog.storage.quorum.node import BELIEVED_US, IDENTITY_US, Node, Written, fence_of
 
-_T = TypeVar("_T")
 _ANSWER_S = 60.0
 """No request takes longer: its client gives up before."""
 
@@ -60,7 +57,7 @@ class Registers:
         self.is_short = self.is_short or failures > 0
         answers: queue.SimpleQueue[Written | OncelogError] = queue.SimpleQueue()
         for node in targets:
-            if not _ask(node, partial(self._write, node, number, data), answers, data.size):
+            if not ask_into(node, partial(self._write, node, number, data), answers, data.size):
                 self.is_short = True
         copies = 0
         while copies < ack:
@@ -134,7 +131,9 @@ class Registers:
         listed: dict[str, dict[int, int]] = {}
         failed: OncelogError | None = None
         for node, answer in zip(
-            self.nodes, _all(self.nodes, lambda node: node.registers(self._folder), self.ensemble.fences), strict=True
+            self.nodes,
+            ask_all(self.nodes, lambda node: node.registers(self._folder), self.ensemble.fences),
+            strict=True,
         ):
             if isinstance(answer, OncelogError):
                 failed = answer
@@ -162,7 +161,7 @@ class Registers:
     def _fence(self, number: int, epoch: int) -> list[Written | OncelogError]:
         """Create fences at a number on all nodes; return what each register holds then."""
         fence, path = fence_of(epoch), self.path(number)
-        return _all(self.nodes, lambda node: node.fence(path, fence), self.ensemble.fences)
+        return ask_all(self.nodes, lambda node: node.fence(path, fence), self.ensemble.fences)
 
     def _decided(self, listed: dict[str, dict[int, int]], end: int) -> SegmentEnd:
         """Rescue what too few nodes hold, then store where the segment ends."""
@@ -196,7 +195,7 @@ class Registers:
         """
         failed: OncelogError | None = None
         absent = 0
-        for node, answer, is_late in _in_turn(self.nodes, lambda node: node.read(self.path(number))):
+        for node, answer, is_late in ask_in_turn(self.nodes, lambda node: node.read(self.path(number))):
             if is_late and absent >= self.ensemble.fences:
                 break
             try:
@@ -223,7 +222,7 @@ class Registers:
     def problems(self, number: int) -> dict[str, str]:
         """Read all copies of a block; return what is wrong with each that is not sound, by the name of its node."""
         found = {}
-        for node, answer in zip(self.nodes, _all(self.nodes, lambda node: self._copy(node, number)), strict=True):
+        for node, answer in zip(self.nodes, ask_all(self.nodes, lambda node: self._copy(node, number)), strict=True):
             if isinstance(answer, OncelogError):
                 found[node.name] = str(answer)
             elif answer is None:
@@ -251,13 +250,22 @@ class Registers:
             raise NotFound(message)
         return header
 
-    def is_chosen(self, number: int) -> bool:
-        """Tell whether A nodes hold a block, by as few requests as that takes."""
+    def is_chosen(self, number: int, *, waiting: bool = False) -> bool:
+        """Tell whether A nodes hold a block, by as few requests as that takes.
+
+        Who is ``waiting`` asks again and again: each time the identity of one node is checked, if it is time.
+        """
+        believed_us = dict.fromkeys((node.name for node in self.nodes), BELIEVED_US)
+        if waiting:
+            asked = sorted(self.nodes, key=lambda node: node.rests)[: self.ensemble.fences]
+            believed_us[max(asked, key=lambda node: node.unchecked_us).name] = IDENTITY_US
         copies = unknown = 0
         unasked = len(self.nodes)
         failed: OncelogError | None = None
         spare = self.ensemble.fences - 1 - (len(self.ensemble.nodes) - len(self.nodes))
-        for node, answer, is_late in _in_turn(self.nodes, lambda node: node.holds(self.path(number))):
+        for node, answer, is_late in ask_in_turn(
+            self.nodes, lambda node: node.holds(self.path(number), believed_us[node.name])
+        ):
             unasked -= 1
             try:
                 if is_late and unknown < spare:
@@ -296,7 +304,7 @@ class Registers:
         data = self.block(number)
         if data is None:
             return False
-        answers = _all(self.nodes, lambda node: self._write_back(node, number, data), self.ensemble.ack)
+        answers = ask_all(self.nodes, lambda node: self._write_back(node, number, data), self.ensemble.ack)
         return sum(answer == "block" for answer in answers) >= self.ensemble.ack
 
     def _write_back(self, node: Node, number: int, data: pa.Buffer) -> Written:
@@ -308,7 +316,7 @@ class Registers:
 
     def remove(self) -> list[str]:
         """Delete the blocks; fences stay. Return the names of nodes that did not answer: their blocks go later."""
-        answers = _all(self.nodes, self._remove, self.ensemble.ack)
+        answers = ask_all(self.nodes, self._remove, self.ensemble.ack)
         return [node.name for node, one in zip(self.nodes, answers, strict=True) if isinstance(one, OncelogError)]
 
     def _remove(self, node: Node) -> None:
@@ -320,92 +328,3 @@ class Registers:
 def fences_of(kinds: Sequence[Written | OncelogError]) -> int:
     """Return how many registers hold fences."""
     return sum(kind == "fence" for kind in kinds)
-
-
-def _ask(
-    node: Node, work: Callable[[], _T], answers: queue.SimpleQueue[_T | OncelogError], size_bytes: int = 0
-) -> bool:
-    """Ask a node; its answer, or its error, goes into a queue. ``False`` if the node is too far behind to be asked."""
-
-    def answered(done: Future[_T]) -> None:
-        if not done.cancelled():
-            answer = settled(done)
-            answers.put(answer)
-
-    try:
-        node.ask(work, size_bytes).add_done_callback(answered)
-    except OncelogError as error:
-        answers.put(error)
-        return False
-    return True
-
-
-def _all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | None = None) -> list[_T | OncelogError]:
-    """Ask all nodes at once; return their answers, or errors, in order. Once ``enough`` answered, late ones are left.
-
-    A request that is left may still be carried out: that is a late message, which changes nothing.
-    """
-    asked: list[Future[_T] | OncelogError] = []
-    for node in nodes:
-        try:
-            asked.append(node.ask(partial(work, node)))
-        except OncelogError as error:
-            asked.append(error)
-    futures = [one for one in asked if not isinstance(one, OncelogError)]
-    if enough is not None:
-        for future in futures:
-            _await(future, LATE_S)
-        for future in futures:
-            if sum(map(_is_good, futures)) < enough:
-                _await(future, None)
-    answers: list[_T | OncelogError] = []
-    for node, one in zip(nodes, asked, strict=True):
-        if isinstance(one, OncelogError):
-            answers.append(one)
-        elif enough is not None and not one.done():
-            answers.append(node.late())
-        else:
-            answer = settled(one)
-            answers.append(answer)
-    return answers
-
-
-def _await(asked: Future[_T], timeout_s: float | None) -> None:
-    """Wait for an answer, or an error, so long at most."""
-    with contextlib.suppress(TimeoutError, CancelledError):
-        asked.exception(timeout_s)
-
-
-def _is_good(asked: Future[_T]) -> bool:
-    return asked.done() and not asked.cancelled() and asked.exception() is None
-
-
-def _in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[tuple[Node, Callable[[], _T], bool]]:
-    """Ask one node after the other, as long as the caller wants more; yield each, and what returns its answer.
-
-    A node that rests is asked last. A node that is late is yielded at the end, when all others have answered.
-    """
-    late: list[tuple[Node, Future[_T]]] = []
-    for node in sorted(nodes, key=lambda node: node.rests):
-        try:
-            asked = node.ask(partial(work, node))
-        except OncelogError as error:
-            yield node, partial(_raise, error), False
-            continue
-        _await(asked, LATE_S)
-        if asked.done():
-            yield node, asked.result, False
-        else:
-            late.append((node, asked))
-    for _, asked in late:
-        _await(asked, LATE_S)
-    for node, asked in sorted(late, key=lambda one: not one[1].done()):
-        if asked.done():
-            yield node, asked.result, False
-        else:
-            node.late()
-            yield node, asked.result, True
-
-
-def _raise(error: OncelogError) -> NoReturn:
-    raise error
