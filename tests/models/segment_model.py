@@ -3,7 +3,7 @@
 The model is the protocol of ``storage/quorum/registers.py`` without its I/O. A writer starts the segment and offers
 blocks. Nodes take a block at any time, again, or never. Recoverers list nodes one by one, fence, rescue and decide.
 The decided segment is sealed, and its blocks are removed. An actor may stop at any moment: the model then never
-schedules that actor again. A wipe empties a node and takes its identity away.
+schedules that actor again. A wipe empties a node and takes its identity away. Damage makes a copy unreadable.
 
 A state is a row of small digits. ``_packed`` makes one integer of the row (mixed radix), with the nodes sorted: nodes
 are alike, so one order stands for all orders (symmetry reduction: Ip and Dill, "Better verification through symmetry",
@@ -33,8 +33,9 @@ PHASE, END, LACKING = range(3)
 _RECOVERER = 3
 LISTING, FENCING, DONE = range(3)
 
-EMPTY, BLOCK, FENCE, ASKED = range(4)
-"""What a register holds. A wiped node keeps the digits that it had: they say what its writer may have counted.
+EMPTY, BLOCK, FENCE, DAMAGED, ASKED = range(5)
+"""What a register holds. A wiped node keeps the digits that it had: they say what its writer may have counted. A
+damaged copy says that its writer may have counted it, and nothing else.
 
 A recoverer that fences knows the same of each node. ASKED is known only by the one that checks identities too early."""
 
@@ -57,6 +58,8 @@ MISTAKES = (
     "a fence overwrites a block",
     "a block overwrites a fence",
     "the last decides",
+    "a damaged copy counts",
+    "a damaged copy is a fence",
 )
 """What can be planted, by number. The first is no mistake."""
 (
@@ -75,6 +78,8 @@ MISTAKES = (
     _FENCE_OVERWRITES,
     _BLOCK_OVERWRITES,
     _LAST_DECIDES,
+    _DAMAGED_COUNTS,
+    _DAMAGED_IS_FENCE,
 ) = range(len(MISTAKES))
 
 FINDINGS = (
@@ -95,10 +100,17 @@ class Model(NamedTuple):
     recoverers: int = 1
     wipes: int = 0
     mistake: int = _NONE
+    damages: int = 0
 
 
 def _compiled(function: _Function) -> _Function:
     return cast("_Function", numba.njit(function))
+
+
+@_compiled
+def _kinds(model: Model) -> int:
+    """Return how many kinds of contents a register can have: only a model with damage knows DAMAGED."""
+    return 4 if model.damages else 3
 
 
 @_compiled
@@ -141,10 +153,10 @@ def _holders(model: Model, row: Row, number: int) -> int:
 
 @_compiled
 def _counted(model: Model, row: Row, number: int) -> int:
-    """Count the nodes that hold a block, or held it when they were wiped: a writer may have counted these."""
+    """Count the nodes that hold a block, or held it before a wipe or damage: a writer may have counted these."""
     found = 0
     for node in range(model.width):
-        found += row[_register(model, node, number)] == BLOCK
+        found += row[_register(model, node, number)] in (BLOCK, DAMAGED)
     return found
 
 
@@ -200,6 +212,30 @@ def _wipe(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
             if not row[_node(model, node)]:
                 out[made] = row
                 out[made, _node(model, node)] = 1
+                made += 1
+    return made
+
+
+@_compiled
+def _damage(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
+    """Damage a copy before a recoverer looks at its node. Later damage is a second failure, as the loss of a node."""
+    damaged = 0
+    for node in range(model.width):
+        for number in range(model.numbers):
+            damaged += row[_register(model, node, number)] == DAMAGED
+    if damaged >= model.damages or row[TAIL]:
+        return made
+    for which in range(model.recoverers):
+        if row[_recoverer(which) + PHASE] != LISTING:
+            return made
+    for node in range(model.width):
+        seen = 0
+        for which in range(model.recoverers):
+            seen += row[_known(model, node, which)]
+        for number in range(model.numbers):
+            if seen == UNSEEN and row[_register(model, node, number)] == BLOCK:
+                out[made] = row
+                out[made, _register(model, node, number)] = DAMAGED
                 made += 1
     return made
 
@@ -268,7 +304,7 @@ def _held(model: Model, row: Row, node: int) -> int:
     """Return all registers of a node as one digit."""
     held = 0
     for number in range(model.numbers, -1, -1):
-        held = 3 * held + row[_register(model, node, number)]
+        held = _kinds(model) * held + row[_register(model, node, number)]
     return held
 
 
@@ -278,7 +314,7 @@ def _listed(model: Model, row: Row, which: int, number: int, kind: int) -> int:
     found = 0
     for node in range(model.width):
         seen = row[_known(model, node, which)] - SEEN
-        if seen >= 0 and seen // 3**number % 3 == kind:
+        if seen >= 0 and seen // _kinds(model) ** number % _kinds(model) == kind:
             found += 1
     return found
 
@@ -291,6 +327,8 @@ def _walk(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int)
     is_fenced = is_dropped = False
     while number < model.numbers:
         copies = _listed(model, row, which, number, BLOCK)
+        if model.mistake == _DAMAGED_COUNTS:
+            copies += _listed(model, row, which, number, DAMAGED)
         is_fenced = _listed(model, row, which, number, FENCE) >= needed
         is_dropped = 0 < copies < model.ack and model.mistake == _FEW_DROPPED
         if is_fenced or is_dropped or not copies:
@@ -307,7 +345,7 @@ def _walk(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int)
     if is_fenced or is_dropped:
         for node in range(model.width):
             seen = row[_known(model, node, which)] - SEEN
-            if seen >= 0 and (seen // 3**number % 3 == FENCE or is_dropped):
+            if seen >= 0 and (seen // _kinds(model) ** number % _kinds(model) == FENCE or is_dropped):
                 out[made, _known(model, node, which)] = FENCE
     return made + 1
 
@@ -318,7 +356,7 @@ def _fence(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int
     end = row[_recoverer(which) + END]
     for node in range(model.width):
         at, register, wiped = _known(model, node, which), _register(model, node, end), row[_node(model, node)]
-        if row[at] in (BLOCK, FENCE):
+        if row[at] in (BLOCK, FENCE, DAMAGED):
             continue
         believed = row[at] == ASKED or model.mistake == _WIPED_COUNTS
         if wiped and not believed:
@@ -332,6 +370,8 @@ def _fence(model: Model, row: Row, which: int, out: NDArray[np.int64], made: int
             if row[register] == EMPTY or model.mistake == _FENCE_OVERWRITES:
                 out[made, register] = FENCE
             out[made, at] = out[made, register]
+            if out[made, at] == DAMAGED and model.mistake == _DAMAGED_IS_FENCE:
+                out[made, at] = FENCE
         made += 1
     return made
 
@@ -408,7 +448,7 @@ def _seal(model: Model, row: Row, out: NDArray[np.int64], made: int) -> int:
             out[made] = row
             for number in range(model.numbers + 1):
                 at = _register(model, node, number)
-                if row[at] == BLOCK or model.mistake == _FENCES_DELETED:
+                if row[at] in (BLOCK, DAMAGED) or model.mistake == _FENCES_DELETED:
                     out[made, at] = EMPTY
             made += 1
     return made
@@ -438,18 +478,18 @@ def _wrong(model: Model, row: Row) -> int:
 @_compiled
 def _columns(model: Model) -> int:
     """Return how many values the digits of one node can have together."""
-    registers = 3 ** (model.numbers + 1)
+    registers = _kinds(model) ** (model.numbers + 1)
     return int((2 if model.wipes else 1) * registers * (registers + SEEN) ** model.recoverers)
 
 
 @_compiled
 def _packed(model: Model, row: Row, nodes: Row) -> int:
     """Make one integer of a row, with its nodes sorted."""
-    views = 3 ** (model.numbers + 1) + SEEN
+    views = _kinds(model) ** (model.numbers + 1) + SEEN
     for node in range(model.width):
         column = row[_node(model, node)]
         for number in range(model.numbers + 1):
-            column = 3 * column + row[_register(model, node, number)]
+            column = _kinds(model) * column + row[_register(model, node, number)]
         for which in range(model.recoverers):
             column = views * column + row[_known(model, node, which)]
         place = node
@@ -475,7 +515,7 @@ def _packed(model: Model, row: Row, nodes: Row) -> int:
 @_compiled
 def _unpacked(model: Model, packed: int, row: Row) -> None:
     """Fill a row from its integer."""
-    views = 3 ** (model.numbers + 1) + SEEN
+    views = _kinds(model) ** (model.numbers + 1) + SEEN
     packed, row[RESCUED] = divmod(packed, 1 << model.numbers)
     packed, row[SHOWN] = divmod(packed, model.numbers + 1)
     packed, row[SEALED] = divmod(packed, 2)
@@ -491,7 +531,7 @@ def _unpacked(model: Model, packed: int, row: Row) -> None:
         for which in range(model.recoverers - 1, -1, -1):
             column, row[_known(model, node, which)] = divmod(column, views)
         for number in range(model.numbers, -1, -1):
-            column, row[_register(model, node, number)] = divmod(column, 3)
+            column, row[_register(model, node, number)] = divmod(column, _kinds(model))
         row[_node(model, node)] = column
 
 
@@ -532,6 +572,7 @@ def _walked(model: Model) -> tuple[int, int]:
         made = _write(model, row, out, 0)
         made = _show(model, row, out, made)
         made = _wipe(model, row, out, made)
+        made = _damage(model, row, out, made)
         made = _recover(model, row, out, made)
         made = _seal(model, row, out, made)
         for one in range(made):

@@ -9,6 +9,7 @@ from tests.models.segment_model import MISTAKES, Model, walked
 pytestmark = pytest.mark.xdist_group("segment-model")  # compiled once, not in each worker
 
 ONE, WIPED, TWO_BLOCKS, TWO_RECOVERERS = Model(), Model(wipes=1), Model(numbers=2), Model(recoverers=2)
+DAMAGED = Model(damages=1)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,10 @@ ONE, WIPED, TWO_BLOCKS, TWO_RECOVERERS = Model(), Model(wipes=1), Model(numbers=
         Model(width=5, ack=3, wipes=1),
         Model(recoverers=2, wipes=1),
         Model(numbers=2, wipes=1),
+        DAMAGED,
+        Model(recoverers=2, damages=1),
+        Model(numbers=2, damages=1),
+        Model(width=5, ack=3, damages=1),
         pytest.param(Model(numbers=2, recoverers=2), marks=pytest.mark.soak),
     ],
     ids=str,
@@ -39,5 +44,5 @@ def test_no_order_of_steps_loses_or_splits_anything(model: Model) -> None:
 @pytest.mark.parametrize("mistake", range(1, len(MISTAKES)), ids=lambda number: MISTAKES[number])
 def test_each_planted_mistake_is_found(mistake: int) -> None:
     """The model can complain: each of these one-line mistakes breaks a promise in some order of steps."""
-    models = (ONE, WIPED, TWO_BLOCKS, TWO_RECOVERERS)
+    models = (ONE, WIPED, TWO_BLOCKS, TWO_RECOVERERS, DAMAGED)
     assert any(walked(model._replace(mistake=mistake))[1] for model in models)

@@ -20,7 +20,7 @@ import pytest
 import oncelog
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog.clock import SYSTEM
-from oncelog.connect import node_options, quorum_store
+from oncelog.storage.urls import node_options, quorum_store
 from oncelog.storage.quorum import membership
 from tests.server.proxy import Proxy
 from tests.storage.quorum.worker import LOG

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
-from oncelog.errors import InvalidArgument, NotFound, OncelogError
-from oncelog.storage.local.home import LocalStorage
-from oncelog.storage.quorum import health, membership
+from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable, Unsupported
+from oncelog.storage.base import Chunk
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.local.home import LocalHome, LocalStorage
+from oncelog.storage.quorum import health, membership, node
 from oncelog.storage.quorum.home import QuorumStorage
-from oncelog.storage.urls import quorum_store
+from oncelog.storage.urls import node_options, quorum_store
+from tests.cli.shell import shell
 
 
 def folders(root: Path, count: int = 3) -> dict[str, str]:
@@ -27,6 +35,26 @@ def make(root: Path, ack: int | None = 2) -> str:
     store = LocalStorage(root / "store")
     membership.create(store, folders(root), ack, {}, SYSTEM)
     return (root / "store").as_uri()
+
+
+class KilledError(BaseException):
+    """Stands for the end of a process."""
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """End the process at the so manyth step of: formatting each node, storing the membership."""
+    steps = itertools.count(1)
+
+    def stepped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: object) -> Any:
+            if next(steps) == number:
+                raise KilledError
+            return real(*args)
+
+        return step
+
+    for module, name in ((node, "format_node"), (membership, "_store")):
+        monkeypatch.setattr(module, name, stepped(getattr(module, name)))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +120,149 @@ def test_a_replacement_that_leaves_too_few_nodes_says_what_to_do(tmp_path: Path)
         health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), SYSTEM)
     storage.close()
     assert not (tmp_path / "new-2").exists()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_create_that_was_cut_short_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The process dies before it formats a node, after one, after two, or before it stores who the nodes are."""
+    store, nodes = LocalStorage(tmp_path / "store"), folders(tmp_path)
+    cut_short(monkeypatch, number)
+    with pytest.raises(KilledError):
+        membership.create(store, nodes, 2, {}, SYSTEM)
+    monkeypatch.undo()
+    assert [member.name for member in membership.create(store, nodes, 2, {}, SYSTEM).nodes] == list(nodes)
+    with oncelog.connect(f"quorum:{store.url}") as db, db.log("orders", create=True).writer() as w:
+        w.append(b"x", id="1")
+    storage = QuorumStorage(store)
+    assert not any(one.trouble for one in health.nodes(storage, [], SYSTEM))
+    storage.close()
+
+
+def test_a_replacement_that_was_cut_short_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies between the format of the new place and the new membership: the place is not taken for ever.
+
+    Another name, another quorum, and a place that was a node once, are still refused.
+    """
+    make(tmp_path)
+    new = (tmp_path / "new").as_uri()
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    cut_short(monkeypatch, 2)
+    with pytest.raises(KilledError):
+        health.replace(storage, "n1", new, SYSTEM)
+    monkeypatch.undo()
+    assert storage.refresh().version == 1
+    with pytest.raises(InvalidArgument, match="belongs to a quorum already, as 'n1'"):
+        health.replace(storage, "n2", new, SYSTEM)
+    other = LocalStorage(tmp_path / "other" / "store")
+    membership.create(other, folders(tmp_path / "other"), 2, {}, SYSTEM)
+    foreign = QuorumStorage(other)
+    with pytest.raises(InvalidArgument, match="belongs to a quorum already"):
+        health.replace(foreign, "n1", new, SYSTEM)
+    made = health.replace(storage, "n1", new, SYSTEM)
+    assert made.named("n1").url == new
+    with pytest.raises(InvalidArgument, match="belongs to a quorum already"):
+        health.replace(storage, "n1", (tmp_path / "node-1").as_uri(), SYSTEM)
+    assert not any(one.trouble for one in health.nodes(storage, [], SYSTEM))
+    storage.close()
+    foreign.close()
+
+
+def test_a_replacement_whose_answer_is_lost_has_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats the create of the new membership underneath, and finds its own."""
+    make(tmp_path)
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    real = LocalHome.create
+
+    def create(self: LocalHome, key: str, data: Sequence[Chunk]) -> bool:
+        real(self, key, data)
+        return real(self, key, data)
+
+    monkeypatch.setattr(LocalHome, "create", create)
+    assert health.replace(storage, "n1", (tmp_path / "new").as_uri(), SYSTEM).version == 2
+    storage.close()
+
+
+def test_a_replacement_waits_for_nodes_that_may_hold_the_only_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node was replaced; of the two others one is to be replaced, and the last one does not answer.
+
+    That it answers nothing does not mean that it holds nothing: the segment on it may not be sealed.
+    """
+    url = make(tmp_path)
+    with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
+        w.append(b"x", id="1")
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    health.replace(storage, "n1", (tmp_path / "new-1").as_uri(), SYSTEM)
+    storage.close()
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    (silent,) = [one.bucket for one in storage.nodes if one.name == "n0"]
+    monkeypatch.setattr(silent, "below", mock.Mock(side_effect=Unavailable("away")))
+    with pytest.raises(Unavailable, match="node n0 does not answer"):
+        health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), SYSTEM)
+    storage.close()
+    assert not (tmp_path / "new-2").exists()
+
+
+def test_a_node_without_conditional_creates_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second create replaces the first: two writers would not notice each other. Nothing is formatted."""
+    real = node.open_bucket
+
+    def opened(url: str, options: Mapping[str, str]) -> Bucket:
+        bucket = real(url, options)
+        if url.endswith("node-1"):
+            monkeypatch.setattr(bucket, "create", partial(_overwrite, bucket))
+        return bucket
+
+    monkeypatch.setattr(node, "open_bucket", opened)
+    store = LocalStorage(tmp_path / "store")
+    with pytest.raises(Unsupported, match=r"node-1: .*conditional creates.*: use a store that does"):
+        membership.create(store, folders(tmp_path), 2, {}, SYSTEM)
+    assert membership.newest(store) is None
+    assert not list(tmp_path.rglob(node.IDENTITY))
+
+
+def _overwrite(bucket: Bucket, path: str, data: Sequence[Chunk]) -> bool:
+    """Store an object as a bucket does that takes no notice of ``if-none-match``."""
+    bucket.delete(path)
+    return type(bucket).create(bucket, path, data)
+
+
+def test_a_node_that_is_another_one_is_away(tmp_path: Path) -> None:
+    """One node stands in the place of another, and its own place is empty: neither is believed, and status says why."""
+    make(tmp_path)
+    (tmp_path / "node-0").rename(tmp_path / "kept")
+    (tmp_path / "node-1").rename(tmp_path / "node-0")
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    troubles = {one.name: one.trouble for one in health.nodes(storage, [], SYSTEM)}
+    storage.close()
+    assert troubles["n2"] is None
+    for name in ("n0", "n1"):
+        assert f"node {name} " in str(troubles[name])
+        assert "is not the one that was formatted: it was wiped, or replaced" in str(troubles[name])
+
+
+def test_wrong_credentials_of_a_node_are_told_and_stop_nothing(
+    tmp_path: Path, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is away: appends go on with the two others, and status says that access was denied."""
+    nodes = folders(tmp_path, 2) | {"n2": bucket_url}
+    monkeypatch.setenv("ONCELOG_NODE_N2_SECRET_ACCESS_KEY", "wrong")
+    store = LocalStorage(tmp_path / "store")
+    with pytest.raises(Unavailable, match=r"node n2 .*nothing was changed: .*access denied: check the credentials"):
+        membership.create(store, nodes, 2, node_options(os.environ), SYSTEM)
+    membership.create(store, nodes, 2, {}, SYSTEM)
+    with oncelog.connect(f"quorum:{store.url}") as db, db.log("orders", create=True).writer() as w:
+        assert w.append(b"x", id="1").position == 0
+    status = shell("quorum", "status", store.url, "--json")
+    assert status.code == 1
+    told = {one["name"]: one["trouble"] for one in status.json["nodes"]}
+    assert "access denied: check the credentials" in told.pop("n2")
+    assert told == {"n0": None, "n1": None}
 
 
 def test_a_store_becomes_a_quorum_once(tmp_path: Path) -> None:

@@ -241,6 +241,120 @@ def test_a_bad_copy_falls_back_to_a_good_one(quorum: Cluster, stores: dict[str, 
     assert [block.to_pybytes() for block in blocks] == chain.made
 
 
+def damage(stores: dict[str, Bucket], url: str, where: str, size_bytes: int | None = None) -> None:
+    """Flip the last byte of a copy, or cut the copy short."""
+    data = bytearray(stores[url].get(where).to_pybytes())
+    data[-1] ^= 1
+    stores[url].delete(where)
+    stores[url].create(where, [bytes(data[:size_bytes])])
+
+
+@pytest.mark.parametrize("size_bytes", [300, 20, 0])
+def test_a_damaged_copy_is_no_copy(
+    size_bytes: int, quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A block was acknowledged by two nodes, and one of the copies was cut short: recovery puts a copy into the store.
+
+    Then the node with the sound copy is lost, and the block is still there.
+    """
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    chain = fill(home, 0, 2)
+    damage(stores, "s3://n0", path(home, 1), size_bytes)
+    again = home_of(quorum(3, 2, store))
+    tail = again.fence(0, 2)
+    assert tail.blocks == 2
+    stores["s3://n1"].delete(path(home, 1))
+    blocks, _ = home_of(quorum(3, 2, store)).blocks(0, 0, tail.end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+
+
+@pytest.mark.parametrize("size_bytes", [None, 300, 20, 0])
+def test_a_damaged_copy_is_no_fence(
+    size_bytes: int | None,
+    quorum: Cluster,
+    stores: dict[str, Bucket],
+    nodes: dict[str, FaultyBucket],
+    store: MemoryStorage,
+) -> None:
+    """A block was acknowledged by two nodes: one copy is damaged, the node of the other is away. Recovery waits for it:
+    a block that was cut short is as short as a fence, and must not be counted as one.
+    """
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    chain = fill(home, 0, 2)
+    damage(stores, "s3://n0", path(home, 1), size_bytes)
+    again = home_of(quorum(3, 2, store))
+    nodes["s3://n1"].cut_off()
+    with pytest.raises(Unavailable):
+        again.fence(0, 2)
+    nodes["s3://n1"].faults.heal()
+    tail = again.fence(0, 2)
+    blocks, _ = again.blocks(0, 0, tail.end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+
+
+def test_a_damaged_block_that_was_never_acknowledged_does_not_stop_a_takeover(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One node has a damaged copy, the two others nothing: it was not acknowledged, and fences say that it never is."""
+    home = home_of(quorum(3, 2, store))
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    assert writer.append(0, chain.block(b"all")) == 1
+    for url in ("s3://n1", "s3://n2"):
+        nodes[url].cut_off()
+    with pytest.raises(Unavailable):
+        writer.append(1, chain.block(b"one"))
+    damage(stores, "s3://n0", path(home, 1))
+    again = home_of(quorum(3, 2, store))
+    assert again.fence(0, 2).blocks == 1
+
+
+def test_a_block_of_which_all_copies_are_damaged_is_lost_and_not_the_end(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """Both copies of an acknowledged block are damaged: that is told. To end the log before it would hide the loss."""
+    home = home_of(quorum(3, 2, store))
+    nodes["s3://n2"].cut_off()
+    fill(home, 0, 2)
+    damage(stores, "s3://n0", path(home, 1), 300)
+    damage(stores, "s3://n1", path(home, 1), 200)
+    with pytest.raises(CorruptionError, match="block 1: 2 nodes hold a damaged copy"):
+        home_of(quorum(3, 2, store)).fence(0, 2)
+
+
+def test_a_damaged_copy_on_the_way_is_one_node_that_failed(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """The same block is offered again, and a node has a damaged copy of it: the two others are enough."""
+    home = home_of(quorum(3, 2, store))
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    for url in ("s3://n1", "s3://n2"):
+        nodes[url].cut_off()
+    block = chain.block(b"a")
+    with pytest.raises(Unavailable):
+        writer.append(0, block)
+    damage(stores, "s3://n0", path(home, 0))
+    for url in ("s3://n1", "s3://n2"):
+        nodes[url].faults.heal()
+    assert writer.append(0, block) == 1
+
+
+def test_a_segment_of_which_a_reader_met_a_damaged_copy_is_at_risk(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """A list does not show a flipped bit. The reader that falls back to another copy says so: the segment is sealed."""
+    home = home_of(quorum(3, 2, store))
+    fill(home, 0, 2)
+    tail = home.fence(0, 2)
+    while home.at_risk(0, tail.end):  # the third copy may still be on its way
+        continue
+    damage(stores, "s3://n0", path(home, 1))
+    assert not home.at_risk(0, tail.end)
+    home.blocks(0, 0, tail.end, PLENTY)
+    assert home.at_risk(0, tail.end)
+
+
 def test_a_lost_block_is_damage_and_not_the_end(
     quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
 ) -> None:

@@ -12,10 +12,11 @@ import msgspec
 import pyarrow as pa
 
 from oncelog.errors import Unavailable
+from oncelog.format.block import HEADER_BYTES
 from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.bucket import home as bucket_home
 from oncelog.storage.bucket.home import ObjectHome
-from oncelog.storage.quorum import ensemble
+from oncelog.storage.quorum import ensemble, node
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.home import QuorumHome
 from oncelog.storage.quorum.node import Node, Written
@@ -142,6 +143,25 @@ def creates_overwrite() -> Planted:
     return mock.patch.object(VirtualStore, "create", create)
 
 
+def damaged_copy_counts() -> Planted:
+    """Count copies by their size alone."""
+
+    def sound_copies(self: Registers, listed: dict[str, dict[int, int]], number: int) -> list[pa.Buffer]:
+        found = self.block(number)
+        return [] if found is None else [found] * self._blocks(listed, number)
+
+    return mock.patch.object(Registers, "_sound_copies", sound_copies)
+
+
+def short_block_is_a_fence() -> Planted:
+    """Tell blocks and fences apart by their size alone."""
+
+    def kind_of(data: pa.Buffer, _segment: int | None = None) -> Written:
+        return "block" if data.size >= HEADER_BYTES else "fence"
+
+    return mock.patch.object(node, "kind_of", kind_of)
+
+
 def bucket_without_fence() -> Planted:
     """Let a takeover in a bucket create no fence."""
 
@@ -180,6 +200,8 @@ RARE: list[tuple[Callable[[], Planted], Kind]] = [
     (nothing_rescued, "quorum"),
     (wiped_node_counts, "quorum"),
     (visible_at_one_copy, "quorum"),
+    (damaged_copy_counts, "quorum"),
+    (short_block_is_a_fence, "quorum"),
     (ambiguous_is_success, "quorum"),
 ]
 """Mistakes that need several faults at once."""

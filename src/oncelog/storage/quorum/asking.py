@@ -45,10 +45,14 @@ def ask_all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | Non
         for one in asked:
             if sum(map(_is_good, asked)) < enough:
                 _await(one, None)
-    return [
-        node.late() if enough is not None and not one.done() else settled(one)
-        for node, one in zip(nodes, asked, strict=True)
-    ]
+    answers: list[_T | OncelogError] = []
+    for node, one in zip(nodes, asked, strict=True):
+        if enough is not None and not one.done():
+            answers.append(node.late())
+        else:
+            answer = settled(one)
+            answers.append(answer)
+    return answers
 
 
 def _asked(node: Node, work: Callable[[Node], _T]) -> Future[_T]:

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.format.block import HEADER_BYTES
 from oncelog.storage.base import ENSEMBLES, LogHome
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
+from oncelog.storage.quorum.asking import ask_all
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
 from oncelog.storage.quorum.membership import Membership
+from oncelog.storage.quorum.node import Node
 
 
 class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,23 +43,23 @@ class Short(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes(storage: QuorumStorage, short: Sequence[Short], clock: Clock) -> list[NodeHealth]:
-    """Ask each node who it is; count what it lacks of segments that are ``short``."""
-    found = []
-    for node in storage.nodes:
+    """Ask each node who it is; count what it lacks of segments that are ``short``. A node that hangs is away."""
+
+    def answer_ms(node: Node) -> float:
         began_us = clock.elapsed_us()
-        trouble = answer_ms = None
-        try:
-            node.ask(node.check_identity).result()
-            answer_ms = (clock.elapsed_us() - began_us) / 1000
-        except OncelogError as error:
-            trouble = str(error)
+        node.check_identity()
+        return (clock.elapsed_us() - began_us) / 1000
+
+    found = []
+    for node, answer in zip(storage.nodes, ask_all(storage.nodes, answer_ms, 0), strict=True):
+        is_away = isinstance(answer, OncelogError)
         found.append(
             NodeHealth(
                 name=node.name,
                 url=node.bucket.url,
                 identity=node.identity.identity,
-                trouble=trouble,
-                answer_ms=answer_ms,
+                trouble=str(answer) if is_away else None,
+                answer_ms=None if isinstance(answer, OncelogError) else answer,
                 behind=sum(one.blocks - one.copies.get(node.name, one.blocks) for one in short),
             )
         )
@@ -85,14 +87,17 @@ def _ensembles(home: QuorumHome) -> list[tuple[int, Ensemble]]:
 
 def _copies(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, int]:
     """Return how many blocks each node of an ensemble holds; a node that does not answer holds none for now."""
-    copies = {}
-    for node in storage.nodes_of(ensemble):
-        try:
-            listed = node.ask(lambda node=node: node.bucket.below(f"logs/{key}/{ensemble.folder}/")).result()  # type: ignore[misc]
-            copies[node.name] = sum(size_bytes >= HEADER_BYTES for _, size_bytes in listed)
-        except OncelogError:
-            copies[node.name] = 0
-    return copies
+    return {name: 0 if count is None else count for name, count in _counts(storage, key, ensemble).items()}
+
+
+def _counts(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, int | None]:
+    """Return how many blocks each known node of an ensemble holds; ``None`` if the node does not answer."""
+    nodes = storage.nodes_of(ensemble)
+    answers = ask_all(nodes, lambda node: node.bucket.below(f"logs/{key}/{ensemble.folder}/"), 0)
+    return {
+        node.name: None if isinstance(one, OncelogError) else sum(size >= HEADER_BYTES for _, size in one)
+        for node, one in zip(nodes, answers, strict=True)
+    }
 
 
 class BadCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +160,17 @@ def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Member
     for key in storage.homes():
         for segment, ensemble in _ensembles(storage.home(key)):
             left = [node for node in storage.nodes_of(ensemble) if node.identity.identity != gone.identity]
-            if len(left) < ensemble.fences and any(_copies(storage, key, ensemble).values()):
+            if len(left) >= ensemble.fences:
+                continue
+            counts = _counts(storage, key, ensemble)
+            silent = [node.name for node in left if counts[node.name] is None]
+            if silent:
+                message = (
+                    f"log {key}: whether segment {segment} is sealed is not known, because node {silent[0]} does not "
+                    "answer: bring it back before another node is replaced"
+                )
+                raise Unavailable(message)
+            if any(counts.values()):
                 message = (
                     f"log {key}: segment {segment} would keep {len(left)} of its {len(ensemble.nodes)} nodes, and "
                     f"needs {ensemble.fences} until it is sealed: run oncelog quorum drain {storage.store.url} first "
@@ -164,6 +179,6 @@ def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Member
                 raise InvalidArgument(message)
     places, options = {member.name: member.url for member in membership.nodes}, storage.options_of(name)
     members.check_nodes(places | {name: url}, storage.store.url)
-    members.check_free(name, url, options, clock)
-    new = members.format_member(name, url, membership.quorum, options, clock)
+    members.check_free(storage.store, name, url, options, clock)
+    new = members.format_member(storage.store, name, url, options, clock)
     return members.replaced(storage.store, membership, new)

@@ -314,8 +314,12 @@ class QuorumHome:
         return bool(self.store.list(ENSEMBLES))
 
     def at_risk(self, segment: int, end: int) -> bool:
-        """Tell whether a closed segment lacks a copy, or names a node that was replaced. A whole one stays whole."""
-        ensemble = None if segment in self._whole else stored.read(self.store, segment)
+        """Tell whether a closed segment lacks a sound copy, or names a replaced node. A whole one stays whole, unless
+        a reader meets a damaged copy.
+        """
+        known = self._known.get(segment)
+        is_whole = segment in self._whole and not (known is not None and known.is_damaged)
+        ensemble = None if is_whole else stored.read(self.store, segment)
         if ensemble is None or not ensemble.nodes:
             return False
         if not self._storage.has_all(ensemble) or not self.registers(segment, ensemble).is_whole(end):

@@ -20,6 +20,9 @@ HOME = QUORUM_HOME
 
 KIND, FORMAT = b"OLqm", 1
 NODES_MAX = 9
+_ID = "id"
+"""The key of the quorum's random id."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
@@ -67,7 +70,8 @@ def _store(storage: Storage, membership: Membership) -> Membership:
     """Store the next version; ``Unavailable`` when somebody else did first."""
     home = storage.home(HOME)
     data = frame.wrap(KIND, FORMAT, msgspec.json.encode(membership))
-    if not home.create(f"members/{membership.version:020d}", [data]):
+    key = f"members/{membership.version:020d}"
+    if not home.create(key, [data]) and _read(home, key) != membership:  # its own, if the first answer was lost
         message = "the quorum was changed at the same time by somebody else: look at its status, and try again"
         raise Unavailable(message)
     return membership
@@ -93,11 +97,42 @@ def create(
     if any(not key.startswith("~") for key in storage.homes()):
         message = f"{storage.url} has logs that are no quorum's: choose an empty store"
         raise InvalidArgument(message)
-    for name, url in nodes.items():  # all, before the first is formatted: a second attempt finds none that is taken
-        check_free(name, url, options.get(name, {}), clock)
-    quorum = clock.token(8).hex()
-    members = [format_member(name, url, quorum, options.get(name, {}), clock) for name, url in nodes.items()]
+    for name, url in nodes.items():  # all, before the first is formatted
+        check_free(storage, name, url, options.get(name, {}), clock)
+    quorum = _named(storage, clock)
+    members = [format_member(storage, name, url, options.get(name, {}), clock) for name, url in nodes.items()]
     return _store(storage, Membership(version=1, quorum=quorum, ack=wanted, nodes=tuple(members)))
+
+
+def _named(storage: Storage, clock: Clock) -> str:
+    """Give a quorum its random id, before a node is formatted: then a second attempt knows the nodes of the first."""
+    storage.home(HOME).create(_ID, [clock.token(8).hex().encode()])
+    found = _id_of(storage)
+    assert found is not None
+    return found
+
+
+def _id_of(storage: Storage) -> str | None:
+    """Return the random id of a quorum; ``None`` if no node was formatted yet."""
+    known = newest(storage)
+    if known is not None:
+        return known.quorum
+    try:
+        return bytes(storage.home(HOME).read(_ID)).decode("ascii", "replace")
+    except NotFound:
+        return None
+
+
+def _is_left_over(storage: Storage, name: str, found: NodeIdentity) -> bool:
+    """Tell whether a store was formatted for this name by an attempt that was cut short, before it was a node.
+
+    What was a node once is none of these: blocks went past it since.
+    """
+    if found.quorum != _id_of(storage) or found.name != name:
+        return False
+    home = storage.home(HOME)
+    versions = [_read(home, key) for key in home.list("members/")]
+    return all(found.identity != member.identity for version in versions for member in version.nodes)
 
 
 def check_nodes(nodes: Mapping[str, str], store_url: str) -> None:
@@ -143,7 +178,7 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
 
 
-def check_free(name: str, url: str, options: Mapping[str, str], clock: Clock) -> None:
+def check_free(storage: Storage, name: str, url: str, options: Mapping[str, str], clock: Clock) -> None:
     """Raise unless a store answers, honours conditional creates, and is no node yet."""
     bucket = node.open_bucket(url, options)
     try:
@@ -152,7 +187,7 @@ def check_free(name: str, url: str, options: Mapping[str, str], clock: Clock) ->
     except Unavailable as error:
         message = f"node {name} ({url}) does not answer, so nothing was changed: {error}"
         raise Unavailable(message) from error
-    if found is not None:
+    if found is not None and not _is_left_over(storage, name, found):
         raise _taken(name, url, found)
 
 
@@ -164,15 +199,15 @@ def _taken(name: str, url: str, found: NodeIdentity | None) -> InvalidArgument:
     )
 
 
-def format_member(name: str, url: str, quorum: str, options: Mapping[str, str], clock: Clock) -> Member:
-    """Give a store that was checked an identity: it is a node of the quorum then."""
-    bucket = node.open_bucket(url, options)
-    wanted = NodeIdentity(identity=clock.token(16).hex(), quorum=quorum, name=name)
-    if not node.format_node(bucket, wanted):
-        found = node.read_identity(bucket)
-        if found != wanted:
-            raise _taken(name, url, found)
-    return Member(name, url, wanted.identity)
+def format_member(storage: Storage, name: str, url: str, options: Mapping[str, str], clock: Clock) -> Member:
+    """Give a store that was checked an identity, or take the one that an attempt before left there."""
+    bucket, quorum = node.open_bucket(url, options), _id_of(storage)
+    assert quorum is not None
+    node.format_node(bucket, NodeIdentity(identity=clock.token(16).hex(), quorum=quorum, name=name))
+    found = node.read_identity(bucket)
+    if found is None or not _is_left_over(storage, name, found):
+        raise _taken(name, url, found)
+    return Member(name, url, found.identity)
 
 
 def _check_creates(bucket: Bucket, clock: Clock) -> None:

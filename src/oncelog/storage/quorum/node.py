@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from oncelog.clock import Clock
 from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unavailable
+from oncelog.format import block as block_format
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES
 from oncelog.storage.bucket.bucket import Bucket
@@ -52,7 +53,9 @@ IDENTITY_US = 5_000_000
 BELIEVED_US = 10_000_000
 """So long a reader believes a node that says "nothing is here". Believing a wiped node delays what the reader sees."""
 
-Written = Literal["block", "fence"]
+Written = Literal["block", "fence", "damaged"]
+"""What is in a register: a block or a fence whose checksum holds, or bytes that are neither."""
+
 _T = TypeVar("_T")
 
 
@@ -173,19 +176,24 @@ class Node:
     # Registers. These run in the lane.
 
     def write(self, path: str, data: pa.Buffer) -> Written:
-        """Create a register, or find what is in it: this block, or a fence. ``CorruptionError`` for another block."""
-        if not self.bucket.create(path, [data]) and not self.bucket.get(path).equals(data):
-            if self.kind_of(path) == "fence":
-                return "fence"
-            message = f"{self.bucket.url}/{path}: another block is there, though a number has one possible block"
-            raise CorruptionError(message)
+        """Create a register, or find what is in it: this block, a fence, or damage. ``CorruptionError`` for another
+        block.
+        """
+        if not self.bucket.create(path, [data]):
+            found = self._found(path)
+            if not found.equals(data):
+                kind = kind_of(found)
+                if kind != "block":
+                    return kind
+                message = f"{self.bucket.url}/{path}: another block is there, though a number has one possible block"
+                raise CorruptionError(message)
         self.check_identity_after(IDENTITY_US)
         return "block"
 
-    def fence(self, path: str, fence: bytes) -> Written:
+    def fence(self, path: str, fence: bytes, segment: int) -> Written:
         """Create a fence in a register, or find what is in it."""
         created = self.bucket.create(path, [fence])
-        found: Written = "fence" if created else self.kind_of(path)
+        found: Written = "fence" if created else kind_of(self._found(path), segment)
         self.check_identity()
         return found
 
@@ -205,12 +213,16 @@ class Node:
         return False
 
     def kind_of(self, path: str) -> Written:
-        """Return what a register holds."""
-        size_bytes = self.bucket.size(path)
-        if size_bytes is None:
+        """Return what a register holds that was not empty."""
+        return kind_of(self._found(path))
+
+    def _found(self, path: str) -> pa.Buffer:
+        """Return what is in a register that was not empty."""
+        try:
+            return self.bucket.get(path)
+        except NotFound as error:
             message = f"{self.bucket.url}/{path}: the register was there, and is not any more"
-            raise Unavailable(message, outcome="unknown")
-        return "block" if size_bytes >= HEADER_BYTES else "fence"
+            raise Unavailable(message, outcome="unknown") from error
 
     def registers(self, folder: str) -> dict[str, int]:
         """Return the registers of a folder with the bytes of each; checked to be of this node after the answer."""
@@ -261,6 +273,18 @@ def fence_of(epoch: int) -> bytes:
     made = frame.wrap(FENCE_KIND, FENCE_FORMAT, str(epoch).encode())
     assert len(made) < HEADER_BYTES
     return made
+
+
+def kind_of(data: pa.Buffer, segment: int | None = None) -> Written:
+    """Return what the bytes of a register are. A block that was cut short is no fence; one of another segment none."""
+    try:
+        if data.size >= HEADER_BYTES:
+            header = block_format.check(data)
+            return "block" if segment in (None, header.segment) else "damaged"
+        frame.unwrap(FENCE_KIND, FENCE_FORMAT, data, "a register")
+    except CorruptionError:
+        return "damaged"
+    return "fence"
 
 
 def settled(asked: Future[_T]) -> _T | OncelogError:

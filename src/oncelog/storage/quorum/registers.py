@@ -20,7 +20,7 @@ from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum.asking import ask_all, ask_in_turn, ask_into
 from oncelog.storage.quorum.ensemble import Ensemble
-from oncelog.storage.quorum.node import BELIEVED_US, IDENTITY_US, Node, Written, fence_of
+from oncelog.storage.quorum.node import BELIEVED_US, IDENTITY_US, Node, Written, fence_of, kind_of
 
 _ANSWER_S = 60.0
 """No request takes longer: its client gives up before."""
@@ -36,6 +36,8 @@ class Registers:
         self.nodes = nodes
         self.is_short = len(nodes) < len(ensemble.nodes)
         """Whether a node lacks a block that was offered. Nobody repairs that: the segment is sealed early."""
+        self.is_damaged = False
+        """Whether a damaged copy was met by a reader in this process. The segment is sealed early, too."""
         self._folder = f"{prefix}{ensemble.folder}/"
         self._store = store
 
@@ -77,6 +79,7 @@ class Registers:
                 if isinstance(answer, CorruptionError):
                     raise answer
                 failures += 1
+                self.is_short = True
                 if failures > len(self.ensemble.nodes) - ack:
                     message = f"segment {self.segment}, block {number}: {failures} nodes do not answer: {answer}"
                     raise Unavailable(message, outcome="unknown")
@@ -90,11 +93,12 @@ class Registers:
             raise
 
     def is_whole(self, blocks: int) -> bool:
-        """Tell whether all nodes hold the first so many blocks."""
+        """Tell whether all nodes hold the first so many blocks. Copies of different sizes are not copies."""
         listed = self._listed()
-        return len(listed) == len(self.ensemble.nodes) and all(
-            one.get(number, 0) >= HEADER_BYTES for one in listed.values() for number in range(blocks)
-        )
+        if self.is_damaged or len(listed) < len(self.ensemble.nodes):
+            return False
+        sizes = [{one.get(number, 0) for one in listed.values()} for number in range(blocks)]
+        return all(len(one) == 1 and min(one) >= HEADER_BYTES for one in sizes)
 
     # Fencing.
 
@@ -104,18 +108,15 @@ class Registers:
         distance = 1
         while True:
             listed = self._listed()
-            end = self._walk(listed)
-            fences = self._fenced(listed, end)
-            if fences < self.ensemble.fences:
-                kinds = self._fence(end, epoch)
-                if "block" in kinds:
-                    # A block got in. Stop a writer that is quicker than this further ahead, then look again.
-                    self._fence(end + distance, epoch)
-                    distance *= 2
-                    continue
-                if fences_of(kinds) < self.ensemble.fences:
-                    message = f"segment {self.segment}: too few nodes answer to fence it"
-                    raise Unavailable(message, outcome="unknown")
+            end, lacking = self._walk(listed)
+            kinds = self._fence(end, epoch)
+            if "block" in kinds:
+                # A block got in. Stop a writer that is quicker than this further ahead, then look again.
+                self._fence(end + distance, epoch)
+                distance *= 2
+                continue
+            if kinds.count("fence") < self.ensemble.fences:
+                raise self._undecided(end, kinds)
             behind = frozenset(n for one in listed.values() for n in one if n >= end + self.ensemble.in_flight_max)
             lost = frozenset(n for n in behind if self._blocks(listed, n))
             if lost and seen == (end, lost):  # lists of a living writer's nodes are taken at different moments
@@ -124,7 +125,17 @@ class Registers:
             if lost:
                 seen = (end, lost)
                 continue
-            return self._decided(listed, end)
+            return self._decided(listed, end, lacking)
+
+    def _undecided(self, number: int, kinds: Sequence[Written | OncelogError]) -> OncelogError:
+        """Return why a number is neither kept nor fenced: too few nodes answer, or all copies are damaged."""
+        failed = next((kind for kind in kinds if isinstance(kind, OncelogError)), None)
+        damaged = kinds.count("damaged")
+        if damaged and failed is None:
+            return CorruptionError(
+                f"segment {self.segment}, block {number}: {damaged} nodes hold a damaged copy, and none a sound one"
+            )
+        return Unavailable(f"segment {self.segment}: too few nodes answer to fence it: {failed}", outcome="unknown")
 
     def _listed(self) -> dict[str, dict[int, int]]:
         """Return the registers of each node that answers: number and bytes. ``Unavailable`` if too few answer."""
@@ -145,15 +156,44 @@ class Registers:
             raise Unavailable(message, outcome="unknown")
         return listed
 
-    def _walk(self, listed: dict[str, dict[int, int]]) -> int:
-        """Return the first number that is not kept: nothing is there, or a quorum of fences. Any copy is kept."""
-        number = 0
-        while self._fenced(listed, number) < self.ensemble.fences and self._blocks(listed, number):
-            number += 1
-        return number
+    def _walk(self, listed: dict[str, dict[int, int]]) -> tuple[int, dict[int, pa.Buffer]]:
+        """Return the first number that is not kept: nothing is there, or a quorum of fences. Any sound copy is kept.
 
-    def _fenced(self, listed: dict[str, dict[int, int]], number: int) -> int:
-        return sum(0 < one.get(number, 0) < HEADER_BYTES for one in listed.values())
+        Return besides it the kept blocks of which fewer than A sound copies are known.
+        """
+        number, lacking = 0, {}
+        while (copies := self._blocks(listed, number)) and not self._is_fenced(listed, number):
+            sizes = {one[number] for one in listed.values() if one.get(number, 0) >= HEADER_BYTES}
+            if copies < self.ensemble.ack or len(sizes) > 1:
+                sound = self._sound_copies(listed, number)
+                if not sound:
+                    break
+                if len(sound) < self.ensemble.ack:
+                    lacking[number] = sound[0]
+            number += 1
+        return number, lacking
+
+    def _sound_copies(self, listed: dict[str, dict[int, int]], number: int) -> list[pa.Buffer]:
+        """Read the copies of a block that were listed; return those whose checksums hold.
+
+        A damaged copy is no copy. It says that the number was offered, so the number may have been chosen: fences must
+        tell. ``Unavailable`` if a copy cannot be read now.
+        """
+        holders = [node for node in self.nodes if listed.get(node.name, {}).get(number, 0) >= HEADER_BYTES]
+        answers = ask_all(holders, lambda node: self._copy(node, number), 1)
+        sound = [answer for answer in answers if isinstance(answer, pa.Buffer)]
+        failed = [answer for answer in answers if isinstance(answer, Unavailable)]
+        if failed and not sound:
+            raise failed[0]
+        return sound
+
+    def _is_fenced(self, listed: dict[str, dict[int, int]], number: int) -> bool:
+        """Tell whether a quorum of fences was listed. What is as short as a fence may be a block that was cut short."""
+        short = [node for node in self.nodes if listed.get(node.name, {}).get(number, HEADER_BYTES) < HEADER_BYTES]
+        if len(short) < self.ensemble.fences:
+            return False
+        answers = ask_all(short, lambda node: node.kind_of(self.path(number)), len(short))
+        return answers.count("fence") >= self.ensemble.fences
 
     def _blocks(self, listed: dict[str, dict[int, int]], number: int) -> int:
         return sum(one.get(number, 0) >= HEADER_BYTES for one in listed.values())
@@ -161,30 +201,24 @@ class Registers:
     def _fence(self, number: int, epoch: int) -> list[Written | OncelogError]:
         """Create fences at a number on all nodes; return what each register holds then."""
         fence, path = fence_of(epoch), self.path(number)
-        return ask_all(self.nodes, lambda node: node.fence(path, fence), self.ensemble.fences)
+        return ask_all(self.nodes, lambda node: node.fence(path, fence, self.segment), self.ensemble.fences)
 
-    def _decided(self, listed: dict[str, dict[int, int]], end: int) -> SegmentEnd:
+    def _decided(self, listed: dict[str, dict[int, int]], end: int, lacking: dict[int, pa.Buffer]) -> SegmentEnd:
         """Rescue what too few nodes hold, then store where the segment ends."""
-        size_bytes = 0
-        for number in range(end):
-            size_bytes += max(one.get(number, 0) for one in listed.values())
-            if self._blocks(listed, number) < self.ensemble.ack:
-                self._rescue(number)
+        for number, block in lacking.items():
+            self._rescue(number, block)
         if end == 0:
             tail = SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         else:
             last = self.header(end - 1)
+            size_bytes = sum(max(one.get(number, 0) for one in listed.values()) for number in range(end))
             entries = last.first_entry + last.count
             tail = SegmentEnd(entries=entries, blocks=end, end=end, checksum=last.checksum, size_bytes=size_bytes)
         return stored.decide_tail(self._store, self.segment, tail)
 
-    def _rescue(self, number: int) -> None:
-        """Put one copy into the store: nodes with fences there cannot take the block any more."""
-        found = self.block(number)
-        if found is None:
-            message = f"segment {self.segment}, block {number}: a copy was there, and cannot be read now"
-            raise Unavailable(message, outcome="unknown")
-        self._store.create(stored.rescued_key(self.segment, number), [found])
+    def _rescue(self, number: int, block: pa.Buffer) -> None:
+        """Put one copy into the store: nodes with fences, or damage, there cannot take the block any more."""
+        self._store.create(stored.rescued_key(self.segment, number), [block])
 
     # Reading.
 
@@ -194,15 +228,18 @@ class Registers:
         ``Unavailable`` when a node that does not answer may have it; ``CorruptionError`` when all copies are bad.
         """
         failed: OncelogError | None = None
+        damaged: CorruptionError | None = None
         absent = 0
         for node, answer, is_late in ask_in_turn(self.nodes, lambda node: node.read(self.path(number))):
             if is_late and absent >= self.ensemble.fences:
                 break
             try:
-                data = answer()
-                if data is not None and data.size >= HEADER_BYTES:
-                    return self._sound(data, node.bucket.url, number)
+                data = self._block_in(answer(), node.bucket.url, number)
+                if data is not None:
+                    return data
                 absent += 1
+            except CorruptionError as error:
+                damaged, self.is_damaged = error, True
             except OncelogError as error:
                 failed = error
         try:
@@ -210,8 +247,10 @@ class Registers:
             return self._sound(self._store.read(key), self._store.location(key), number)
         except NotFound:
             pass
-        if failed is not None and (absent < self.ensemble.fences or isinstance(failed, CorruptionError)):
+        if failed is not None and absent < self.ensemble.fences:
             raise failed
+        if damaged is not None:
+            raise damaged
         return None
 
     def last_number(self) -> int:
@@ -230,8 +269,13 @@ class Registers:
         return found
 
     def _copy(self, node: Node, number: int) -> pa.Buffer | None:
-        data = node.read(self.path(number))
-        return None if data is None or data.size < HEADER_BYTES else self._sound(data, node.bucket.url, number)
+        return self._block_in(node.read(self.path(number)), node.bucket.url, number)
+
+    def _block_in(self, data: pa.Buffer | None, where: str, number: int) -> pa.Buffer | None:
+        """Return the block in a register; ``None`` if it is empty, or holds a fence. ``CorruptionError`` for damage."""
+        if data is None or (data.size < HEADER_BYTES and kind_of(data) == "fence"):
+            return None
+        return self._sound(data, where, number)
 
     def _sound(self, data: pa.Buffer, where: str, number: int) -> pa.Buffer:
         """Return a block whose checksums hold: a bad copy must not hide a good one."""
@@ -323,8 +367,3 @@ class Registers:
         for path, size_bytes in node.bucket.below(self._folder):
             if size_bytes >= HEADER_BYTES:
                 node.bucket.delete(path)
-
-
-def fences_of(kinds: Sequence[Written | OncelogError]) -> int:
-    """Return how many registers hold fences."""
-    return sum(kind == "fence" for kind in kinds)

@@ -1,10 +1,12 @@
-"""What goes wrong in a simulated world, drawn from the seed: storms, crashes, pauses, cuts, absent and wiped stores."""
+"""What goes wrong in a simulated world, drawn from the seed: storms, crashes, pauses, cuts, absent and bad stores."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 from collections.abc import Callable
+
+import pyarrow as pa
 
 from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.storage.quorum import health
@@ -37,6 +39,7 @@ class FaultInjector:
         self._random = random.Random(f"faults {world.seed}")
         self._nodes = list(NODES)
         self.wiped: str | None = None
+        self.damaged: str | None = None
         self.counts: dict[str, int] = {}
 
     def run(self) -> None:
@@ -71,6 +74,8 @@ class FaultInjector:
                 self._scatter,
                 self._jump,
                 self._wipe,
+                self._damage,
+                self._damage,
             ],
         }
         return by_kind[self._world.kind]
@@ -164,7 +169,7 @@ class FaultInjector:
         """Lose one node for good: a second loss may lose records, as with any quorum."""
         if self.wiped is not None:
             return
-        self.wiped = self._random.choice(NODES)
+        self.wiped = self.damaged or self._random.choice(NODES)
         store = self._world.stores[self.wiped]
         store.wipe()
         self._world.scheduler.note(f"{store.name} is wiped")
@@ -172,6 +177,21 @@ class FaultInjector:
         if self._random.random() < 0.5:  # noqa: PLR2004
             operator = self._world.process("operator")
             self._world.scheduler.spawn(operator, "replace", lambda: self._replace(operator, store.name))
+
+    def _damage(self) -> None:
+        """Spoil an object on a node: a bit flips, or the end is cut off. All damage, and a wipe, are of one node."""
+        if self.wiped is not None:
+            return
+        self.damaged = self.damaged or self._random.choice(NODES)
+        objects = self._world.stores[self.damaged].objects
+        paths = sorted(path for path in objects if path.startswith("logs/"))
+        if paths:
+            path = self._random.choice(paths)
+            data = bytearray(objects[path].to_pybytes())
+            data[self._random.randrange(len(data))] ^= 1
+            size_bytes = len(data) if self._random.random() < 0.5 else self._random.randrange(len(data))  # noqa: PLR2004
+            objects[path] = pa.py_buffer(bytes(data[:size_bytes]))
+            self._world.scheduler.note(f"{self.damaged}/{path} is damaged, {size_bytes} bytes are left")
 
     def _replace(self, operator: Process, name: str) -> None:
         """Put a new node in the place of the one that was lost, as its operator would."""
