@@ -20,8 +20,8 @@ import pytest
 import oncelog
 from benchmarks.seaweedfs import BUCKET, SeaweedFS
 from oncelog.clock import SYSTEM
-from oncelog.storage.urls import node_options, quorum_store
 from oncelog.storage.quorum import membership
+from oncelog.storage.urls import node_options, quorum_store
 from tests.server.proxy import Proxy
 from tests.storage.quorum.worker import LOG
 
