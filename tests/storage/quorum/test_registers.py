@@ -441,7 +441,10 @@ def test_an_idle_tail_asks_the_nodes_less_than_once_a_second(
 
 
 def test_a_poll_with_nothing_new_costs_at_most_a_request_more_than_acks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each poll of a second asks two nodes, and besides them an identity or the manifest: never more at once."""
+    """Each poll of a second asks two nodes, and besides them an identity or the manifest: never more at once.
+
+    Every half minute one request more: whether the log was deleted, and one of its name was made.
+    """
     clock = SimulatedClock(auto_advance=True)
     place = Place(monkeypatch, in_memory())
     with (
@@ -459,7 +462,8 @@ def test_a_poll_with_nothing_new_costs_at_most_a_request_more_than_acks(monkeypa
             before = sum(one.calls for one in faults)
             assert tail.poll(1.0) is None
             asked.append(sum(one.calls for one in faults) - before)
-        assert max(asked) == 2 + 1
+        assert sum(count > 2 + 1 for count in asked) <= 300 // 30
+        assert max(asked) <= 2 + 2
         assert sum(asked) > 300
         writer.append(b"second")
         assert tail.poll(10) is not None
