@@ -97,7 +97,7 @@ def test_a_seed_repeats_its_run(kind: Kind) -> None:
 
 def test_a_seed_repeats_its_run_in_another_process() -> None:
     """The order of sets and dicts differs from process to process, and must not decide anything."""
-    script = "from oncelog.testing.simulation.run import Run; print(Run('quorum', 3).run().digest)"
+    script = "from oncelog.testing.simulation.run import SimulatedRun; print(SimulatedRun('quorum', 3).run().digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],
