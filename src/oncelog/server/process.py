@@ -113,6 +113,7 @@ async def _drain(server: Server, grpc_server: Any) -> None:
     await server.leave_logs()
     if server.fleet is not None:  # last: logs of a server that has left are taken by force
         await server.closers.run(server.fleet.leave)
+        server.fleet.bells.close()
         await server.fleet.peers.close()
 
 

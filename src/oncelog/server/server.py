@@ -29,7 +29,7 @@ from oncelog.server.security.gate import Gate
 from oncelog.server.security.token_object import TokenObject
 from oncelog.server.sessions import FrameSessions
 from oncelog.server.settings import ServeSettings
-from oncelog.server.tails import Tails
+from oncelog.server.tails import HELD_S, LOOK_BUCKET_S, LOOK_S, RUNG_S, Tails
 from oncelog.server.watch.calls import CallCounts
 
 _T = TypeVar("_T")
@@ -119,7 +119,7 @@ class Server:
         """Called, and not waited for, when the server begins to drain."""
         self._telling: list[asyncio.Future[None]] = []
         self._turns: dict[str, WaitingCalls] = {}
-        self._wakers: dict[str, set[asyncio.Event]] = {}
+        self._wakers: dict[str, set[Callable[[], None]]] = {}
         self._tidying: asyncio.Task[None] | None = None
         database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.without(name, LEAVE_S))
 
@@ -188,6 +188,7 @@ class Server:
         """Let a log go here, and delete it. ``LogBusy`` if another process holds it."""
         await self.write(lambda: self.database.delete(name), name)
         self.tails.forget(name)
+        self.wake(name)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> None:
         """Let the logs of a queue and of its dead letters go here, and delete them."""
@@ -229,21 +230,47 @@ class Server:
 
     def wake(self, name: str) -> None:
         """Wake all who wait for something to be appended to a log. For the event loop."""
-        for event in self._wakers.get(name, ()):
-            event.set()
+        for ring in tuple(self._wakers.get(name, ())):
+            ring()
 
     @contextlib.contextmanager
     def woken(self, name: str) -> Iterator[asyncio.Event]:
         """Have an event that is set whenever something was appended to a log by this server."""
         event = asyncio.Event()
-        waiting = self._wakers.setdefault(name, set())
-        waiting.add(event)
         try:
-            yield event
+            with self.waking(name, event.set):
+                yield event
         finally:
-            waiting.discard(event)
+            if self.fleet is not None and name not in self._wakers:
+                self.fleet.bells.leave(name)
+
+    @contextlib.contextmanager
+    def waking(self, name: str, ring: Callable[[], None]) -> Iterator[None]:
+        """Have a function called whenever something was appended to a log by this server."""
+        waiting = self._wakers.setdefault(name, set())
+        waiting.add(ring)
+        try:
+            yield
+        finally:
+            waiting.discard(ring)
             if not waiting:
                 self._wakers.pop(name, None)
+
+    def is_held(self, name: str) -> bool:
+        """Tell whether this server has the writer of a log now."""
+        seat = self.seats.get(name)
+        return seat is not None and seat.writer is not None
+
+    def look_s(self, name: str) -> float:
+        """Return after how long a follower of a log looks by itself for what others have written. For the event loop.
+
+        Who holds the log wakes its followers: here by its appends, and in a fleet from another server by a bell.
+        """
+        if self.is_held(name):
+            return HELD_S
+        if self.fleet is None:
+            return LOOK_S if self.database.url.startswith(("file:", "memory:")) else LOOK_BUCKET_S
+        return RUNG_S if self.fleet.bells.is_heard(name) else LOOK_BUCKET_S
 
     # Ending.
 

@@ -37,16 +37,19 @@ HUB_PIECES = 4096
 """What a hub keeps of the latest pieces; up to twice as much for a moment."""
 
 LOOK_S = 0.25
-"""How often a hub looks for what other processes have written to a log on a disk."""
+"""How often who follows a log looks for what other processes have written to it on a disk."""
 
 LOOK_BUCKET_S = 1.0
 """The same in a bucket, where looking costs requests."""
 
+HELD_S = 5.0
+"""The same for a log whose writer is here: its appends wake who follows it."""
+
+RUNG_S = 15.0
+"""The same for a log whose holder, another server, rings when it has grown."""
+
 CHECK_S = 2.0
 """How often a hub without anything new looks whether its log was deleted, by another server of the fleet, say."""
-
-HELD_S = 5.0
-"""The same for a log whose writer is here: its appends wake the hub."""
 
 LINGER_S = 5.0
 """A hub without followers ends after so long."""
@@ -144,7 +147,7 @@ class _Hub:
                 while self.followers or not await self._lingered():
                     woken.clear()
                     if not self._take(await self._server.read(self._look)):
-                        await _wait(woken, self._look_s())
+                        await _wait(woken, self._server.look_s(self._name))
         except BaseException as error:  # noqa: BLE001 (every follower gets it)
             self.error = self.error or error
             if not self.started.done():
@@ -182,21 +185,12 @@ class _Hub:
     def _check_there(self) -> None:
         """Raise ``NotFound`` if the log was deleted. One that has its writer here is deleted by this server alone."""
         now_us = self._server.clock.elapsed_us()
-        if self._is_held() or now_us - self._checked_us < CHECK_S * 1e6:
+        if self._server.is_held(self._name) or now_us - self._checked_us < CHECK_S * 1e6:
             return
         self._checked_us = now_us
         assert self._log is not None
         if not inner.is_there(self._log):
             raise deleted(self._name)
-
-    def _is_held(self) -> bool:
-        seat = self._server.seats.get(self._name)
-        return seat is not None and seat.writer is not None
-
-    def _look_s(self) -> float:
-        if self._is_held():
-            return HELD_S
-        return LOOK_S if self._server.database.url.startswith(("file:", "memory:")) else LOOK_BUCKET_S
 
     def _take(self, found: list[TailPiece]) -> bool:
         for piece in found:

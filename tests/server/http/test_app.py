@@ -135,6 +135,7 @@ _REQUESTS: dict[str, Any] = {
     "Database.Create": messages.CreateRequest(name="t/x", kind="log", create=True),
     "Database.Delete": messages.DeleteRequest(name="t/none", kind="log"),
     "Database.Take": messages.LogRequest(log="t/x"),
+    "Database.Watch": messages.WatchRequest(log="t/x"),
     "Log.Write": messages.WriteRequest(hello=messages.Hello(version=1, session=b"s" * 16, log="t/x")),
     "Queue.Consume": messages.ConsumeRequest(open=messages.OpenConsumer(queue="t/x", session=b"s" * 16)),
 }

@@ -26,6 +26,7 @@ from oncelog.log.takeover.fencing import Holding
 from oncelog.log.takeover.handover import SERVER_TENURE_S_MAX
 from oncelog.log.writer import Writer
 from oncelog.server.fleet import members
+from oncelog.server.fleet.bells import Bells
 from oncelog.server.fleet.hop import Hop, opened, opened_text
 from oncelog.server.fleet.members import Beat, Card, FleetMember, FleetMembership, Members
 
@@ -71,6 +72,7 @@ class Fleet:
         self._clock: Clock = server.clock
         self._home = database_inner.home(server.database, members.HOME)
         self.peers = peers
+        self.bells = Bells(server)
         self._on_replaced = on_replaced
         self.key = key
         self.members = Members(self._home, self._clock, server.settings.beat_s)

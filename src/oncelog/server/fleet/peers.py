@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -117,6 +117,17 @@ class Peers:
         except (grpc.aio.AioRpcError, Unavailable):
             return False
         return True
+
+    async def watch(self, member: FleetMember, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        """Have a server ring when logs that it holds have grown."""
+        sealed = seal(self._key, Hop(member.card.holder))
+        channel = await self._ready(member)
+        made = channel.stream_stream(METHODS["Database.Watch"].path)(requests, metadata=((GRPC_KEY, sealed),))
+        try:
+            async for data in made:
+                yield data
+        finally:
+            made.cancel()
 
     async def reaches(self, card: Card) -> bool:
         """Tell whether a card's address leads to its server."""

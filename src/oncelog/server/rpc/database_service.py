@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.call import Caller
 from oncelog.server.fleet import listing
+from oncelog.server.fleet.bells import Ringing
+from oncelog.server.rpc.calls import Requests, check_of_fleet
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.security.scopes import Kind
 from oncelog.server.server import VERSION, Server
@@ -33,6 +35,7 @@ class DatabaseService:
             "Policy": self.policy,
             "Servers": self.servers,
             "Take": self.take,
+            "Watch": self.watch,
         }
 
     async def describe(self, _: Any, __: Caller) -> Any:
@@ -124,6 +127,11 @@ class DatabaseService:
             seat = self._server.seats[request.log]
             self._server.closers.post(seat.warm)
         return messages.Empty()
+
+    def watch(self, requests: Requests, call: Caller) -> AsyncIterator[Any]:
+        """Say which of the logs that are named have grown."""
+        check_of_fleet(call)
+        return Ringing(self._server).names(requests)
 
 
 def _given(request: Any, kind: Any) -> Any:

@@ -27,9 +27,6 @@ BYTES_MAX = 1 << 20
 LISTED_AT_ONCE = 4096
 """Streams of one message of a list, at most."""
 
-LOOK_S = 0.5
-"""How often a subscription looks for what other processes have written."""
-
 
 class StreamsService:
     """The methods of ``Streams``."""
@@ -88,6 +85,7 @@ class StreamsService:
         """Yield events as they become durable, until the client leaves or the server drains."""
         with self._server.woken(request.log) as woken:
             subscription = await self._server.read(lambda: self._subscription(request))
+            self._server.told.add(woken)
             try:
                 while not self._server.draining.is_set():
                     woken.clear()
@@ -96,9 +94,10 @@ class StreamsService:
                         yield message
                     if not found:
                         with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(LOOK_S):
+                            async with asyncio.timeout(self._server.look_s(request.log)):
                                 await woken.wait()
             finally:
+                self._server.told.discard(woken)
                 self._server.readers.post(subscription.close)
         message = f"this server stops: subscribe again from position {subscription.position}"
         raise Unavailable(message, retry_after_s=self._server.retry_after_s())

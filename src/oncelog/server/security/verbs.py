@@ -79,7 +79,7 @@ METHODS: dict[str, Need] = {
 }
 """By service and method. ``Database.Logs`` and ``Queues`` return only names that the caller may look at."""
 
-SERVERS = frozenset({"Database.Take"})
+SERVERS = frozenset({"Database.Take", "Database.Watch"})
 """Only servers of the same fleet call these, and prove that they are some; no token is enough."""
 
 LISTING = frozenset({"Database.Describe", "Database.Logs", "Database.Queues", "Database.Servers"})

@@ -20,7 +20,6 @@ from oncelog.streams.events import CaughtUp, StreamEvent
 from oncelog.streams.subscription import Subscription
 
 SSE = "text/event-stream"
-_STEP_S = 1.0
 
 
 def _resumed(call: Call) -> int | None:
@@ -86,15 +85,17 @@ async def _subscribed(
     server, quiet_s = call.server, 0.0
     yield events.BEGIN
     with server.woken(call.names["log"]) as woken:
+        server.told.add(woken)
         try:
             while not server.draining.is_set():
                 woken.clear()
                 item = await server.read(lambda: subscription.poll(0.0))
                 if item is None:
+                    step_s = min(server.look_s(call.names["log"]), events.HEARTBEAT_S)
                     try:
-                        await asyncio.wait_for(woken.wait(), _STEP_S)
+                        await asyncio.wait_for(woken.wait(), step_s)
                     except TimeoutError:
-                        quiet_s += _STEP_S
+                        quiet_s += step_s
                     if quiet_s >= events.HEARTBEAT_S:
                         quiet_s = 0.0
                         if not call.app.authorizer.is_valid(call.principal):
@@ -110,4 +111,5 @@ async def _subscribed(
         except OncelogError as error:
             yield events.spell_error(error)
         finally:
+            server.told.discard(woken)
             subscription.close()
