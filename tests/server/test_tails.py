@@ -176,3 +176,20 @@ def test_the_slowest_follower_is_the_lag_of_its_log() -> None:
         assert server.tails.lags() == {}
 
     serving(work)
+
+
+def test_many_followed_logs_share_the_looks_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand idle logs must not cost a thousand times the looks of one."""
+
+    async def work(server: Server) -> None:
+        from oncelog.server import tails
+
+        alone_s = server.look_s("a")
+        monkeypatch.setattr(tails.Tails, "hubs", property(lambda _: 1000))
+        assert 1000 / server.look_s("a") <= tails.LOOKS_MAX
+        assert alone_s == tails.LOOK_S
+        server.database.log("a", create=True)
+        await server.seats["a"].append([Record(b"x")])
+        assert server.look_s("a") >= tails.HELD_S
+
+    serving(work)

@@ -29,7 +29,7 @@ from oncelog.server.security.gate import Gate
 from oncelog.server.security.token_object import TokenObject
 from oncelog.server.sessions import FrameSessions
 from oncelog.server.settings import ServeSettings
-from oncelog.server.tails import HELD_S, LOOK_BUCKET_S, LOOK_S, RUNG_S, Tails
+from oncelog.server.tails import HELD_S, LOOK_BUCKET_S, LOOK_S, LOOKS_MAX, RUNG_S, Tails
 from oncelog.server.watch.calls import CallCounts
 
 _T = TypeVar("_T")
@@ -266,6 +266,9 @@ class Server:
 
         Who holds the log wakes its followers: here by its appends, and in a fleet from another server by a bell.
         """
+        return max(self._look_s(name), self.tails.hubs / LOOKS_MAX)
+
+    def _look_s(self, name: str) -> float:
         if self.is_held(name):
             return HELD_S
         if self.fleet is None:

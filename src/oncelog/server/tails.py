@@ -48,6 +48,11 @@ HELD_S = 5.0
 RUNG_S = 15.0
 """The same for a log whose holder, another server, rings when it has grown."""
 
+LOOKS_MAX = 100
+"""So many times a second all hubs of a server look by themselves: with more followed logs, each looks less often. Who
+is woken looks at once.
+"""
+
 CHECK_S = 2.0
 """How often a hub without anything new looks whether its log was deleted, by another server of the fleet, say."""
 
