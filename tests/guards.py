@@ -35,7 +35,7 @@ GUARDS = [
         "        self._publisher.write(slot)\n",
         "tests/storage/local/test_home_crash.py::test_visible_means_durable",
     ),
-    Guard(  # that the file is opened anew as well is no guard: a block that is written again is dirty again
+    Guard(  # that the file is opened again as well is no guard: a block that is written again is dirty again
         "a failed sync is not believed the second time: what the page cache shows is written again",
         "storage/local/segment_writer.py",
         "        self._disk.write(descriptor, block, self._end)\n",

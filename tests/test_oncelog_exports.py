@@ -96,7 +96,7 @@ def test_nothing_else_looks_exported() -> None:
 
 
 def test_every_error_is_exported() -> None:
-    """Whoever has to catch it must not have to look for it."""
+    """Anybody who has to catch it must not have to look for it."""
     assert set(defined()) <= EXPORTED
 
 

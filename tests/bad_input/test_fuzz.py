@@ -167,7 +167,7 @@ def names_one(text: str, call: Callable[..., object], given: dict[str, object]) 
 
 
 class Things:
-    """The things that are called, made anew when a call has closed or deleted one of them."""
+    """The things that are called, made again when a call has closed or deleted one of them."""
 
     def __init__(self) -> None:
         self._made: dict[str, object] | None = None

@@ -31,7 +31,7 @@ def test_the_life_of_a_log_in_a_bucket(bucket_url: str, tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_none(bucket_url: str) -> None:
-    """Whoever names a database where a log is wanted is told how to name the log."""
+    """Anybody who names a database where a log is wanted learns how to name the log."""
     for source, target, hint in (
         (bucket_url, "file:///tmp/there", "#NAME"),
         ("file:///tmp/here#orders", "there", "s3://bucket/shop"),
@@ -43,7 +43,7 @@ def test_a_place_that_is_none(bucket_url: str) -> None:
 
 
 def test_a_doctor_of_a_bucket(bucket_url: str) -> None:
-    """A bucket that works is told so after an object was stored in it and removed; one that is not there is bad."""
+    """A bucket is said to work after an object was stored in it and removed; one that is not there is bad."""
     sound = {check["what"]: check for check in shell("doctor", "--json", url=bucket_url).lines}
     assert (sound["database"]["verdict"], sound["bucket"]["verdict"]) == ("ok", "ok")
     assert shell("log", "list", "--json", url=bucket_url).lines == []

@@ -148,7 +148,7 @@ def option(field: str) -> str:
 
 
 def test_create_sets_every_setting(call: Call, url: str) -> None:
-    """A setting that a program can choose, a shell can choose: whoever adds one adds its option."""
+    """A setting that a program can choose, a shell can choose: anybody who adds one adds its option."""
     window = ("--window", "1h", "--max-keys", "7", "--refresh-on-hit")
     producers = ("--producers", "off", "--producer-inactivity", "1h", "--max-producers", "7")
     assert set(LogSettings.__struct_fields__) == {*OTHER, "window", "producers"}

@@ -107,7 +107,7 @@ def test_tls_to_a_server_without_is_named(shared_server: Serving) -> None:
 
 
 def test_a_token_that_may_not_is_refused_by_name(server: Serving, folder: Path) -> None:
-    """A reader reads, and is told that it may not write; the writer's session ends by that error, and does not hang."""
+    """A reader reads, and learns that it may not write; the writer's session ends by that error, and does not hang."""
     given = options(folder, token_file=str(folder / "reader"))
     with oncelog.connect(f"oncelog://{server.grpc}", options=options(folder)) as db:
         db.log("refused", create=True)

@@ -1,7 +1,7 @@
 """The nth call kills, or fails, while staged files are adopted under a bounded window and their ids become runs.
 
 The version of the manifest that names a run dooms the identities beside the files it covers; they are deleted behind
-it. Killed between the two, reopened, or read by somebody who goes by an older manifest: no id is stored twice.
+it. Killed between the two, reopened, or read by a reader with an older manifest: no id is stored twice.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_a_request_that_fails_once(when: When) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_requests_that_the_client_repeats(when: When) -> None:
-    """A client that repeats creates by itself is told that its own object exists: it is still its own."""
+    """A client that repeats creates by itself learns that its own object exists: it is still its own."""
 
     def make(seed: int) -> World:
         return BucketWorld(seed, duplicate_creates=True)

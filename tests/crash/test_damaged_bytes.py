@@ -235,7 +235,7 @@ def test_a_file_in_the_place_of_another() -> None:
 
 
 def test_damage_is_told() -> None:
-    """Damage to what a log cannot do without is told as such, and to whoever meets it."""
+    """Damage to what a log cannot do without is reported as such to every caller that reads it."""
     told: Counter[str] = Counter()
     for folder in ("manifest", "bodies", "segments"):
         path, data = files("blocks", folder)[-1]

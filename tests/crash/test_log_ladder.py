@@ -230,7 +230,7 @@ def test_an_operation_that_fails_once(when: When, in_flight_max: int) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_creates_that_are_sent_twice(when: When) -> None:
-    """A client that repeats creates by itself is told that its own object exists: it is still its own."""
+    """A client that repeats creates by itself learns that its own object exists: it is still its own."""
 
     def make(seed: int) -> World:
         return MemoryWorld(seed, duplicate_creates=True)

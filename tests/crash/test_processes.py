@@ -167,7 +167,7 @@ def test_child_of_a_killed_parent_does_not_keep_the_log(url: str, log: Log) -> N
 
 
 def test_fork_while_every_lock_is_held(url: str) -> None:
-    """A lock that another thread held at the fork is held in the child for ever: whoever asked for it would hang."""
+    """A lock that another thread held at the fork is held in the child for ever: who asked for it would hang."""
     with Process("fork_with_locks_held", url) as process:
         assert process.hear()[0] == "child"
         assert set(uses(process).values()) == {"Closed"}

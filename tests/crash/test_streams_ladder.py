@@ -85,7 +85,7 @@ def send(streams: Streams, told: Told, request: Request) -> None:
 
 
 def work_through(world: World, told: Told, born: Born) -> None:
-    """Do all that moves the index: append, store, close, open again, retry, fold it anew."""
+    """Do all that moves the index: append, store, close, open again, retry, fold it again."""
     streams = opened(world, born)
     for request in FIRST:
         send(streams, told, request)
@@ -178,7 +178,7 @@ def killed(world: World, number: int, when: When, ending: Ending) -> bool:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_call_of_a_disk(ending: Ending) -> None:
-    """Wherever the power goes in an append of one event or of several, or while the index is stored or folded anew."""
+    """Wherever the power goes in an append of one event or of several, or while the index is stored or folded again."""
     climb(lambda n: killed(DiskWorld(n), n, WHENS[n // 4 % 3], ending), *few(ENDINGS.index(ending) * 31, 127))
 
 

@@ -283,7 +283,7 @@ def test_upkeep_is_killed_at_every_call(ending: Ending) -> None:
     ("index", "when", "error"), [(i * 11, w, e) for i, (w, e) in enumerate(product(WHENS, (errno.EIO, errno.ENOSPC)))]
 )
 def test_a_call_of_upkeep_that_fails_once(index: int, when: When, error: int) -> None:
-    """A step of upkeep that a failing disk has cut short is an error to whoever asked, and is done when repeated."""
+    """A step of upkeep that a failing disk has cut short is an error to the caller, and is done when repeated."""
     climb(lambda n: failed(DiskWorld(n), n, when, error, ENDINGS[n % 4]), *few(index, 307))
 
 

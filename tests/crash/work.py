@@ -1,4 +1,4 @@
-"""What writers send in the tests that kill them, so that whoever knows a record's number knows the record."""
+"""What writers send in the tests that kill them, so that anybody who knows a record's number knows the record."""
 
 from __future__ import annotations
 

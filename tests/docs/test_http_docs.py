@@ -29,7 +29,7 @@ def _commands() -> list[tuple[str, str, str]]:
 
 
 def test_every_command_answers_as_the_page_says(tmp_path: Path) -> None:
-    """Whoever pastes them, one after the other, sees what the comments say."""
+    """Anybody who pastes them, one after the other, sees what the comments say."""
     server = Serving(f"file://{tmp_path}/shop")
     try:
         for command, status, text in _commands():

@@ -24,7 +24,7 @@ REFERENCE = (ROOT / "docs" / "pipeline-spec.md").read_text()
 
 @pytest.mark.parametrize("text", SPECS)
 def test_spec_in_a_document_is_one(text: str) -> None:
-    """Whoever copies a spec has no mistake in its form."""
+    """Anybody who copies a spec has no mistake in its form."""
     assert mistakes.check_form(tomllib.loads(text)) == []
 
 

@@ -164,7 +164,7 @@ def _module(path: str) -> bool:
 
 
 def test_every_name_on_a_disk_is_explained(tmp_path: Path) -> None:
-    """Whoever looks into a log's folder finds in the map what each name in it is."""
+    """Anybody who looks into a log's folder finds in the map what each name in it is."""
     with oncelog.connect(tmp_path.as_uri()) as db:
         log = db.log("orders", LogSettings(segment_bytes=64 * 1024), create=True)
         with log.writer() as writer:

@@ -17,7 +17,7 @@ SECTION = README.split("## From the shell\n")[1].split("\n## ")[0]
 
 
 def test_commands_run_as_they_stand(tmp_path: Path) -> None:
-    """Whoever copies the commands gets what the comments beside them say."""
+    """Anybody who copies the commands gets what the comments beside them say."""
     (snippet,) = re.findall(r"^```bash\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
     script = snippet.replace("file:///tmp/shop", f"file://{tmp_path}/shop")
     assert script != snippet

@@ -1,4 +1,4 @@
-"""Runs that a manifest names are what code takes them for, whoever wrote the manifest."""
+"""Runs that a manifest names are what code takes them for, no matter who wrote the manifest."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_odd_results_take_their_effect_back(kind: AnyPlace, make: Any) -> None:
 
 
 def test_a_result_of_another_type_than_was_promised_is_refused_with_its_effect(kind: AnyPlace) -> None:
-    """Otherwise whoever comes again could never have it."""
+    """Otherwise anybody who comes again could never have it."""
     with kind.inbox() as inbox:
         with pytest.raises(InvalidArgument, match="cannot be stored"), inbox.once("k", returns=int) as effect:
             if kind.transactional:

@@ -62,7 +62,7 @@ def test_falsy_results_are_results(kind: AnyPlace, result: object) -> None:
 
 
 def test_a_result_that_cannot_be_stored_is_refused_with_its_effect(place: AnyPlace) -> None:
-    """Otherwise the effect would be there and whoever comes again would get something else."""
+    """Otherwise the effect would be there and anybody who comes again would get something else."""
     with place.inbox() as inbox:
         with pytest.raises(InvalidArgument, match="cannot be stored"), inbox.once("k") as effect:
             if place.transactional:
@@ -95,7 +95,7 @@ def test_a_failure_leaves_nothing_but_its_reason(place: AnyPlace) -> None:
 
 
 def test_tokens_only_grow(kind: AnyPlace) -> None:
-    """Whoever compares tokens can tell which attempt is the later one."""
+    """Anybody who compares tokens can tell which attempt is the later one."""
     tokens = []
     with kind.inbox() as inbox:
         for number in range(5):
@@ -121,7 +121,7 @@ def test_a_final_failure_is_not_tried_again(place: AnyPlace, error: Exception) -
 
 
 def test_another_payload_is_a_conflict(place: AnyPlace) -> None:
-    """A key that is used for something else is told so, done or not; without a payload there is nothing to compare."""
+    """A key that is used for something else is refused, done or not; without a payload there is nothing to compare."""
     with place.inbox() as inbox:
         act(place, inbox, payload=b"10 EUR")
         with pytest.raises(IdConflict, match="'k'"):
@@ -185,7 +185,7 @@ def test_long_and_odd_keys_are_keys(place: AnyPlace) -> None:
 
 
 def test_an_empty_key_means_no_idempotence(kind: AnyPlace) -> None:
-    """Whoever gives no key gets every effect, and nothing is stored of it."""
+    """Anybody who gives no key gets every effect, and nothing is stored of it."""
     with kind.inbox() as inbox:
         act(kind, inbox, key="k")
         for _ in range(2):
@@ -320,7 +320,7 @@ def test_a_lease_that_ran_out_and_nobody_took_still_counts(kind: AnyPlace) -> No
 
 
 def test_expired_fail_makes_it_a_failure(kind: AnyPlace) -> None:
-    """Whoever would rather not do it twice than do it at all can have that."""
+    """Anybody who would rather not do it twice than do it at all can have that."""
     with kind.inbox(lease_s=60, expired="fail") as inbox:
         with pytest.raises(LeaseLost), inbox.once("k"):
             kind.expire()
@@ -381,7 +381,7 @@ def test_erasure_forgets_all_but_the_key(place: AnyPlace) -> None:
 
 
 def test_nothing_personal_is_left_after_an_erasure(kind: AnyPlace) -> None:
-    """Looked for in all that is stored: not in the name, nor in a reason, whoever wrote it; and it is still refused."""
+    """Looked for in all that is stored: not in the name, nor in a reason; and it is still refused."""
     with kind.inbox(final=(ValueError,), lease_s=60) as inbox:
         fail(kind, inbox, ValueError("no route to anna"), key="anna-failed")
         fail(kind, inbox, RuntimeError("anna is out"), key="anna-again")

@@ -130,7 +130,7 @@ class Stage:
             self.client.execute("UPDATE oncelog_inbox SET until_us = 0 WHERE status = 'PENDING'")
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         if self.in_redis:
             self.client.flushall()
         else:

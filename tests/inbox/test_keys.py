@@ -158,7 +158,7 @@ def test_none_is_a_payload(inbox: Inbox) -> None:
         pass
     with pytest.raises(IdConflict), inbox.once("o-2", payload=0):
         pass
-    with inbox.once("o-2") as effect:  # whoever does not say what the payload is, is not refused
+    with inbox.once("o-2") as effect:  # a caller without a payload is not refused
         assert effect.done
 
 

@@ -57,7 +57,7 @@ def test_position_and_state_go_together(database: AnyPlace, log: Log) -> None:
 
 
 def test_a_reader_that_was_overtaken_changes_nothing(database: AnyPlace, log: Log) -> None:
-    """Whoever moved the position meanwhile has had the effect: the other's is taken back."""
+    """Anybody who moved the position meanwhile has had the effect: the other's is taken back."""
     with database.inbox() as inbox, pytest.raises(LeaseLost), inbox.reader(log, "sum").step(10) as step:
         statement = "UPDATE oncelog_position SET position = 20"
         assert isinstance(database, Place)
@@ -124,7 +124,7 @@ def test_a_state_that_cannot_be_stored_takes_the_step_back(place: Place, log: Lo
 
 
 def test_what_is_truncated_away_is_told_and_somebody_decides(place: Place, tmp_path: Path) -> None:
-    """Nothing is left out silently: the reader stops until it is told where to go on, and keeps its state."""
+    """Nothing is left out silently: the reader stops until it learns where to go on, and keeps its state."""
     settings = LogSettings(segment_bytes=limits.SEGMENT_BYTES_MIN, window=Window(duration_s=0.001, max_keys=1))
     with oncelog.connect(f"file://{tmp_path}/db") as db, place.inbox() as inbox:
         log = db.log("numbers", settings, create=True)

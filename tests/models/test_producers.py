@@ -63,7 +63,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.renew()
 
     def renew(self) -> None:
-        """Begin all sessions anew."""
+        """Begin all sessions again."""
         self.floors, self.pushed = self.last(), {}
 
     def last(self) -> dict[str, int]:

@@ -58,7 +58,7 @@ def test_page_and_picture_show_every_contender() -> None:
 
 
 def test_the_page_says_when_each_workload_was_measured() -> None:
-    """A workload that was measured anew does not pass for one of the day of the others."""
+    """A workload that was measured again does not pass for one of the day of the others."""
     runs = {"append": run_on("the first day", measurements()), "read": run_on("the second day", measurements())}
     page = report.markdown(report.Result(quick=False, runs=runs), "picture.svg")
     assert page.index("| memory | 8 GiB |") < page.index("date the first day") < page.index("date the second day")

@@ -82,7 +82,7 @@ def drawn_tree(drawing: str) -> Iterator[tuple[str, str]]:
 
 
 def test_error_tree_is_as_drawn() -> None:
-    """Whoever reads the drawing in ``errors`` to decide what to catch is not misled."""
+    """Anybody who reads the drawing in ``errors`` to decide what to catch is not misled."""
     public = [error for _, error in inspect.getmembers(errors, inspect.isclass) if error.__module__ == errors.__name__]
     real = {
         (error.__name__, base.__name__)

@@ -18,7 +18,7 @@ from tests.queue.conftest import World
 
 
 def test_a_deleted_queue_is_gone_with_all_that_belongs_to_it(world: World) -> None:
-    """Its logs, its dead letters, and what was remembered: one that is made anew under its name is empty."""
+    """Its logs, its dead letters, and what was remembered: one that is made again under its name is empty."""
     db = world.open()
     queue = db.queue("work", partitions=2, create=True, state=world.state)
     queue.send_many([Message(b"%d" % number, id=str(number)) for number in range(4)])
@@ -223,7 +223,7 @@ def test_a_handle_of_a_deleted_queue_does_not_meet_the_next_of_its_name(world: W
 
 
 def test_who_sends_all_the_time_does_not_keep_a_queue_from_being_deleted(tmp_path: Path) -> None:
-    """Senders are asked for the log until it is gone, and told then; none of them makes it anew."""
+    """Senders are asked for the log until it is gone, and get an error then; none of them makes it again."""
     ended: list[OncelogError] = []
     begun = threading.Event()
     with oncelog.connect(tmp_path.as_uri()) as db, oncelog.connect(tmp_path.as_uri()) as other:

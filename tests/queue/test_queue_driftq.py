@@ -359,7 +359,7 @@ def test_brokers_whose_clocks_differ_have_one_time(world: World) -> None:
     """Neither one that is a day ahead ends the leases of the others, nor does one that is a day behind keep them.
 
     On one machine, where there is one wall clock, that is a clock that jumped: until a group has looked at it, a delay
-    goes by that clock.
+    uses that clock.
     """
     queue = made(world)
     queue.send(b"a")

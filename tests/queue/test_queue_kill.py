@@ -125,7 +125,7 @@ class Works:
         self.stop.touch()
         while self.pids:
             self.hear()
-        self.history.maybe |= self.unanswered  # whoever was killed with it may have answered, unheard
+        self.history.maybe |= self.unanswered  # a worker that was killed with it may have answered, unheard
 
 
 def stream(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -152,7 +152,7 @@ def worked(
                 for pid in works.pids.values():
                     os.kill(pid, signal.SIGKILL)
                 stream(zygote.stdin).close()
-        queue.consume(GROUP).receive(1)  # whoever was dying is buried now
+        queue.consume(GROUP).receive(1)  # a message that was dying is buried now
         everything = {(part, at) for part, end in enumerate(queue.stats().ends) for at in range(end)}
         letters = queue.dead_letters.list()
         dead = {(letter.origin_partition, letter.origin_position): letter.attempts for letter in letters}

@@ -87,7 +87,7 @@ def test_storage_that_hangs_blocks_neither_the_loop_nor_another_log() -> None:
 
 
 def test_a_deadline_that_passes_while_it_is_stored_is_unknown_and_the_write_goes_on() -> None:
-    """The caller is told that the outcome is unknown; the record is stored when storage answers."""
+    """The caller learns that the outcome is unknown; the record is stored when storage answers."""
     storage = HangingStorage("a")
 
     async def work(server: Server) -> None:

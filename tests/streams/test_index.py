@@ -87,7 +87,7 @@ def test_what_is_stored_may_be_lost_or_damaged(lost: str) -> None:
 
 @pytest.mark.parametrize("who", ["read_all", "subscription", "retry", "old retry"])
 def test_lost_pages_are_folded_again_whoever_needs_them(who: str) -> None:
-    """Not only a stream's readers: whoever reads all, follows, or retries an append never notices."""
+    """Not only a stream's readers: anybody who reads all, follows, or retries an append never notices."""
     storage = MemoryStorage()
     window = Window(max_keys=1 if who == "old retry" else 1000)
     with Database(storage) as db:
@@ -172,7 +172,7 @@ def _empty(count: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], np.n
 
 @pytest.mark.parametrize("when", ["before it is opened", "under a reader"])
 def test_a_truncation_leaves_versions_as_they_are(when: str) -> None:
-    """What was truncated is passed over, and nobody's version moves, whoever folds from wherever."""
+    """What was truncated is passed over, and no version moves, no matter from where the index is folded."""
     storage = MemoryStorage()
     expected = filled(storage)
     streams = Database(storage).streams("orders")

@@ -430,7 +430,7 @@ def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after
 
 
 def test_a_stream_whose_first_event_is_on_its_way_is_there() -> None:
-    """Who expects no stream meanwhile loses the race, and is told so; a retry of that first event joins it."""
+    """A writer that expects no stream loses the race, and learns so; a retry of that first event joins it."""
     storage = WatchedStorage()
     with Database(storage) as db:
         streams = db.streams("orders", create=True)

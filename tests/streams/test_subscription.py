@@ -199,7 +199,7 @@ def test_no_gap_and_no_repeat_under_concurrent_appends(streams: Streams) -> None
 
 
 def test_a_slow_subscriber_is_ended_and_others_are_unharmed(streams: Streams) -> None:
-    """Who falls too far behind is told so, and where to go on; whoever keeps up does not notice."""
+    """A subscriber that falls too far behind learns so, and where to go on; the others do not notice."""
     slow, fast = streams.subscribe_all(max_behind=10), streams.subscribe_all(max_behind=10)
     assert taken(slow, 1) == taken(fast, 1) == ["caught up"]
     for number in range(30):

@@ -75,7 +75,7 @@ class Iceberg:
         self._in_place = in_place
 
     def catalog(self) -> Catalog:
-        """Return the catalog, loaded anew."""
+        """Return the catalog, loaded again."""
         return load_catalog("default", **self._options)
 
     def table(self, keep_s: float = KEEP_S) -> PublishedTable:
@@ -132,7 +132,7 @@ def fill(log: Log, *ids: str, value: bytes | None = None) -> None:
 
 
 def publish(log: Log, readers: Readers) -> Published:
-    """Publish, with the table opened anew, as the command does."""
+    """Publish, with the table opened again, as the command does."""
     return publishing.publish(log, readers.table())
 
 

@@ -37,7 +37,7 @@ def test_work_on_an_effect_that_is_done_is_taken_back(database: AnyPlace) -> Non
 
 
 def test_the_users_own_transaction_is_joined(database: AnyPlace) -> None:
-    """Whoever has begun a transaction ends it: the effect is there if they commit, else it may come again."""
+    """Anybody who has begun a transaction ends it: the effect is there if they commit, else it may come again."""
     connection = database.connect()
     inbox = Inbox(connection)
     for end in ("rollback", "commit", "commit"):
@@ -73,7 +73,7 @@ def test_an_error_in_a_joined_effect_takes_back_its_own_part(database: AnyPlace)
 
 
 def test_committing_inside_is_refused(database: AnyPlace) -> None:
-    """The transaction is the inbox's to end; whoever ends it learns so the first time."""
+    """The transaction is the inbox's to end; anybody who ends it learns so the first time."""
     refused = pytest.raises(Exception, match=r"(?i)commit|closed transaction")
     with database.inbox() as inbox, refused, inbox.once("k") as effect:
         database.act(effect.connection)
@@ -114,7 +114,7 @@ def test_what_cannot_be_committed_is_not_there(postgres_url: str) -> None:
 
 
 def test_an_error_that_was_caught_inside_is_not_committed_silently(database: AnyPlace) -> None:
-    """PostgreSQL answers COMMIT after a failed statement by taking all back, and calls that no error: whoever believed
+    """PostgreSQL answers COMMIT after a failed statement by taking all back, and calls that no error: who believed
     it would acknowledge a message whose effect is nowhere.
     """
     assert isinstance(database, Place)
@@ -254,7 +254,7 @@ def test_a_lost_connection_is_unavailable_and_nothing_is_there(postgres_url: str
 
 
 def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
-    """Whoever catches ``Unavailable`` tries again; nothing of the driver's own comes through."""
+    """Anybody who catches ``Unavailable`` tries again; nothing of the driver's own comes through."""
     for home in (f"postgresql:///postgres?host={tmp_path}", f"unix://{tmp_path}/redis", f"sqlite:////{tmp_path}/no/x"):
         with Inbox(home) as inbox:
             with pytest.raises(Unavailable), inbox.once("k"):
@@ -414,7 +414,7 @@ def test_what_a_session_has_not_written_yet_is_part_of_the_effect(postgres_url: 
 
 @pytest.mark.parametrize("driver", ["SQLAlchemy, PostgreSQL", "a session of SQLAlchemy, PostgreSQL"])
 def test_what_sqlalchemy_cannot_commit_is_an_error_of_its_own(postgres_url: str, driver: str) -> None:
-    """Whoever catches SQLAlchemy's errors catches those of a commit; a server that goes away is ``Unavailable``, and
+    """Who catches SQLAlchemy's errors catches those of a commit; a server that goes away is ``Unavailable``, and
     the connection is good again afterwards.
     """
     place = Place(driver, postgres_url)

@@ -39,7 +39,7 @@ def test_a_retry_has_its_original_s_answer_whatever_segment_that_is_in(way: str)
 
 
 def test_a_conflict_among_many_is_the_only_one_refused() -> None:
-    """One bad row is told of by its own error; its neighbours, old and new, have their acks."""
+    """One bad row gets its own error; its neighbours, old and new, have their acks."""
     with oncelog.connect("memory://") as db, db.log("orders", create=True).writer() as writer:
         writer.append_many(records(0, 40))
         mixed = [*records(20, 60), Record(b"other", id="id-7")]

@@ -79,7 +79,7 @@ def test_a_block_that_landed_before_the_one_before_it_is_not_answered_for(monkey
 
 
 class _End(int):
-    """A cursor that calls whoever compares it."""
+    """A cursor that calls back when it is compared."""
 
     compared: Callable[[], object]
 

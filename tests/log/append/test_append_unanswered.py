@@ -103,7 +103,7 @@ class TestTimeouts:
 
     @pytest.mark.parametrize("in_flight_max", [1, 4])
     def test_every_way_in_tells_that_the_outcome_is_unknown(self, clock: SimulatedClock, in_flight_max: int) -> None:
-        """What stays pending is told so; the retry of each gets the place it was going to all along."""
+        """What stays pending gets an error that says so; the retry of each gets the place it was going to all along."""
         storage = WatchedStorage(clock=clock, in_flight_max=in_flight_max)
         log = orders(Database(storage, clock))
         with log.writer() as writer:

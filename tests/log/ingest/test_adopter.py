@@ -131,7 +131,7 @@ def test_the_time_of_adoption_is_the_time_of_the_records(shop: Shop) -> None:
 
 
 def test_an_adoption_makes_what_it_closes_no_younger(shop: Shop) -> None:
-    """The segment that an adoption closes ended with its last record: retention by age goes by that."""
+    """The segment that an adoption closes ended with its last record: retention by age counts from that."""
     log = shop.log(SETTINGS)
     with log.writer() as writer:
         ack = writer.append(b"old")
@@ -364,7 +364,7 @@ def test_what_is_there_in_part_is_not_adopted_at_all(shop: Shop) -> None:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_file_staged_before_the_floor_is_refused(quick: Shop, *, named: bool) -> None:
-    """What may be swept away is not adopted; the writer goes on, and takes the same records staged anew."""
+    """What may be swept away is not adopted; the writer goes on, and takes the same records staged again."""
     log = quick.log(SETTINGS)
     sent = plain([1, 2]) if named else [Record(b"1"), Record(b"2")]
     old = stage(log, sent)

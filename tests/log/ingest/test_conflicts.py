@@ -66,7 +66,7 @@ def test_small_files_become_one(shop: Shop) -> None:
 
 
 def test_writer_goes_on_where_another_put_conflicts_together(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it knew of them was written anew meanwhile: it looks again."""
+    """What it knew of them was written again meanwhile: it looks again."""
     monkeypatch.setattr(manifests, "PAGE_SEGMENTS", 2)
     monkeypatch.setattr(manifests, "INLINE_SEGMENTS_MAX", 3)
     log, aside = shop_with_conflicts(shop, *"abcdefgh")

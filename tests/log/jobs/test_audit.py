@@ -153,7 +153,7 @@ def test_rebuilt_snapshot_is_what_the_writer_had(tmp_path: Path) -> None:
 
 
 def test_log_without_ids_has_nothing_to_rebuild(tmp_path: Path) -> None:
-    """Whoever asks is told why."""
+    """Anybody who asks learns why."""
     with oncelog.connect(tmp_path.as_uri()) as db:
         log = db.log("orders", LogSettings(idempotence="off"), create=True)
         with pytest.raises(InvalidArgument, match="keeps no ids"):

@@ -80,7 +80,7 @@ def test_purged_records_are_out_of_sight_and_places_stay(log: Log) -> None:
 
 
 def test_retry_still_meets_a_purged_record(log: Log, tmp_path: Path) -> None:
-    """Purged, all snapshots gone, rebuilt: whoever sends it again gets the place that it was given."""
+    """Purged, all snapshots gone, rebuilt: anybody who sends it again gets the place that it was given."""
     log.purge(remove=True)
     for path in (tmp_path / "logs" / "orders" / "dedup_snapshot").rglob("snapshot_*"):
         path.unlink()
@@ -105,7 +105,7 @@ def test_writer_that_goes_on_meanwhile_is_not_disturbed(log: Log) -> None:
 
 
 def test_reader_on_its_way_goes_on(log: Log) -> None:
-    """Whoever reads while files are exchanged sees each record at most once, and all that stay."""
+    """Anybody who reads while files are exchanged sees each record at most once, and all that stay."""
     reader = iter(log.read())
     seen = [next(reader).position for _ in range(3)]
     log.purge(remove=True)
@@ -194,7 +194,7 @@ def test_files_that_are_merged_meanwhile_are_purged_all_the_same(log: Log, monke
 
 
 def test_what_is_not_sealed_is_told(tmp_path: Path) -> None:
-    """Only sealed files are written anew: the rest is counted."""
+    """Only sealed files are written again: the rest is counted."""
     log = oncelog.connect(tmp_path.as_uri()).log("orders", SETTINGS, create=True)
     fill(log)
     done = log.purge(remove=True)
@@ -203,7 +203,7 @@ def test_what_is_not_sealed_is_told(tmp_path: Path) -> None:
 
 
 def test_several_files_are_purged_at_once(tmp_path: Path) -> None:
-    """Each file is written anew by itself; together they are one purge."""
+    """Each file is written again by itself; together they are one purge."""
     log = oncelog.connect(tmp_path.as_uri()).log("orders", SETTINGS, create=True)
     with log.writer() as writer:
         for number in range(60):

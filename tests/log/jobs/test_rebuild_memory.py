@@ -1,4 +1,4 @@
-"""Rebuilding the memory: the same runs whoever makes them, in pieces, and nothing left behind when it fails."""
+"""Rebuilding the memory: the same runs no matter who makes them, in pieces, and nothing left behind when it fails."""
 
 from __future__ import annotations
 

@@ -602,7 +602,7 @@ def test_a_snapshot_ahead_of_the_log(shop: Shop) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every writer begin with an empty window, and up-time begin anew."""
+    """Let every writer begin with an empty window, and up-time begin again."""
 
     def recover(
         home: object,

@@ -1,4 +1,4 @@
-"""A job over a whole log gives the same, whoever's hands do it: threads, or the tasks of a Spark."""
+"""A job over a whole log gives the same, no matter whose hands do the work: threads, or the tasks of a Spark."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Twice(Threads):
 
 
 def test_work_that_is_done_twice_counts_once(tmp_path: Path) -> None:
-    """A file that is written anew by two attempts takes its place once; what the other wrote is nobody's."""
+    """A file that is written again by two attempts takes its place once; what the other wrote is nobody's."""
     log = made(tmp_path)
     assert log.audit(hands=Twice()) == log.audit()
     assert log.rebuild(hands=Twice()).ids == 40

@@ -201,7 +201,7 @@ def in_base(log: Log) -> list[str]:
 
 
 def test_a_base_forgets_whom_the_policy_forgets() -> None:
-    """It does not grow for ever with names that come once; whoever a writer would remember stays."""
+    """It does not grow for ever with names that come once; a producer that a writer would remember stays."""
     policy = ProducerPolicy(max_producers=3, inactive_s=100.0)
     clock, log = shop(msgspec.structs.replace(SETTINGS, producers=policy))
     log.truncate(one_each(clock, log, [f"p{number}" for number in range(8)]))

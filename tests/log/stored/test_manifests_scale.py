@@ -221,7 +221,7 @@ def test_a_position_in_the_middle_is_found_with_one_page(old: Grown, young: Grow
 
 
 def test_sealing_a_segment_of_long_ago_writes_its_page_alone() -> None:
-    """A segment that lives in a page gets its file by that page being written anew; the others stay."""
+    """A segment that lives in a page gets its file by that page being written again; the others stay."""
     grown = Grown(PAGE_SEGMENTS * 20)
     number = PAGE_SEGMENTS * 9 + 17
     sealed = msgspec.structs.replace(segment(number), file=File("sealed/x.parquet", 0, 1234, 5678), end=0, size_bytes=0)

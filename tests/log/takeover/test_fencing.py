@@ -110,7 +110,7 @@ class TestTakeover:
 
     @pytest.mark.parametrize("takeover", ["polite", "force"])
     def test_on_a_local_disk_the_lock_decides(self, tmp_path: Path, takeover: Literal["polite", "force"]) -> None:
-        """A living writer cannot be fenced there: whoever wants the log is told who has it, and it goes on."""
+        """A living writer cannot be fenced there: anybody who wants the log learns who has it, and it goes on."""
         log = orders(oncelog.connect(tmp_path.as_uri()))
         with log.writer() as writer:
             with pytest.raises(LogBusy) as busy:

@@ -49,7 +49,7 @@ def test_a_holder_lets_go_when_it_is_asked(memory_bucket: Bucket, monkeypatch: p
 
 
 def test_a_holder_keeps_the_log_for_its_tenure(memory_bucket: Bucket) -> None:
-    """Who does not wait that long is told that the log is busy, and the holder does not notice."""
+    """A writer that does not wait that long learns that the log is busy, and the holder does not notice."""
     with orders(memory_bucket).writer() as holder:
         with pytest.raises(LogBusy, match="wait longer"):
             orders(memory_bucket).writer(wait_s=0.05)

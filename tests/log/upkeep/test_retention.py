@@ -386,7 +386,7 @@ def test_a_lease_is_given_back_when_reading_ends(shop: Shop, end: str) -> None:
 
 
 def test_a_lease_that_ran_out_does_not_hold(shop: Shop) -> None:
-    """A reader that sleeps longer than its lease holds nothing back, and is told what it missed."""
+    """A reader that sleeps longer than its lease holds nothing back, and learns what it missed."""
     log = filled(shop, 4, 4)
     sleeper = shop.log().read(1, lease_s=60)
     shop.clock.advance(61)
@@ -464,7 +464,7 @@ def test_a_lease_that_comes_before_the_look_is_seen(shop: Shop, monkeypatch: pyt
 
 
 def test_a_truncation_between_a_reader_s_start_and_its_lease(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that comes too late is told so when it is opened, and leaves no lease that would hold the rest."""
+    """A reader that comes too late learns so when it is opened, and leaves no lease that would hold the rest."""
     log = filled(shop, 4, 4)
     other = shop.log()
     real = leases.ReaderLease.hold
@@ -571,7 +571,7 @@ def test_space_really_comes_back(*, seal: bool) -> None:
 
 
 def test_a_merged_file_goes_with_the_last_of_its_segments(shop: Shop) -> None:
-    """Truncating in the midst of a file keeps it, for the segments that stay; then it goes, or is merged anew."""
+    """Truncating in the midst of a file keeps it, for the segments that stay; then it goes, or is merged again."""
     log = filled(shop, 2, 2, 2, seal=True)
     key = shop.home.list(object_keys.PREFIX)
     for before in (1, 2, 3, 5):

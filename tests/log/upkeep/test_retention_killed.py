@@ -32,7 +32,7 @@ def unnamed(*numbers: int) -> list[Record]:
 
 @pytest.mark.parametrize("how", ["truncate", "retain", "seal"])
 def test_a_truncation_that_was_killed_is_finished_by_asking_again(how: str) -> None:
-    """Whoever repeats what was killed after the manifest was changed gets the space back, as does any upkeep."""
+    """Anybody who repeats what was killed after the manifest was changed gets the space back, as does any upkeep."""
     finished, cut_short = False, 0
     for step in range(1, 200):
         clock = SimulatedClock()

@@ -545,7 +545,7 @@ def test_orphans_go_when_they_are_older_than_the_floor(shop: Shop) -> None:
 
 
 def test_the_floor_is_announced_before_anything_is_deleted(quick: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First unreachable, then deleted: whoever finds its file gone can read in the manifest why."""
+    """First unreachable, then deleted: anybody who finds its file gone can read in the manifest why."""
     log = filled(quick, 5)
     old = leave_orphan(quick)
     quick.clock.advance(2 * object_keys.STAGED_S)
@@ -575,7 +575,7 @@ def test_a_clock_that_was_ahead_does_not_end_sealing(quick: Shop) -> None:
 
 
 def test_a_sealing_that_is_killed_leaves_a_file_that_the_next_removes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed between file and manifest: the log is as it was, and the file goes by age."""
+    """Killed between file and manifest: the log is as it was, and the file is removed when it is old enough."""
     shop = Shop(storage := FaultyStorage(MemoryStorage(clock=(clock := SimulatedClock()))), clock)
     log = filled(shop, 5)
     before = entries(log)
@@ -686,7 +686,7 @@ def test_the_window_forgets_by_the_same_rules_from_sealed_files(quick: Shop) -> 
     assert log.verify().findings == ()
 
 
-# Many segments: some are described in pages, which sealing writes anew.
+# Many segments: some are described in pages, which sealing writes again.
 
 
 @pytest.fixture
@@ -718,7 +718,7 @@ def test_segments_in_pages_are_sealed_and_their_old_pages_deleted(shop: Shop) ->
 
 @pytest.mark.usefixtures("small_pages")
 def test_a_reader_goes_on_when_the_pages_it_knew_are_gone(shop: Shop) -> None:
-    """A page that was written anew while somebody read by the old one is looked up again, not missed."""
+    """A page that was written again while somebody read by the old one is looked up again, not missed."""
     log = paged(shop)
     before = entries(log)
     for got_before in (1, 7):

@@ -51,7 +51,7 @@ print(msgspec.json.encode(found).decode())
 
 
 def measured(folder: Path, count: int, delay_s: float = 0.0) -> dict[str, float]:
-    """Let a process fill a queue, open it anew, and consume some; return what that took."""
+    """Let a process fill a queue, open it again, and consume some; return what that took."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, (folder / "db").as_uri(), str(count), str(delay_s)],
         cwd=ROOT,

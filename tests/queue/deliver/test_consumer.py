@@ -178,7 +178,7 @@ def test_past_its_deadline_a_message_is_not_delivered(world: World, *, looked_at
 
 
 def test_a_message_may_bring_its_own_retry_policy(world: World) -> None:
-    """It goes by that, and the others by the queue's."""
+    """It uses that policy, and the others use the queue's."""
     queue = made(world)
     queue.send(b"once", retry=RetryPolicy(max_attempts=1))
     queue.send(b"often")
@@ -297,7 +297,7 @@ def test_trim_removes_what_every_group_has_settled(world: World) -> None:
 
 
 def test_settings_are_stored_and_can_change(world: World) -> None:
-    """A queue goes by what was stored; other settings are refused unless they are configured."""
+    """A queue uses what was stored; other settings are refused unless they are configured."""
     queue = made(world)
     assert world.open().queue("emails", state=world.state).settings.retry == NO_REST
     with pytest.raises(InvalidArgument, match="retry"):

@@ -119,7 +119,7 @@ def test_conflict_is_checked_before_in_progress(queue: Queue, storage: WatchedSt
 
 
 def test_failed_can_begin_again_with_its_last_error_kept(queue: Queue, storage: WatchedStorage) -> None:
-    """An attempt that surely wrote nothing is FAILED; the next one begins anew, and the error stays to be seen."""
+    """An attempt that surely wrote nothing is FAILED; the next one begins again, and the error stays to be seen."""
     with Database(storage) as db, db.log(LOG).writer():
         with pytest.raises(Unavailable) as failed:
             queue.send(b"a", id="x", timeout_s=0)

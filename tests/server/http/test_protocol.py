@@ -77,7 +77,7 @@ def test_a_request_that_is_cut_at_any_byte_writes_nothing(open_server: Serving, 
 def test_two_lengths_are_refused_and_the_connection_ends(
     open_server: Serving, http: httpx.Client, log: str, headers: tuple[str, ...]
 ) -> None:
-    """A proxy that goes by the other length would see another request in the body (request smuggling)."""
+    """A proxy that uses the other length would see another request in the body (request smuggling)."""
     smuggled = _request(log, b"evil", "Content-Length: 4")
     response = _exchange(open_server, _request(log, b"0\r\n\r\n" + smuggled, *headers))
     assert response.startswith(b"HTTP/1.1 400"), response

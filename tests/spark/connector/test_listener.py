@@ -16,7 +16,7 @@ def offset(position: int, log: str = "a") -> dict[str, object]:
 
 
 def test_lag_is_counted_over_logs_alone() -> None:
-    """Two logs add up; other sources, and logs that were made anew, are no figure rather than a wrong one."""
+    """Two logs add up; other sources, and logs that were made again, are no figure rather than a wrong one."""
     ours = {"endOffset": offset(10), "latestOffset": '{"log": "a", "position": 25}'}
     kafka = {"endOffset": '{"topic": {"0": 3}}', "latestOffset": None}
     assert lag([ours, kafka, ours]) == 30

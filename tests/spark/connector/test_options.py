@@ -187,7 +187,7 @@ def test_end_by_time(tmp_path: Path, log: Log) -> None:
 
 
 def test_option_that_is_not_known_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It does nothing, and whoever gave it can read so; those of Spark's own are not worth a word."""
+    """It does nothing, and a message says so; those of Spark's own are not worth a word."""
     source(tmp_path, {"colour": "red", "checkpointLocation": "x", "storage.region": "y"}).schema()
     assert [record.getMessage() for record in caplog.records] == ["option colour is not known here, and does nothing"]
 

@@ -1,4 +1,4 @@
-"""Writing a log with Spark: each row once, whatever is retried, replayed, restored or started anew."""
+"""Writing a log with Spark: each row once, whatever is retried, replayed, restored or started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets of a log that is not what the checkpoint knew: made anew, restored from a copy, truncated."""
+"""Offsets of a log that is not what the checkpoint knew: made again, restored from a copy, truncated."""
 
 from __future__ import annotations
 

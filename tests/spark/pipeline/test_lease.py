@@ -1,4 +1,4 @@
-"""One run at a time for each pipeline, and a second one is told who runs."""
+"""One run at a time for each pipeline, and a second one learns who runs."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_sink_takes_what_sql_makes_of_the_log(shop: Shop, spark: SparkSession) -
 
 
 def test_schema_that_was_taken_from_files_stays(shop: Shop, spark: SparkSession) -> None:
-    """Were it taken anew from later files, an amount could become text, and every retry a conflict."""
+    """Were it taken again from later files, an amount could become text, and every retry a conflict."""
     shop.change(('schema = "order_id STRING, amount LONG, attempt LONG"\n', ""))
     shop.send(*orders(0, 3))
     shop.run(spark)

@@ -99,7 +99,7 @@ def test_who_runs_and_who_was_killed(shop: Shop) -> None:
 
 
 def test_looking_does_not_keep_a_run_from_starting(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks has the lock for a moment; a run that begins in that moment tries once more."""
+    """Anybody who looks has the lock for a moment; a run that begins in that moment tries once more."""
     given = spec(shop)
     with lease.held(given, SYSTEM):
         pass

@@ -83,7 +83,7 @@ class TestProbe:
 
 
 class TestFences:
-    """A fence in the first hole, whoever is quicker."""
+    """A fence in the first hole, no matter who is quicker."""
 
     def test_a_busy_writer_is_caught_in_a_few_rounds(self, memory_bucket: Bucket) -> None:
         """A writer that is always in before the fence is stopped further ahead, and all that it has counts."""
@@ -197,7 +197,7 @@ class TestWaiting:
     """A tail that looks for the next block."""
 
     def test_a_look_that_takes_long_holds_nobody_up(self, memory_bucket: Bucket) -> None:
-        """A writer beside it, and whoever closes it, do not wait for the answer."""
+        """A writer beside it, and anybody who closes it, do not wait for the answer."""
         asked, answered = threading.Event(), threading.Event()
 
         class Slow(Bucket):

@@ -30,7 +30,7 @@ class TestSeaweedFS(StorageContract):
 
 
 class TestRepeatedUnderneath(SegmentsContract):
-    """A client that sends every create twice, and is told of the second only: blocks and fences do not mind."""
+    """A client that sends every create twice, and learns of the second only: blocks and fences do not mind."""
 
     @pytest.fixture
     def home(self, memory_bucket: Bucket) -> LogHome:

@@ -129,7 +129,7 @@ OPERATIONS: list[Callable[[LocalHome], object]] = [
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_permission_denied(operation: Callable[[LocalHome], object]) -> None:
-    """Whoever may not read or write there is told where, and what to do about it."""
+    """Anybody who may not read or write there learns where, and what to do about it."""
     disk = SimulatedDisk()
     home = LocalStorage(ROOT, disk).home("orders")
     home.create("manifest/0", [b"x"])
@@ -208,7 +208,7 @@ def test_segments_are_filled_with_zeros_ahead(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_started_once(tmp_path: Path) -> None:
-    """A segment that has blocks is not begun anew; one whose start was cut short is."""
+    """A segment that has blocks is not begun again; one whose start was cut short is."""
     home = LocalStorage(tmp_path).home("orders")
     chain = fill(home, 0, 2)
     claim = home.claim(0, force=False)
@@ -285,7 +285,7 @@ def test_held_buffers_hold_no_descriptors(tmp_path: Path) -> None:
 
 
 def test_an_object_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    """A file system cannot hold an object and others below it; whoever asks for that is told."""
+    """A file system cannot hold an object and others below it; anybody who asks for that gets an error."""
     home = LocalStorage(tmp_path).home("orders")
     home.create("a/b", [b"x"])
     with pytest.raises(InvalidArgument, match="folder where a file should be"):

@@ -31,7 +31,7 @@ def test_a_file_of_150_000_rows_appended_twice_is_stored_once(url: str, db: Data
 
 
 def test_a_bounded_window_says_that_it_forgot(url: str, db: Database, tmp_path: Path) -> None:
-    """Whoever asked for a window learns from the summary that a second run would store records a second time."""
+    """Anybody who asked for a window learns from the summary that a second run would store records a second time."""
     db.log("orders", LogSettings(window=Window(max_keys=100)), create=True)
     path = str(orders(tmp_path / "day.parquet", 1000))
     told = shell("log", "append", "orders", path, "--json", url=url).json

@@ -43,7 +43,7 @@ def test_help_has_examples_that_parse(call: Call, name: str) -> None:
 
 
 def test_init_writes_a_spec_that_check_takes(call: Call, tmp_path: Path) -> None:
-    """The first two commands of whoever begins; a second init replaces nothing."""
+    """The first two commands of anybody who begins; a second init replaces nothing."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json").write_text('{"order_id": "1"}\n')
     spec = str(tmp_path / "orders.toml")

@@ -164,7 +164,7 @@ def test_delete(call: Call, queue: Queue, url: str) -> None:
 
 
 def test_a_lost_state(call: Call, queue: Queue, tmp_path: Path) -> None:
-    """It is told what is there and what is not, and how to begin anew."""
+    """The message says what is there and what is not, and how to begin again."""
     queue.send(b"a")
     queue.close()
     for left in (tmp_path / "db" / "queues").iterdir():

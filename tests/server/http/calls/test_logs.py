@@ -46,7 +46,7 @@ def test_nobodys_change_of_settings_is_lost(http: httpx.Client, log: str) -> Non
 
 
 def test_new_settings_hold_for_the_next_append(http: httpx.Client, log: str) -> None:
-    """The writer that is open in the server goes by them, too."""
+    """The writer that is open in the server uses them, too."""
     path = f"/v1/logs/{log}"
     for value, status in ((b"first", 201), (b"other", 422)):
         assert http.post(f"{path}/records", content=value, headers={"idempotency-key": "a"}).status_code == status

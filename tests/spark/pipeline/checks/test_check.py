@@ -198,7 +198,7 @@ WRONG = [
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[f"{wrong[2]}:{wrong[1][:40]}" for wrong in WRONG])
 def test_mistake_is_found_on_its_line(folder: Path, wrong: tuple[str, str, str, int | None, str | None]) -> None:
-    """One thing is made wrong, and it is told what, where, and what was meant."""
+    """One thing is made wrong; the message says what, where, and what was meant."""
     good, bad, key, line, words = wrong
     (folder / "empty").mkdir()
     text = GOOD.replace(good, bad, 1)
@@ -267,7 +267,7 @@ def test_checkpoint_of_a_log_that_is_gone(folder: Path) -> None:
 
 
 def test_output_whose_progress_is_lost(folder: Path) -> None:
-    """Batches are numbered anew then, with other records in each: those that are there would be there twice."""
+    """Batches are numbered again then, with other records in each: those that are there would be there twice."""
     (folder / "out" / "batch=0000000003").mkdir(parents=True)
     (found,) = check(folder, GOOD)
     assert (found.key, "twice" in found.what) == ("sink.path", True)
@@ -288,7 +288,7 @@ def test_log_into_itself(folder: Path, part: str, table: str) -> None:
 
 
 def test_place_that_cannot_be_written_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has no right to a folder is told before an hour of work is done for it."""
+    """Without the right to a folder, the error comes before an hour of work is done for it."""
     monkeypatch.setattr(
         "oncelog.spark.pipeline.checks.ownership.os.access", lambda path, _: Path(path).name != "locked"
     )
