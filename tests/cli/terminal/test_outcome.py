@@ -216,6 +216,15 @@ def test_help_whose_reader_has_gone_is_done() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_server_without_its_packages_names_the_extra_of_servers(tmp_path: Path) -> None:
+    """The extra of clients has gRPC too, and would not be enough."""
+    program = WITHOUT_SPARK.replace("pyspark", "grpc")
+    command = [sys.executable, "-c", program, "serve", "--url", tmp_path.as_uri()]
+    done = subprocess.run(command, env=environment(None), capture_output=True, check=False)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b'pip install "oncelog[server]"' in done.stderr
+
+
 @pytest.mark.parametrize("command", ["log info ordres", "queue stats emials", "log append ordres -"])
 def test_a_mistyped_name_is_met_with_the_one_that_was_meant(command: str, tmp_path: Path) -> None:
     """As for mistyped commands: what is there and looks like it is named."""

@@ -22,7 +22,7 @@ from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table
 from oncelog.cli.terminal.quantities import show_bytes, show_count, show_duration
 from oncelog.clock import SYSTEM
-from oncelog.errors import OncelogError
+from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 from oncelog.redaction import redacted
 from oncelog.types import moment
 
@@ -88,7 +88,8 @@ def _checks(url: str | None) -> Iterator[Check]:
     try:
         yield from _database(url)
     except OncelogError as error:
-        yield Check("database", "bad", f"{redacted(url)}: {error}", _remedy(url))
+        told = isinstance(error, InvalidArgument | Unsupported)  # its message says what to do
+        yield Check("database", "bad", f"{redacted(url)}: {error}", "" if told else _remedy(url))
 
 
 def _python() -> Check:

@@ -12,6 +12,7 @@ import typer
 from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
 from oncelog.cli.terminal.output import print_json, say
 from oncelog.cli.terminal.quantities import duration_s
+from oncelog.errors import Unsupported
 from oncelog.redaction import redacted
 
 _HELP = """Serve a database over gRPC and HTTP, until SIGTERM or Ctrl-C: then what has arrived is stored first.
@@ -85,10 +86,14 @@ def run(
     json: Json = False,
 ) -> None:
     """Serve a database over gRPC and HTTP."""
-    from oncelog.server import process  # noqa: PLC0415  (needs oncelog[server])
-    from oncelog.server import settings as settings_module  # noqa: PLC0415
-    from oncelog.server.fleet.starting import Addresses  # noqa: PLC0415
-    from oncelog.server.watch import log_lines  # noqa: PLC0415
+    try:
+        from oncelog.server import process  # noqa: PLC0415  its packages are an extra
+        from oncelog.server import settings as settings_module  # noqa: PLC0415
+        from oncelog.server.fleet.starting import Addresses  # noqa: PLC0415
+        from oncelog.server.watch import log_lines  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = f'a server needs a package that is not installed ({error.name}): pip install "oncelog[server]"'
+        raise Unsupported(message) from error
 
     given = {"url": url, "grpc": grpc, "http": http, "name": name, "queue_state": queue_state, "drain_s": drain_s}
     given |= {"tokens": tokens, "tls_cert": tls_cert, "tls_key": tls_key, "tls_client_ca": tls_client_ca}
