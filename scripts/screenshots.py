@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import oncelog
 from oncelog import Inbox, Message, QueueSettings, Record, RetryPolicy
-from oncelog.log.ingest.batch_marks import Batch
+from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.spark.report import page as report_page
 from oncelog.spark.report import plots
 from oncelog.spark.report.page import Figure, Section
@@ -170,7 +170,7 @@ def shop(url: str) -> None:
         with clicks.writer() as writer:
             for number in range(3):
                 table = pa.table({"value": pa.array([b"click"] * 500), "id": [f"c-{number}-{n}" for n in range(500)]})
-                writer.ingest([clicks.stage([table])], Batch(producer="clicks-query", number=number))
+                writer.ingest([clicks.stage([table])], BatchName(producer="clicks-query", number=number))
         accounts = db.streams("accounts", create=True)
         for n in range(30):
             accounts.append(f"account-{n % 5}", [Record(b'{"amount": %d}' % n, id=f"e{n}", type="paid")])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from oncelog.connect import Database
 from oncelog.log.log import Lender
+from oncelog.queue.queue import Queue
 from oncelog.storage.base import LogHome
 
 
@@ -25,6 +26,11 @@ def lend_writers(
     ``without`` is entered with the name of a log while it is deleted: nobody may have its writer then.
     """
     database._lend_writers(lender, without)
+
+
+def dead_count(queue: Queue) -> int:
+    """Return how many dead letters a queue has, and read none of them."""
+    return queue.dead_letters._count()
 
 
 def listed(database: Database) -> list[str]:

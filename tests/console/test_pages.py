@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
+from oncelog import Message, QueueSettings, RetryPolicy
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.console.app import build
 from oncelog.console.source import PAGE_ROWS, Source
 from oncelog.console.viewer import KeyGate
+from oncelog.format.gather import GatheredBlocks, gather
+from oncelog.log.read import scan
 from oncelog.names import home_key
+from oncelog.queue.send.topic import Topic
 from oncelog.storage.memory import MemoryHome, MemoryStorage
+from oncelog.types import Entry
 
 LOGS = 3 * PAGE_ROWS
 
@@ -72,3 +78,54 @@ def test_a_home_without_a_log_is_not_shown_as_one() -> None:
         main = asyncio.run(_page(database, "logs")).text.partition("<main")[2]
     assert "orders" in main
     assert "unfinished" not in main
+
+
+def test_a_page_of_a_long_log_decodes_about_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 10 million records a page is as quick as with a hundred: it does not decode thousands of blocks for 50."""
+    decoded = 0
+
+    def counting(buffers: Sequence[pa.Buffer]) -> Iterator[GatheredBlocks]:
+        nonlocal decoded
+        decoded += len(buffers)
+        return gather(buffers)
+
+    monkeypatch.setattr(scan, "gather", counting)
+    with Database(MemoryStorage()) as database:
+        with database.log("orders", create=True).writer() as writer:
+            for number in range(600):
+                writer.append(b"x" * 2_000, id=f"order-{number}")
+        decoded = 0
+        asked = [f"log?name=orders&start={position}" for position in (0, 300, 545)]
+        pages = [asyncio.run(_page(database, path)) for path in [*asked, "record?log=orders&position=300"]]
+    assert [page.status_code for page in pages] == [200] * 4
+    assert all("order-5" in page.text for page in pages[:1])
+    assert decoded < 3 * (PAGE_ROWS + 50) + 50
+
+
+def test_the_pages_of_queues_read_few_dead_letters_and_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overview and the list of queues read none, a queue's page reads the oldest; what they say is the count."""
+    read: list[int] = []
+    reading = Topic.read
+
+    def counting(topic: Topic, partition: int, first: int, count: int) -> list[Entry]:
+        found = reading(topic, partition, first, count)
+        read.extend([first] * len(found) if topic.name.startswith("dlq.") else [])
+        return found
+
+    settings = QueueSettings(retry=RetryPolicy(max_attempts=1, backoff_s=0, max_backoff_s=0, jitter=0))
+    with Database(MemoryStorage()) as database:
+        mails = database.queue("mails", settings, create=True)
+        mails.send_many([Message(b"hello", id=f"m-{number}") for number in range(40)])
+        while len(mails.dead_letters.list()) < 40:
+            with mails.consume("mailer", prefetch=40) as consumer:
+                for delivery in consumer.receive(timeout_s=0.1):
+                    delivery.nack("smtp 550")
+        monkeypatch.setattr(Topic, "read", counting)
+        monkeypatch.setattr(Source.letters, "__defaults__", (10,))
+        listed = [asyncio.run(_page(database, path)).text for path in ("", "queues")]
+        assert read == []
+        page = asyncio.run(_page(database, "queue?name=mails")).text
+    assert len(read) == 10
+    assert all('badink">40<' in text for text in listed)
+    assert "dead 40<" in page
+    assert "of the oldest 10<" in page

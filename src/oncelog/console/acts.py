@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,12 +13,14 @@ from starlette.responses import Response
 from oncelog.console.configuring import configure_log, configure_queue, duration_s, log_changes, queue_changes
 from oncelog.console.forms import Form, form_of
 from oncelog.console.pages import Pages
-from oncelog.console.source import Source
-from oncelog.console.viewer import Kind, Viewer
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.console.source import NotedAct, Source
+from oncelog.console.viewer import Kind, Verb, Viewer
+from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.settings import LogSettings, Window
 
 _Do = Callable[[Source, str, Form], str]
+_OWN = ("csrf", "sure")
+"""Fields of a form that are about the form."""
 
 
 class Act(NamedTuple):
@@ -28,6 +31,7 @@ class Act(NamedTuple):
     do: _Do
     preview: _Do | None = None
     after: str | None = None
+    verb: Verb = "admin"
 
 
 def _redrive(source: Source, name: str, form: Form) -> str:
@@ -118,8 +122,10 @@ ACTS: dict[str, Act] = {
     "configure": Act("log", "Change the settings?", configure_log, log_changes),
     "configure_queue": Act("queue", "Change the settings?", configure_queue, queue_changes),
     "resolve": Act("server", "Decide about this key? Its present holder loses it.", _resolve, after="/inboxes"),
-    "create": Act("log", "Create this log?", _create),
-    "delete": Act("log", "Delete this log with all its records? It cannot be brought back.", _delete),
+    "create": Act("log", "Create this log?", _create, verb="make"),
+    "delete": Act(
+        "log", "Delete this log with all its records? It cannot be brought back.", _delete, after="/logs", verb="make"
+    ),
 }
 
 
@@ -137,21 +143,32 @@ class Acts:
             raise InvalidArgument(message)
         verb, name = form.get("act", ""), form.get("name", "")
         act = ACTS.get(verb)
-        if act is None or not self._pages.source.acts or not viewer.may("admin", act.kind, name):
+        if act is None or not self._pages.source.acts or not viewer.may(act.verb, act.kind, name):
             message = f"there is no {verb!r} of {name!r} for you here"
             raise NotFound(message)
         if form.get("sure") != "yes":
             return await self._ask(viewer, verb, act, name, form)
-        await self._pages.source.note(request, viewer, verb, act.kind, name)
-        said = await self._pages.run(lambda: act.do(self._pages.source, name, form))
-        there = act.after or ("/logs" if verb == "delete" else f"/{act.kind}")
+        said = await self._done(request, viewer, NotedAct(verb, act.kind, name, _details(form)), act.do, form)
+        there = act.after or f"/{act.kind}"
         return await self._pages.show("done.html", viewer, title=_words(verb), said=said, there=there, name=name)
+
+    async def _done(self, request: Request, viewer: Viewer, noted: NotedAct, do: _Do, form: Form) -> str:
+        """Do an act between its line in the audit and, if it fails, a second line that says so."""
+        source = self._pages.source
+        await source.note(request, viewer, noted)
+        try:
+            said: str = await self._pages.run(lambda: do(source, noted.name, form))
+        except OncelogError as error:
+            with contextlib.suppress(OncelogError):  # the page shows the first error
+                await source.note(request, viewer, noted._replace(failed=str(error)))
+            raise
+        return said
 
     async def _ask(self, viewer: Viewer, verb: str, act: Act, name: str, form: Form) -> Response:
         """Show what would be done, and a button that does it."""
         preview = act.preview
         would = await self._pages.run(lambda: preview(self._pages.source, name, form)) if preview is not None else ""
-        kept = [(key, value) for key, value in form.items() if key not in ("csrf", "sure")]
+        kept = [(key, value) for key, value in form.items() if key not in _OWN]
         return await self._pages.show(
             "ask.html", viewer, title=_words(verb), question=act.question, name=name, kept=kept, would=would
         )
@@ -161,6 +178,11 @@ class Acts:
         self._pages.allowed(viewer, "server", "server", "admin")
         parts: dict[str, Any] = await self._pages.run(self._pages.source.server)
         return await self._pages.show("server.html", viewer, title="Access and audit", parts=parts)
+
+
+def _details(form: Form) -> dict[str, str]:
+    """Return what an act was asked with, for the audit."""
+    return {key: value for key, value in form.items() if value and key not in (*_OWN, "act", "name", "tag")}
 
 
 def _words(verb: str) -> str:

@@ -43,20 +43,19 @@ class LiveRow(NamedTuple):
 class _Following:
     """What one page has seen of a log."""
 
-    def __init__(self, source: Source, name: str, *, reads: bool) -> None:
+    def __init__(self, source: Source, name: str) -> None:
         self._source = source
         self._name = name
-        self._reads = reads
         self._answered: datetime | None = None
         self.samples: deque[LogMoment] = deque(maxlen=KEPT)
         self.rows: deque[LiveRow] = deque(maxlen=ROWS)
 
-    def step(self) -> int:
-        """Look again; return how many records are new since the last look."""
+    def step(self, *, reads: bool) -> int:
+        """Look again; return how many records are new since the last look. Only who ``reads`` gets their rows."""
         sample = self._source.sample(self._name)
         behind = self.samples[-1].end_position if self.samples else max(0, sample.end_position - ROWS)
         self.samples.append(sample)
-        if self._reads:
+        if reads:
             self.rows.extendleft(self._fresh(behind))
         return sample.end_position - behind
 
@@ -84,66 +83,72 @@ class LivePages:
     async def log(self, request: Request, viewer: Viewer) -> Response:
         """Follow one log: rates, and its newest records and answers."""
         name = self._pages.allowed(viewer, "log", request.query_params.get("name", ""))
-        return _stream(self._log(request, name, reads=viewer.may("read", "log", name)))
+        following = _Following(self._pages.source, name)
 
-    async def _log(self, request: Request, name: str, *, reads: bool) -> AsyncIterator[bytes]:
-        following = _Following(self._pages.source, name, reads=reads)
-        while not await request.is_disconnected():
-            if self._pages.gate.viewer(request) is None:  # the token was revoked
-                return
-            try:
-                fresh = await self._pages.run(following.step)
-                tail = self._tail(name, following.rows, fresh)
-                shown = {"tiles": self._tiles(name, following.samples), "details": self._details(following.samples)}
-                patch = {**shown, "tail": tail, "state": "live"}
-            except OncelogError as error:
-                patch = {"state": f"stale: {error}"}
-            yield _event(patch)
-            await asyncio.sleep(TICK_S)
+        async def make(viewer: Viewer) -> dict[str, str]:
+            self._pages.allowed(viewer, "log", name)
+            reads = viewer.may("read", "log", name)
+            fresh = await self._pages.run(lambda: following.step(reads=reads))
+            tail = {"tail": self._tail(name, following.rows, fresh)} if reads else {}
+            return {"tiles": self._tiles(name, following.samples), "details": self._details(following.samples), **tail}
 
-    async def overview(self, request: Request, viewer: Viewer) -> Response:
+        return self._stream(request, make)
+
+    async def overview(self, request: Request, viewer: Viewer) -> Response:  # noqa: ARG002 (each look asks who looks)
         """Follow the database."""
         looks: deque[tuple[int, int]] = deque(maxlen=KEPT)
 
-        async def make() -> str:
+        async def make(viewer: Viewer) -> dict[str, str]:
             values = await self._pages.overview_values(viewer)
             looks.append((self._pages.source.clock.elapsed_us(), values["records"]))
-            return self._pages.rendered("overview_now.html", viewer, rates=_speeds(looks), **values)
+            return {"now": self._pages.rendered("overview_now.html", viewer, rates=_speeds(looks), **values)}
 
-        return _stream(self._now(request, make))
+        return self._stream(request, make)
 
     async def queue(self, request: Request, viewer: Viewer) -> Response:
         """Follow one queue."""
         self._pages.allowed(viewer, "queue", request.query_params.get("name", ""))
 
-        async def make() -> str:
-            return self._pages.rendered("queue_now.html", viewer, **await self._queues.values(request, viewer))
+        async def make(viewer: Viewer) -> dict[str, str]:
+            values = await self._queues.values(request, viewer)
+            return {"now": self._pages.rendered("queue_now.html", viewer, **values)}
 
-        return _stream(self._now(request, make))
-
-    async def _now(self, request: Request, make: Callable[[], Awaitable[str]]) -> AsyncIterator[bytes]:
-        """Make a part of a page again and again; what takes long to make is made less often."""
-        clock = self._pages.source.clock
-        while not await request.is_disconnected() and self._pages.gate.viewer(request) is not None:
-            began_us = clock.elapsed_us()
-            try:
-                patch = {"now": await make(), "state": "live"}
-            except OncelogError as error:
-                patch = {"state": f"stale: {error}"}
-            yield _event(patch)
-            await asyncio.sleep(max(TICK_S, (clock.elapsed_us() - began_us) / 1e6 * REST))
+        return self._stream(request, make)
 
     async def verify(self, request: Request, viewer: Viewer) -> Response:
         """Follow the verification of a log."""
         name = self._pages.allowed(viewer, "log", request.query_params.get("name", ""))
-        return _stream(self._verify(request, name))
-
-    async def _verify(self, request: Request, name: str) -> AsyncIterator[bytes]:
         module: Any = self._fragments.module
-        while not await request.is_disconnected() and self._pages.gate.viewer(request) is not None:
-            now = self._pages.source.verifying(name)
-            yield _event({"verification": str(module.verification(name, now)), "state": "live"})
-            await asyncio.sleep(TICK_S)
+
+        async def make(viewer: Viewer) -> dict[str, str]:
+            self._pages.allowed(viewer, "log", name)
+            now, reads = self._pages.source.verifying(name), viewer.may("read", "log", name)
+            return {"verification": str(module.verification(name, now, reads))}
+
+        return self._stream(request, make)
+
+    def _stream(self, request: Request, make: Callable[[Viewer], Awaitable[dict[str, str]]]) -> Response:
+        headers = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
+        return StreamingResponse(self._events(request, make), media_type="text/event-stream", headers=headers)
+
+    async def _events(
+        self, request: Request, make: Callable[[Viewer], Awaitable[dict[str, str]]]
+    ) -> AsyncIterator[bytes]:
+        """Make the parts of a page again and again, until the browser goes or the session ends. Each time, the viewer
+        is judged by the token as it is then. What takes long to make is made less often.
+        """
+        clock = self._pages.source.clock
+        while not await request.is_disconnected():
+            viewer = self._pages.gate.viewer(request)
+            if viewer is None:  # the token was revoked
+                return
+            began_us = clock.elapsed_us()
+            try:
+                patch = {**await make(viewer), "state": "live"}
+            except OncelogError as error:
+                patch = {"state": f"stale: {error}"}
+            yield b"data: " + msgspec.json.encode(patch) + b"\n\n"
+            await asyncio.sleep(max(TICK_S, (clock.elapsed_us() - began_us) / 1e6 * REST))
 
     def _tiles(self, name: str, samples: deque[LogMoment]) -> str:
         module: Any = self._fragments.module
@@ -173,13 +178,3 @@ def _speeds(looks: Sequence[tuple[int, int]]) -> list[float]:
     """Return records a second, between each two looks (a time in microseconds, and a count)."""
     pairs = zip(looks, list(looks)[1:], strict=False)
     return [max(0, after[1] - before[1]) / max((after[0] - before[0]) / 1e6, 1e-6) for before, after in pairs]
-
-
-def _event(patch: dict[str, str]) -> bytes:
-    """Return a patch as an event: HTML by the id of the element that it goes into."""
-    return b"data: " + msgspec.json.encode(patch) + b"\n\n"
-
-
-def _stream(events: AsyncIterator[bytes]) -> Response:
-    headers = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
-    return StreamingResponse(events, media_type="text/event-stream", headers=headers)

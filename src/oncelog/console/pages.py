@@ -16,7 +16,7 @@ from oncelog.console import render
 from oncelog.console.forms import form_of
 from oncelog.console.source import COUNTED_MAX, PAGE_ROWS, Source, when
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer, ViewerGate
-from oncelog.errors import InvalidArgument, NotFound, OncelogError
+from oncelog.errors import InvalidArgument, NotAllowed, NotFound, OncelogError
 
 _T = TypeVar("_T")
 Run = Callable[[Callable[[], _T]], Awaitable[_T]]
@@ -31,7 +31,7 @@ MENU = 8
 
 HANDS = 4
 """Threads that make the rows of one table."""
-_STATUS = {InvalidArgument: 400, NotFound: 404}
+_STATUS = {InvalidArgument: 400, NotFound: 404, NotAllowed: 403}
 
 
 class Paging(NamedTuple):
@@ -100,11 +100,16 @@ class Pages:
         return list(_of_work(found))
 
     def allowed(self, viewer: Viewer, kind: Kind, name: str, verb: Verb = "look") -> str:
-        """Return a name, or raise ``NotFound``: what a viewer may not see is not there."""
-        if not name or not viewer.may(verb, kind, name):
-            message = f"there is no {kind} {name!r}"
-            raise NotFound(message)
-        return name
+        """Return a name, or raise ``NotFound``: what a viewer may not see is not there. ``NotAllowed`` for what the
+        viewer may look at and no more.
+        """
+        if name and viewer.may(verb, kind, name):
+            return name
+        if name and viewer.may("look", kind, name):
+            message = f"your token does not allow you to {verb} {name!r}: it may look at counts, times and sizes"
+            raise NotAllowed(message)
+        message = f"there is no {kind} {name!r}"
+        raise NotFound(message)
 
     async def rows(self, names: Sequence[str], make: Callable[[str], _T]) -> list[_T]:
         """Return the rows of a table. A few threads make them: each row waits for the disk or the bucket."""
@@ -116,8 +121,10 @@ class Pages:
     # Coming and going.
 
     async def login(self, request: Request) -> Response:
-        """Show the form; take a token, or the key of the link that ``oncelog console`` printed."""
-        secret = request.query_params.get("key")
+        """Show the form; take a token, or the key of the link that ``oncelog console`` printed. A token in an address
+        is not taken: addresses end up in histories and in the logs of proxies.
+        """
+        secret = request.query_params.get("key") if not self.gate.needs_token else None
         if request.method == "POST":
             secret = (await form_of(request)).get("token", "")
         there = _place(request.query_params.get("next", ""))
@@ -217,7 +224,7 @@ class Pages:
     def queue_row(self, name: str) -> dict[str, Any]:
         """Return how a queue stands, or why that is not known."""
         try:
-            dead = len(self.source.letters(name))
+            dead = self.source.dead_count(name)
             return {"name": name, "stats": self.source.queue_stats(name), "dead": dead, "error": None}
         except OncelogError as error:
             return {"name": name, "stats": None, "dead": 0, "error": str(error)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from oncelog.console.pages import Pages, Paging, number
-from oncelog.console.source import COUNTED_MAX, PAGE_ROWS
+from oncelog.console.source import PAGE_ROWS
 from oncelog.console.viewer import Viewer
+from oncelog.queue.deliver.dead_letters import DeadLetter
+from oncelog.queue.inspect import QueueStats
 
 _GROUP = "default"
 _ERRORS_MAX = 20
@@ -46,16 +49,26 @@ class QueuePages:
         group = request.query_params.get("group") or next(iter(stats.groups), _GROUP)
         knows = reads and group in stats.groups
         peeked = await self._pages.run(lambda: self._source.peek(name, group)) if knows else []
-        letters = await self._pages.run(lambda: self._source.letters(name))
+        dead = await self._pages.run(lambda: self._source.dead_count(name))
+        letters = await self._pages.run(lambda: self._source.letters(name)) if dead else []
         return {
             "stats": stats,
             "group": group,
             "peeked": peeked,
             "letters": letters[:PAGE_ROWS],
-            "dead": len(letters),
-            "dead_by_group": Counter(letter.group for letter in letters),
-            "dead_max": COUNTED_MAX,
+            "dead": dead,
+            "dead_by_group": _by_group(stats, letters, dead),
+            "looked_at": len(letters),
             "errors": Counter(letter.last_error for letter in letters).most_common(_ERRORS_MAX),
             "reads": reads,
             "admin": self._pages.admin(viewer, "queue", name),
         }
+
+
+def _by_group(stats: QueueStats, letters: Sequence[DeadLetter], dead: int) -> Mapping[str, int]:
+    """Return the dead letters of each group. Where there are more than a page looks at, several groups are counted as
+    far as it looks.
+    """
+    if len(stats.groups) == 1:
+        return dict.fromkeys(stats.groups, dead)
+    return Counter(letter.group for letter in letters)

@@ -21,6 +21,7 @@ from oncelog import inner
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.console.viewer import Kind, Viewer
+from oncelog.dedup.fingerprint import LINEAGE
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.format.manifest import Mark
 from oncelog.format.snapshot import ProducerMark
@@ -52,6 +53,9 @@ LABEL_MAX = 128
 
 COUNTED_MAX = 10_000
 """Counts stop here, and say so."""
+
+LETTERS_MAX = 1_000
+"""Dead letters that a page of a queue looks at, the oldest: it shows some, and counts their errors."""
 
 REPORT_BYTES_MAX = 16 << 20
 """A report of a pipeline that is larger is not shown."""
@@ -94,12 +98,12 @@ class Other(NamedTuple):
 
     def differs(self, stored: Other) -> list[str]:
         """Return what is not the same as in the stored record: the value, a label, a header. Labels and headers are
-        compared as far as they are kept; a sequence only if the refused one brought its own.
+        compared as far as they are kept; a sequence only if the refused one brought its own. Lineage is no content.
         """
         found = [] if self.digest == stored.digest else ["value"]
         labels = [name for name in LABELS if name in self.labels or name not in ("producer", "sequence")]
         found += [name for name in labels if _cut(self.labels.get(name)) != _cut(stored.labels.get(name))]
-        headers = sorted({*self.headers, *stored.headers})
+        headers = sorted({*self.headers, *stored.headers}.difference(LINEAGE))
         return found + [f"header {name}" for name in headers if _differ(self.headers, stored.headers, name)]
 
 
@@ -117,6 +121,16 @@ def content(entry: Entry) -> Other:
     labels = {name: str(getattr(entry, name)) for name in LABELS if getattr(entry, name) is not None}
     value, headers = entry.value, dict(entry.headers or {})
     return Other(entry.timestamp, "", value, len(value), hashlib.sha256(value).hexdigest(), headers, labels)
+
+
+class NotedAct(NamedTuple):
+    """A line of the audit: an act, what it is done to, what it was asked with, and why it failed, if it did."""
+
+    act: str
+    kind: Kind
+    name: str
+    details: Mapping[str, str]
+    failed: str | None = None
 
 
 class FoundId(NamedTuple):
@@ -336,7 +350,7 @@ class Source:
 
     # What only a server knows.
 
-    async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:  # noqa: ARG002 (a server's subclass notes)
+    async def note(self, request: Request, viewer: Viewer, noted: NotedAct) -> None:  # noqa: ARG002 (a server's subclass notes)
         """Write an act to the audit before it is done, on the loop; an act that cannot be noted is not done."""
         message = "this console only looks: it changes nothing"
         raise InvalidArgument(message)
@@ -392,7 +406,11 @@ class Source:
         """Return the first messages that a group has not settled."""
         return self.queue(name).peek(group, limit=limit)
 
-    def letters(self, name: str, limit: int | None = COUNTED_MAX) -> list[DeadLetter]:
+    def dead_count(self, name: str) -> int:
+        """Return how many dead letters a queue has. None of them is read."""
+        return 0 if name.startswith("dlq.") else inner.dead_count(self.queue(name))
+
+    def letters(self, name: str, limit: int | None = LETTERS_MAX) -> list[DeadLetter]:
         """Return the dead letters of a queue, oldest first, up to a limit."""
         if name.startswith("dlq."):
             return []

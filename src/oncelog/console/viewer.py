@@ -10,7 +10,9 @@ from starlette.requests import Request
 
 from oncelog.clock import Clock
 
-Verb = Literal["look", "read", "admin"]
+Verb = Literal["look", "read", "admin", "make"]
+"""``make`` is to create and to delete: what an administrator may do to a log, but not to the log of a queue."""
+
 Kind = Literal["server", "log", "queue"]
 
 COOKIE = "oncelog_console"
@@ -71,7 +73,7 @@ class LocalViewer:
 
     def may(self, verb: Verb, kind: Kind, name: str) -> bool:  # noqa: ARG002 (it is the same for all)
         """Return whether it is looking or reading."""
-        return verb != "admin"
+        return verb in ("look", "read")
 
     def visible(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:  # noqa: ARG002 (it is the same for all)
         """Return all names."""

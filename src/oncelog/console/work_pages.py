@@ -16,6 +16,12 @@ from oncelog.errors import OncelogError
 LOOKED_AT = 50
 """Logs that one page of pipelines looks into: each is a manifest to read."""
 
+REJECTED = "rejected."
+"""What the names of the logs begin with in which pipelines keep the rows that they rejected."""
+
+REJECTED_MAX = 20
+"""Links to such logs on one page."""
+
 _REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
 """A report is a file that somebody else wrote: nothing in it runs, and nothing is fetched for it."""
 
@@ -35,9 +41,12 @@ class WorkPages:
         found = await self._pages.rows(looked_at, self._marks)
         rows = [(name, mark) for name, marks in zip(looked_at, found, strict=True) for mark in marks]
         now_us = self._source.clock.now_us()
+        reports = list(self._source.reports) if viewer.may("look", "server", "reports") else []
+        rejected = [name for name in names if name.startswith(REJECTED)][:REJECTED_MAX]
         paging = Paging("/pipelines", page, LOOKED_AT, len(names), "logs were looked into")
+        beside: dict[str, Any] = {"reports": reports, "rejected": rejected, "now_us": now_us}
         return await self._pages.show(
-            "pipelines.html", viewer, title="Pipelines", rows=rows, now_us=now_us, **paging._asdict()
+            "pipelines.html", viewer, title="Pipelines", rows=rows, **beside, **paging._asdict()
         )
 
     def _marks(self, name: str) -> Sequence[Any]:
@@ -75,5 +84,6 @@ class WorkPages:
     async def verify(self, request: Request, viewer: Viewer) -> Response:
         """Show how far the verification of a log is, and what it found."""
         name = self._pages.allowed(viewer, "log", request.query_params.get("name", ""))
-        now = self._source.verifying(name)
-        return await self._pages.show("verify.html", viewer, title=f"{name} · verification", log=name, now=now)
+        now, reads = self._source.verifying(name), viewer.may("read", "log", name)
+        title = f"{name} · verification"
+        return await self._pages.show("verify.html", viewer, title=title, log=name, now=now, reads=reads)

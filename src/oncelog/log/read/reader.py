@@ -53,6 +53,8 @@ class Reader(Fed[Entry]):
         self._columns = columns
         self._lease = lease
         self._left = None if limit is None else arguments.count("limit", limit)
+        if self._left is not None:
+            scan.expect(self._left)
         begin(scan, start, lease)
         self._until = scan.end()
         self._left_over: Iterator[Entry] | None = None  # what a task iterates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -159,19 +160,12 @@ class DeadLetters:
         """Return the dead letters that were not sent back, oldest first."""
         checked = None if limit is None else arguments.count("limit", limit)
         burials = self._open()
-        return list(self._letters(burials, checked)) if burials is not None else []
+        return [_dead_letter(entry) for entry in self._entries(burials, checked)] if burials is not None else []
 
     @arguments.checked
     def show(self, position: int) -> DeadLetter:
         """Return one; ``NotFound`` if there is none at this position of the dead-letter topic."""
-        arguments.count("position", position)
-        burials = self._open()
-        there = burials is not None and self._is_unsettled(burials, position)
-        entries = burials.topic.read(0, position, 1) if burials is not None and there else []
-        if not entries:
-            error = f"{self._name}: there is no dead letter at {position}, or it was sent back"
-            raise NotFound(error)
-        return _dead_letter(entries[0])
+        return _dead_letter(self._picked([arguments.count("position", position)])[0])
 
     def redrive(self, positions: Iterable[int] | None = None) -> int:
         """Send dead letters back to the queue and the group they came from: all, or those at these positions.
@@ -180,12 +174,11 @@ class DeadLetters:
         again. Asked for twice, at once or after a crash in between, it comes back once (within the log's window).
         Returns how many came back by this call.
         """
-        chosen = _chosen(positions) if positions is not None else None
-        picked = [self.show(position) for position in chosen] if chosen is not None else None
+        picked = self._picked(_chosen(positions)) if positions is not None else None
         grave = self._absorbed()
         if grave is None:
             return 0
-        wanted = iter(picked if picked is not None else self._letters(grave.burials, None))
+        wanted = iter(picked if picked is not None else self._entries(grave.burials, None))
         count = 0
         while batch := list(islice(wanted, _AT_ONCE)):
             count += self._redrive(grave, batch)
@@ -193,18 +186,39 @@ class DeadLetters:
 
     def discard(self, positions: Iterable[int]) -> int:
         """Give dead letters up for good; return how many."""
-        letters = [self.show(position) for position in _chosen(positions)]
+        entries = self._picked(_chosen(positions))
         grave = self._absorbed()
-        return self._settle(grave, letters) if grave is not None else 0
+        return self._settle(grave, entries) if grave is not None else 0
 
-    def _redrive(self, grave: _Grave, letters: Sequence[DeadLetter]) -> int:
-        entries = {letter.position: grave.burials.topic.read(0, letter.position, 1)[0] for letter in letters}
-        outgoing = [self._revived(grave, letter, entries[letter.position]) for letter in letters]
-        self._back.send(outgoing, TIMEOUT_S, "join")
-        return self._settle(grave, letters)
+    def _count(self) -> int:
+        """Return how many there are, and read none of them. What was sent here by hand counts, too."""
+        burials = self._open()
+        return sum(map(len, self._unsettled(burials))) if burials is not None else 0
 
-    def _revived(self, grave: _Grave, letter: DeadLetter, entry: Entry) -> Outgoing:
-        envelope = message.envelope_of(entry)
+    def _picked(self, positions: Iterable[int]) -> Sequence[Entry]:
+        """Return the letters at these positions; ``NotFound`` if one is not there. Neighbours are read together."""
+        burials = self._open()
+        there = self._unsettled(burials) if burials is not None else []
+        wanted = list(positions)
+        found = {}
+        for run in _runs(sorted(wanted)):
+            for entry in burials.topic.read(0, run.start, len(run)) if burials is not None else []:
+                found[entry.position] = entry
+        for position in wanted:
+            if position not in found or not _is_in(there, position):
+                raise self._missing(position)
+            _dead_letter(found[position])
+        return [found[position] for position in wanted]
+
+    def _missing(self, position: int) -> NotFound:
+        return NotFound(f"{self._name}: there is no dead letter at {position}, or it was sent back")
+
+    def _redrive(self, grave: _Grave, entries: Sequence[Entry]) -> int:
+        self._back.send([self._revived(grave, entry) for entry in entries], TIMEOUT_S, "join")
+        return self._settle(grave, entries)
+
+    def _revived(self, grave: _Grave, entry: Entry) -> Outgoing:
+        letter, envelope = _dead_letter(entry), message.envelope_of(entry)
         revived = Envelope(
             id=envelope.id,
             retry=envelope.retry,
@@ -217,7 +231,7 @@ class DeadLetters:
         # By its key or its id it would meet the same partition: that of the first time.
         return Outgoing(letter.origin_partition, message.forwarded(entry, made_up, revived))
 
-    def _letters(self, burials: Burials, limit: int | None) -> Iterator[DeadLetter]:
+    def _entries(self, burials: Burials, limit: int | None) -> Iterator[Entry]:
         left = limit if limit is not None else 1 << 62
         for positions in self._unsettled(burials):
             for first in range(positions.start, positions.stop, _AT_ONCE):
@@ -226,7 +240,7 @@ class DeadLetters:
                 for entry in burials.topic.read(0, first, min(_AT_ONCE, positions.stop - first, left)):
                     left -= 1
                     if message.envelope_of(entry).origin is not None:  # else somebody has sent it here by hand
-                        yield _dead_letter(entry)
+                        yield entry
 
     def _unsettled(self, burials: Burials) -> Sequence[range]:
         """Return the positions of letters that were not sent back or given up, in order."""
@@ -238,13 +252,6 @@ class DeadLetters:
             runs = statements.unsettled(transaction, row.id, 1 << 40)
             cursor = statements.cursors(transaction, row.id)[0]
         return [*(run.positions for run in runs), range(cursor, end)]
-
-    def _is_unsettled(self, burials: Burials, position: int) -> bool:
-        with self._database.reading() as transaction:
-            row = statements.group(transaction, burials.queue_id, GROUP)
-            if row is None or position >= statements.cursors(transaction, row.id)[0]:
-                return True
-            return statements.at(transaction, row.id, 0, position) is not None
 
     def _absorbed(self) -> _Grave | None:
         """Have all that has come so far in runs, so that each can be taken out on its own."""
@@ -263,7 +270,7 @@ class DeadLetters:
                 statements.move(transaction, row.id, 0, end)
             return _Grave(burials, row.id, statements.generation(transaction))
 
-    def _settle(self, grave: _Grave, letters: Sequence[DeadLetter]) -> int:
+    def _settle(self, grave: _Grave, letters: Sequence[Entry]) -> int:
         """Have letters not be there any more; return how many were, until now."""
         count = 0
         with self._database.writing() as transaction:
@@ -287,6 +294,28 @@ class _Grave(NamedTuple):
 def _chosen(positions: object) -> dict[int, None]:
     given = arguments.items("positions", positions, "positions")
     return dict.fromkeys(arguments.count("position", position) for position in given)
+
+
+def _runs(positions: Sequence[int]) -> Iterator[range]:
+    """Yield neighbours among sorted positions as ranges, each of ``_AT_ONCE`` at most.
+
+    >>> list(_runs([3, 4, 5, 9]))
+    [range(3, 6), range(9, 10)]
+    """
+    first = behind = -1
+    for position in positions:
+        if position != behind or position - first >= _AT_ONCE:
+            if behind > first:
+                yield range(first, behind)
+            first = position
+        behind = position + 1
+    if behind > first:
+        yield range(first, behind)
+
+
+def _is_in(sorted_ranges: Sequence[range], position: int) -> bool:
+    index = bisect_right(sorted_ranges, position, key=lambda one: one.start) - 1
+    return index >= 0 and position in sorted_ranges[index]
 
 
 def _dead_letter(entry: Entry) -> DeadLetter:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from oncelog.console import render
 from oncelog.console.app import build
-from oncelog.console.source import Answer, Other, Source, Verifying
+from oncelog.console.source import Answer, NotedAct, Other, Source, Verifying
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer
 from oncelog.errors import OncelogError
 from oncelog.inbox.inbox import Inbox
@@ -51,6 +51,8 @@ class ServerViewer:
 
     def may(self, verb: Verb, kind: Kind, name: str) -> bool:
         """Return whether the scopes of the token cover this."""
+        if verb == "make":
+            return authorize.may(self.principal, "admin", kind, name, making=True)
         return authorize.may(self.principal, verb, kind, name)
 
     def visible(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
@@ -119,11 +121,12 @@ class ServerSource(Source):
             return []
         return [_answer(one) for one in seat.ring.latest(limit, id=id)]
 
-    async def note(self, request: Request, viewer: Viewer, act: str, kind: Kind, name: str) -> None:
+    async def note(self, request: Request, viewer: Viewer, noted: NotedAct) -> None:
         """Write the act to the audit log."""
         assert isinstance(viewer, ServerViewer)
         peer = request.client.host if request.client is not None else ""
-        await self._app.audit.note(viewer.principal, peer, AuditLine(act=f"console.{act}", kind=kind, name=name))
+        named = noted._replace(act=f"console.{noted.act}")
+        await self._app.audit.note(viewer.principal, peer, AuditLine(**named._asdict()))
 
     def delete_log(self, name: str) -> None:
         """Delete a log: its seat lets go of the writer first."""
@@ -189,7 +192,8 @@ class ServerSource(Source):
         with contextlib.suppress(OncelogError):  # nothing was audited yet
             for entry in self.latest(self._app.audit.log, AUDIT_ROWS):
                 act = msgspec.json.decode(entry.value)
-                kept = {key: act.get(key, "") for key in ("who", "act", "kind", "name", "peer", "failed")}
+                kept = {key: act.get(key, "") for key in ("who", "act", "kind", "name", "details", "peer", "failed")}
+                kept["details"] = render.plain(kept["details"]) if kept["details"] else ""
                 rows.append({"when": f"{entry.timestamp:%Y-%m-%d %H:%M:%S}", **kept})
         return rows
 

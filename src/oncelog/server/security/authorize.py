@@ -155,9 +155,9 @@ def check(principal: Principal, verb: Verb, kind: Kind, name: str = "", *, makin
         raise refused
 
 
-def may(principal: Principal, verb: Verb, kind: Kind, name: str) -> bool:
+def may(principal: Principal, verb: Verb, kind: Kind, name: str, *, making: bool = False) -> bool:
     """Tell whether this caller may do this."""
-    return scopes.decide(principal.scopes, verb, kind, name) is None
+    return scopes.decide(principal.scopes, verb, kind, name, making=making) is None
 
 
 def visible(principal: Principal, kind: Kind, there: Sequence[str]) -> list[str]:
