@@ -37,7 +37,7 @@ class Bells:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._calls: dict[Holder, _Call] = {}
+        self._calls: dict[Holder, _HolderCall] = {}
         self._asked: dict[str, int] = {}
         """When the holder of a log was looked for last."""
 
@@ -61,7 +61,7 @@ class Bells:
             return
         call = self._calls.get(member.card.holder)
         if call is None:
-            call = self._calls[member.card.holder] = _Call(self._server, member)
+            call = self._calls[member.card.holder] = _HolderCall(self._server, member)
             call.task.add_done_callback(lambda _: self._ended(member.card.holder))
         call.follow(log)
 
@@ -89,7 +89,7 @@ def _seen(task: asyncio.Future[None]) -> None:
         raise error
 
 
-class _Call:
+class _HolderCall:
     """The call to one holder."""
 
     def __init__(self, server: Server, member: FleetMember) -> None:
