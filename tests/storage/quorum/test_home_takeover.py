@@ -155,3 +155,42 @@ def test_a_node_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         hanging.let_go.set()
     second.close()
+
+
+class _HangingOnBlocks(FaultyBucket):
+    """A bucket that knows its names at once, and does not answer with the bytes of blocks until it is let go."""
+
+    def __init__(self, inner: Bucket) -> None:
+        super().__init__(inner)
+        self.hangs = False
+        self.let_go = threading.Event()
+        self.asked = 0
+
+    def _call(self, operation: str, what: str, work: Callable[[], Any]) -> Any:
+        if self.hangs and operation == "get" and what.startswith("logs/"):
+            self.asked += 1
+            self.let_go.wait(LONG_S)
+        return super()._call(operation, what, work)
+
+
+def test_a_node_that_hangs_on_blocks_is_asked_for_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was just started lists its objects, and hangs on their bytes. That it was late once is remembered,
+    whatever else it answers: a reader does not wait for it again with each block.
+    """
+    monkeypatch.setattr(node, "LATE_S", 0.5)
+    stores = in_memory()
+    hanging = stores["n0"] = _HangingOnBlocks(stores["n0"])
+    place = Place(monkeypatch, stores)
+    first = place.process()
+    writer = first.log("orders", create=True).writer()
+    for id in IDS:
+        writer.append(b"x", id=id)
+    place.crash()
+    hanging.hangs = True
+    second = place.process()
+    try:
+        assert [entry.id for entry in second.log("orders").read()] == IDS
+        assert hanging.asked == 1
+    finally:
+        hanging.let_go.set()
+    second.close()

@@ -243,6 +243,8 @@ def test_a_bad_copy_falls_back_to_a_good_one(quorum: Cluster, stores: dict[str, 
 
 def damage(stores: dict[str, Bucket], url: str, where: str, size_bytes: int | None = None) -> None:
     """Flip the last byte of a copy, or cut the copy short."""
+    while stores[url].size(where) is None:  # an append that fails does not wait for the nodes that answer
+        continue
     data = bytearray(stores[url].get(where).to_pybytes())
     data[-1] ^= 1
     stores[url].delete(where)

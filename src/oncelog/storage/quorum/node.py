@@ -158,7 +158,8 @@ class Node:
         began_us = self._clock.elapsed_us()  # an answer that took long tells of the moment when it was asked for
         if read_identity(self.bucket) != self.identity:
             message = (
-                f"node {self.name} ({self.bucket.url}) is not the one that was formatted: it was wiped, or replaced"
+                f"node {self.name} ({self.bucket.url}) is not the one that was formatted: it was wiped, or replaced; "
+                "bring its store back, or give it a new one (oncelog quorum replace)"
             )
             raise Unavailable(message, outcome="unknown")
         self._checked_us = began_us
