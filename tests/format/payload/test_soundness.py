@@ -19,7 +19,7 @@ from oncelog.format.payload.soundness import check_sound
 from tests.format.payload.test_ipc import message
 from tests.format.samples import STAMP, whole
 
-ROWS = 2_000
+ROWS = 5_000
 WIDTH = 10
 VALUES = [f"value-{row:04d}".encode() for row in range(ROWS)]
 PAYLOAD = columns.from_records([Record(value, id=f"id-{row:07d}", type="t") for row, value in enumerate(VALUES)])
@@ -43,7 +43,7 @@ def forged(data: bytes, offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("offset", FORGED)
-@pytest.mark.parametrize("rows", [100, ROWS])
+@pytest.mark.parametrize("rows", [100, 2_000, ROWS])
 def test_an_offset_outside_of_its_column_is_refused(offset: int, rows: int) -> None:
     """Offsets go up, and stay within the values: else a reader would hand out memory, or crash."""
     data = pa.py_buffer(forged(whole(block.encode(PAYLOAD.slice(0, rows), **STAMP)), offset))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_damaged_file_is_fetched_again(tmp_path: Path, storage: ObjectStorage)
 
 
 def test_the_folder_is_bounded(tmp_path: Path, storage: ObjectStorage) -> None:
-    """The file that was not used for longest goes first; a file that is in use stays mapped."""
+    """The file that was not used for longest goes first; what was read of a file stays usable."""
     home = storage.home("shop")
     many = [Ids.random(seed, 1000 * seed, 1000) for seed in range(5)]
     runs = [ids.stored(home, f"sealed/{number}") for number, ids in enumerate(many)]
@@ -80,6 +81,71 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, storage: Ob
     ids = Ids.random(1, 0, 100)
     run = ids.stored(home, "sealed/1")
     known = RunSet.open(RunObjects(home, FrontCache(tmp_path / "file" / "cache", 1 << 20)), [run])
+    assert (known.find_many(ids.keys).positions == ids.positions).all()
+
+
+def test_files_of_others_are_never_removed(tmp_path: Path, storage: ObjectStorage) -> None:
+    """A folder with the user's own files is chosen as the cache: the cache bounds its own files, and no others."""
+    others = [tmp_path / name for name in ("report.pdf", "notes.front", "x-0123.front", "folder")]
+    for number, path in enumerate(others[:-1]):
+        path.write_bytes(bytes(1 << 16))
+        os.utime(path, ns=(number, number))
+    others[-1].mkdir()
+    home = storage.home("shop")
+    runs = [Ids.random(seed, 1000 * seed, 1000).stored(home, f"sealed/{seed}") for seed in range(3)]
+    RunSet.open(RunObjects(home, FrontCache(tmp_path, runs[0].parts[0].front_bytes)), runs)
+    assert all(path.exists() for path in others)
+    assert len(list(tmp_path.iterdir())) == len(others) + 1
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "link under the temporary name"])
+def test_what_somebody_planted_is_neither_followed_nor_waited_for(
+    tmp_path: Path, storage: ObjectStorage, what: str
+) -> None:
+    """A link to a file of the user's would be overwritten, a pipe would never answer."""
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 100)
+    run = ids.stored(home, "sealed/1")
+    folder, victim = tmp_path / "cache", tmp_path / "victim"
+    RunSet.open(RunObjects(home, FrontCache(folder, 1 << 20)), [run])
+    (file,) = folder.iterdir()
+    file.unlink()
+    victim.write_bytes(b"precious")
+    if what == "link":
+        file.symlink_to(victim)
+    elif what == "pipe":
+        os.mkfifo(file)
+    else:
+        file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}").symlink_to(victim)
+    known = RunSet.open(RunObjects(home, FrontCache(folder, 1 << 20)), [run])
+    assert (known.find_many(ids.keys).positions == ids.positions).all()
+    assert victim.read_bytes() == b"precious"
+    assert file.is_file()
+    assert not file.is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path, storage: ObjectStorage, mode: int) -> None:
+    """Somebody else could put a filter there that lacks ids: they would be stored twice."""
+    tmp_path.chmod(mode)
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 100)
+    run = ids.stored(home, "sealed/1")
+    known = RunSet.open(RunObjects(home, FrontCache(tmp_path, 1 << 20)), [run])
+    assert (known.find_many(ids.keys).positions == ids.positions).all()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_changes_while_it_is_used_changes_nothing(tmp_path: Path, storage: ObjectStorage) -> None:
+    """Made shorter, a mapped file would end the process; with its bits cleared, known ids would be taken for new."""
+    home = storage.home("shop")
+    ids = Ids.random(1, 0, 30_000)
+    run = ids.stored(home, "sealed/1")
+    for _ in range(2):
+        known = RunSet.open(RunObjects(home, FrontCache(tmp_path, 1 << 20)), [run])
+    (file,) = tmp_path.iterdir()
+    assert (known.find_many(ids.keys).positions == ids.positions).all()
+    file.write_bytes(b"")
     assert (known.find_many(ids.keys).positions == ids.positions).all()
 
 

@@ -178,6 +178,22 @@ def test_a_damaged_segment_is_not_sealed(shop: Shop, monkeypatch: pytest.MonkeyP
     assert len(entries(log)) == 5
 
 
+@pytest.mark.parametrize("suffix", ["blocks", "parquet"])
+def test_a_segment_that_is_missing_is_damage(tmp_path: Path, suffix: str) -> None:
+    """Sealing says of a missing file what reading says: something that the manifest refers to is lost."""
+    log = Database(LocalStorage(tmp_path)).log(LOG, SETTINGS, create=True)
+    for first in (0, 5):
+        fill(log, records(first, 5))
+        if suffix == "parquet":
+            log.seal()
+            fill(log, records(first + 100, 5))
+    next(iter(sorted(tmp_path.rglob(f"*.{suffix}")))).unlink()
+    with pytest.raises(CorruptionError, match="is missing: restore it from a copy"):
+        list(log.read())
+    with pytest.raises(CorruptionError, match="refers to it: restore it from a copy"):
+        log.seal()
+
+
 # Record for record.
 
 

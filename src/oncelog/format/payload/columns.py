@@ -184,22 +184,22 @@ def view(  # noqa: PLR0917
         elif name == "timestamp":
             arrays.append(_integers(_spread(timestamp_us, count), kind))
         else:
-            arrays.append(_nulls(count, kind))
+            arrays.append(_nulls(count, name) if count <= _NULLS_MAX else pa.nulls(count, kind))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_NULLS: dict[pa.DataType, pa.Array] = {}
+_NULLS: dict[str, pa.Array] = {}
 _NULLS_MAX = 1 << 16
 
 
-def _nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """Return so many nulls. All who need nulls of a kind share their memory: most records lack most columns."""
-    found = _NULLS.get(kind)
+@lru_cache(maxsize=64)
+def _nulls(count: int, name: str) -> pa.Array:
+    """Return so many nulls for a column. All batches share the memory of one: most records lack most columns."""
+    found = _NULLS.get(name)
     if found is None or len(found) < count:
-        if count > _NULLS_MAX:
-            return pa.nulls(count, kind)
-        found = _NULLS[kind] = pa.nulls(1 << (count - 1).bit_length() if count else 1, kind)
-    return found if len(found) == count else found.slice(0, count)
+        found = pa.nulls(1 << (count - 1).bit_length() if count else 1, READ_SCHEMA.field(name).type)
+        _NULLS[name] = found
+    return found.slice(0, count)
 
 
 @lru_cache(maxsize=8)

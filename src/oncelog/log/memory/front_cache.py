@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +18,11 @@ from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format.runs.parts import decode_front
 from oncelog.format.runs.run import RunPart
 
-_SUFFIX = ".front"
+_SUFFIX, _NEW = ".front", ".new"
+_OURS = re.compile(r".+-[0-9a-f]{16}\.front(\.[^.]+\.new)?")
+"""The names of files that a cache makes."""
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _CacheChoice:
@@ -41,10 +48,14 @@ def chosen_cache() -> FrontCache | None:
 
 
 class FrontCache:
-    """Keeps fronts as files, mapped; those that were not used for longest go when there are too many bytes.
+    """Keeps fronts as files; those that were not used for longest go when there are too many bytes.
 
     A file is named by the object's name and the checksum of its head, never by log and range: a copy of a log has both,
     and goes its own way. Safe to share between threads and processes. A cache that cannot be written is no error.
+
+    A file is loaded, not mapped: somebody could make it shorter, which would end the process, or clear a bit of the
+    filter after its checksum was checked, which would store an id twice. A folder that another user can write is not
+    used at all: a checksum does not hold against somebody who means it.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -54,43 +65,60 @@ class FrontCache:
 
     def get(self, key: str, told: RunPart, fetch: Callable[[], pa.Buffer]) -> pa.Buffer:
         """Return the front of a part, from its file or by ``fetch``, whose errors pass through."""
+        if not self._is_ours():
+            return fetch()
         path = self._folder / f"{key.rpartition('/')[2]}-{told.checksum:016x}{_SUFFIX}"
-        kept = self._mapped(path, key, told)
+        kept = self._kept(path, key, told)
         if kept is not None:
             return kept
         data = fetch()
         self._keep(path, data)
         return data
 
-    def _mapped(self, path: Path, key: str, told: RunPart) -> pa.Buffer | None:
+    def _is_ours(self) -> bool:
+        """Tell whether only this user, and root, can write the folder; one that is not there will be made so."""
+        try:
+            found = self._folder.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return found.st_uid in {os.geteuid(), 0} and not found.st_mode & _OTHERS_WRITE
+
+    def _kept(self, path: Path, key: str, told: RunPart) -> pa.Buffer | None:
         """Return a file's bytes if they can be the front; its chunks are checked when they are used, as elsewhere."""
         try:
-            with pa.memory_map(str(path)) as file:
-                data = file.read_buffer()
-            front = decode_front(data, told, key)
+            data = _load(path, told.front_bytes)
+            front = None if data is None else decode_front(data, told, key)
             os.utime(path)
-        except (OSError, CorruptionError, Unsupported, pa.ArrowInvalid):
+        except (OSError, CorruptionError, Unsupported):
             return None
-        return data if data.size == told.front_bytes and front.index_is_whole() else None
+        return data if front is not None and front.index_is_whole() else None
 
     def _keep(self, path: Path, data: pa.Buffer) -> None:
-        """Write a file under a name of its own, then give it its name: nobody maps a part of it."""
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+        """Write a file under a name that nobody can foresee, then give it its name: nobody reads a part of it."""
+        temporary = None
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary.write_bytes(data)
-            temporary.replace(path)
+            descriptor, temporary = tempfile.mkstemp(_NEW, f"{path.name}.", self._folder)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
             self._trim()
         except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    Path(temporary).unlink()
 
     def _trim(self) -> None:
+        """Remove the oldest files. Files that the cache did not make stay, whatever folder it was given."""
         with self._lock:
             found = []
             for path in self._folder.iterdir():
+                if not _OURS.fullmatch(path.name):
+                    continue
                 with contextlib.suppress(OSError):
-                    status = path.stat()
+                    status = path.lstat()
                     found.append((status.st_mtime_ns, status.st_size, path))
             left = sum(size for _, size, _ in found)
             for _, size, path in sorted(found):
@@ -99,3 +127,16 @@ class FrontCache:
                 with contextlib.suppress(OSError):
                     path.unlink()
                 left -= size
+
+
+def _load(path: Path, size_bytes: int) -> pa.Buffer | None:
+    """Return the bytes of a file that has exactly so many; ``None``: it has not. No link is followed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        if os.fstat(descriptor).st_size != size_bytes:
+            return None
+        data = pa.allocate_buffer(size_bytes)
+        view, have = memoryview(data), 0
+        while have < size_bytes and (got := file.readinto(view[have:])):
+            have += got
+        return data if have == size_bytes else None

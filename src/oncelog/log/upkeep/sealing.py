@@ -96,10 +96,13 @@ def seal(
                 if done is not None:
                     yield done
             break
-        except NotFound:  # somebody else sealed, merged or truncated what this manifest refers to
+        except NotFound as error:  # somebody else sealed, merged or truncated what this manifest refers to
             newer = manifests.newest(known)
-            if newer is None or newer.version == known.version:
+            if newer is None:
                 raise
+            if newer.version == known.version:
+                message = f"{error}, though manifest version {known.version} refers to it: restore it from a copy"
+                raise CorruptionError(message) from error
             known = newer
     collect(home, manifests)
 
