@@ -100,8 +100,8 @@ def _read(log: Log, columns: list[str] | None) -> None:
 
 
 def _read_us(folder: Path, columns: list[str] | None) -> float:
-    """Read a log that was not read since it was opened, every byte used. The allocator keeps what an earlier read by the
-    same way has left behind: so the log is opened and read twice, and the second time counts.
+    """Read a log that was not read since it was opened, every byte used. The allocator keeps what an earlier read by
+    the same way has left behind: so the log is opened and read twice, and the second time counts.
     """
     for _ in range(2):
         with connect(folder) as database:

@@ -133,7 +133,9 @@ def test_a_value_within_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda data: data, bytearray, memoryview], ids=["bytes", "bytearray", "memoryview"])
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[1]", b'{"article":"pen"}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"\xff", b"[1]", b'{"article":"pen"}', b"[" * 100_000, b'{"article":"\xff"}']
+)
 def test_bytes_that_are_no_such_object_are_named(make: Callable[[bytes], Any], data: bytes) -> None:
     """The reader gets an error of Oncelog's tree, also for bytes that were made to do harm."""
     with pytest.raises(BadValue, match="is not of Line") as caught:

@@ -122,7 +122,7 @@ def test_what_a_profile_cannot_be_is_named(file: Path, profile: Profile, says: s
     assert not file.exists()
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prod": {"url": 5}}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"prod": {"url": 5}}', b"\xff", b'{"\xff": {}}'])
 def test_a_damaged_file_is_an_error_that_names_it(file: Path, data: bytes) -> None:
     """It is never taken for an empty one: the next ``add`` would lose the others."""
     file.parent.mkdir()

@@ -13,6 +13,7 @@ import msgspec
 
 from oncelog.arguments import shown
 from oncelog.errors import BadValue, InvalidArgument
+from oncelog.shapes import UNREADABLE
 
 _T = TypeVar("_T")
 _S = TypeVar("_S")
@@ -62,7 +63,7 @@ class Codec(Generic[_T]):
         if self.type is not Any:
             try:
                 self._decoder.decode(data)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 message = f"value {shown(value)} is not of {_name(self.type)}: {error}"
                 raise InvalidArgument(message) from error
         return data
@@ -76,7 +77,7 @@ class Codec(Generic[_T]):
         data = found if isinstance(found, bytes | bytearray | memoryview) else found.value
         try:
             decoded: _T = self._decoder.decode(data)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             position = getattr(found, "position", None)
             where = "the value" if position is None else f"the value at position {position}"
             message = f"{where} is not of {_name(self.type)}: {error}"

@@ -17,6 +17,7 @@ import msgspec
 from oncelog import names
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.names import check as check_name
+from oncelog.shapes import UNREADABLE
 
 SCHEME = "profile:"
 """``connect("profile:prod")`` opens the database of a profile."""
@@ -57,7 +58,7 @@ def load(file: Path) -> dict[str, Profile]:
             return msgspec.json.decode(opened.read(), type=dict[str, Profile])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, *UNREADABLE) as error:
         message = f"the profiles in {str(file)!r} cannot be read: {error}"
         raise InvalidArgument(message) from error
 

@@ -10,6 +10,11 @@ from typing import Any
 
 import msgspec
 
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode. Text that is not UTF-8, and values nested too deeply, are errors
+of Python, not of msgspec: code that catches ``MsgspecError`` alone lets them through.
+"""
+
 
 def prepare(*shapes: Any) -> None:
     """Make types ready to be decoded. To be called where a module is imported, behind its last class."""

@@ -242,13 +242,19 @@ def test_wrong_calls_are_told_so() -> None:
         assert (queue.groups(), queue.stats().ends) == ([], [0])
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
-def test_what_was_written_by_hand_and_cannot_be_read_stops_nobody(world: World, *, ordered: bool) -> None:
+@pytest.mark.parametrize(
+    ("ordered", "envelope"),
+    [(False, b"not msgpack"), (True, b"not msgpack"), (False, b"\x81\xa2id\xa1\xff")],
+    ids=["any order", "ordered", "an id that is no UTF-8"],
+)
+def test_what_was_written_by_hand_and_cannot_be_read_stops_nobody(
+    world: World, envelope: bytes, *, ordered: bool
+) -> None:
     """It lies among the dead letters, with the reason, and what is behind it is delivered."""
     db = world.open()
     queue = db.queue("work", create=True, state=world.state)
     with db.log("queue/work/0").writer() as writer:
-        writer.append(b"bad", headers={"oncelog-envelope": b"not msgpack"})
+        writer.append(b"bad", headers={"oncelog-envelope": envelope})
     queue.send(b"good")
     with queue.consume("g", ordered=ordered) as consumer:
         assert [one.value for one in queue.peek("g")] == [b"bad", b"good"]

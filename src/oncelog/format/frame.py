@@ -22,6 +22,7 @@ import pyarrow as pa
 import xxhash
 
 from oncelog.errors import CorruptionError, Unsupported
+from oncelog.shapes import UNREADABLE
 
 _HEAD = struct.Struct("<4sHHQ")
 _CHECKSUM = struct.Struct("<Q")
@@ -88,7 +89,7 @@ def unpack(packed: bytes | memoryview, shape: type[_T], what: str) -> _T:
     """
     try:
         return msgspec.msgpack.decode(packed, type=shape)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (ValueError, *UNREADABLE) as error:
         message = f"{what}: checksum holds but the content does not make sense: {error}"
         raise CorruptionError(message) from error
 

@@ -12,6 +12,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.send.sender import Sent
+from oncelog.shapes import UNREADABLE
 from oncelog.streams.events import EventAck, Expected, StreamEvent, StreamInfo
 from oncelog.types import Ack, Entry, Record, micros, moment
 from oncelog.wire import messages
@@ -313,6 +314,6 @@ def from_document(data: bytes, kind: type[_T]) -> _T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         text = f"{kind.__name__}: {error}"
         raise InvalidArgument(text) from error

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from oncelog.cli.terminal.options import OutputFormat
 from oncelog.cli.terminal.output import harmless
 from oncelog.cli.terminal.quantities import show_time
+from oncelog.clock import SYSTEM
 from oncelog.format.payload.schema import READ_SCHEMA
 from oncelog.types import Entry, moment
 
@@ -268,9 +269,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the name only once it is whole and durable; nothing is left of it otherwise."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "Is a directory: name a file in it", str(path))
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{SYSTEM.token(8).hex()}.partial")
+    made = _made(partial, path)
     try:
-        with _made(partial, path) as out:
+        with made as out:
             yield out
             out.flush()
             os.fsync(out.fileno())

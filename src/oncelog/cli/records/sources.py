@@ -24,6 +24,7 @@ from oncelog.format.payload.intake import spelled_bytes
 from oncelog.format.payload.ipc import Malformed, inflated_bytes
 from oncelog.format.payload.schema import FIELDS, HEADERS_TYPE, READ_SCHEMA
 from oncelog.limits import INPUT_BATCH_BYTES_MAX, VALUE_BYTES_MAX
+from oncelog.shapes import UNREADABLE
 
 BATCH_BYTES = 8 << 20
 BATCH_RECORDS = 1 << 16
@@ -254,7 +255,7 @@ def _json_batch(number: int, found: Sequence[bytes | None], record: Any, size: i
             try:
                 rows.append(record(line))
                 places.append(place)
-            except (msgspec.MsgspecError, InvalidArgument, UnicodeError, RecursionError) as error:
+            except (InvalidArgument, UnicodeError, *UNREADABLE) as error:
                 refusals.append(Refusal(place, str(error)))
     return SourceBatch(_columns(rows), places, refusals, size)
 

@@ -26,7 +26,7 @@ from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import frame
 from oncelog.format.runs.pages import PAGE_BYTES, PAGE_ENTRIES, Pages, page_count, seal
 from oncelog.format.runs.run import BLOCKED, Digest, RunPart
-from oncelog.shapes import prepare
+from oncelog.shapes import UNREADABLE, prepare
 
 KIND = b"OLrp"
 VERSION = 1
@@ -131,7 +131,7 @@ def decode_front(data: pa.Buffer, told: RunPart, what: str) -> Front:
         _refuse(what, "its head is not the one that the manifest names")
     try:
         head = msgspec.msgpack.decode(packed, type=PartHead)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         message = f"{what}: its head does not make sense: {error}"
         raise CorruptionError(message) from error
     if head.kind != BLOCKED:

@@ -34,7 +34,7 @@ from oncelog.errors import CorruptionError
 from oncelog.format import frame
 from oncelog.format.runs.pages import PAGE_BYTES
 from oncelog.format.runs.run import TimesPart
-from oncelog.shapes import prepare
+from oncelog.shapes import UNREADABLE, prepare
 
 KIND = b"OLrt"
 VERSION = 1
@@ -125,7 +125,7 @@ def decode_front(data: pa.Buffer, told: TimesPart, what: str) -> tuple[TimesHead
         _refuse(what, "its head is not the one that the manifest names")
     try:
         head = msgspec.msgpack.decode(packed, type=TimesHead)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         message = f"{what}: its head does not make sense: {error}"
         raise CorruptionError(message) from error
     start = framed_bytes + -framed_bytes % _ALIGNMENT

@@ -16,6 +16,7 @@ from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
 from oncelog.inbox.decisions import Identity, Status, Stored, event_tail, events, shortened, without_reasons
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.store import AttemptOutcome, HeldKey, KeyClaim, KeyRow
+from oncelog.shapes import UNREADABLE
 
 _PREFIX = "oncelog:inbox:"
 _SCAN = 500
@@ -338,7 +339,7 @@ def _number(text: str) -> int | None:
 def _head_of(fields: dict[str, str]) -> _TakenKey:
     try:
         return msgspec.json.decode(fields["head"], type=_TakenKey)
-    except (KeyError, msgspec.MsgspecError) as error:
+    except (KeyError, *UNREADABLE) as error:
         message = f"a key of the inbox in Redis cannot be read ({error}): delete it, or restore it"
         raise CorruptionError(message) from error
 

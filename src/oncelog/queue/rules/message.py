@@ -12,6 +12,7 @@ from oncelog import arguments, limits
 from oncelog.errors import CorruptionError, InvalidArgument
 from oncelog.queue.rules import retry as retry_module
 from oncelog.queue.rules.retry import RetryPolicy
+from oncelog.shapes import UNREADABLE
 from oncelog.types import Entry, Record
 
 ENVELOPE = "oncelog-envelope"
@@ -253,7 +254,7 @@ def envelope_of(entry: Entry) -> Envelope:
         return PLAIN
     try:
         return _decode(data)
-    except msgspec.MsgspecError as cause:
+    except UNREADABLE as cause:
         error = f"position {entry.position}: the envelope of this message cannot be read ({cause})"
         raise CorruptionError(error) from cause
 

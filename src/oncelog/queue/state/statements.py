@@ -13,6 +13,7 @@ from oncelog.queue.rules.queue_time import Noted
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.state.database import LOCK, Row, Transaction
+from oncelog.shapes import UNREADABLE
 
 _RUN = "part, first, count, condition, at_us, attempts, token, last_error, key, policy, deadline_us"
 _KEYS_AT_ONCE = 500
@@ -67,7 +68,7 @@ def queue(transaction: Transaction, name: str, *, lock: bool = False) -> QueueRo
 def _settings(stored: str) -> tuple[QueueSettings, str | None]:
     try:
         return msgspec.json.decode(stored, type=QueueSettings), None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         return QueueSettings(), str(error)
 
 
@@ -371,5 +372,5 @@ def _policy(stored: str | None) -> RetryPolicy | None:
         return None
     try:
         return msgspec.json.decode(stored, type=RetryPolicy)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

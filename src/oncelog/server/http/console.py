@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from oncelog.server.security.audit import AuditLine
 from oncelog.server.security.authorize import Credentials, Principal
 from oncelog.server.security.sessions import BrowserSession
 from oncelog.settings import LogSettings
+from oncelog.shapes import UNREADABLE
 from oncelog.types import moment
 
 if TYPE_CHECKING:
@@ -191,11 +192,19 @@ class ServerSource(Source):
         rows: list[dict[str, object]] = []
         with contextlib.suppress(OncelogError):  # nothing was audited yet
             for entry in self.latest(self._app.audit.log, AUDIT_ROWS):
-                act = msgspec.json.decode(entry.value)
+                act = _act(entry.value)
                 kept = {key: act.get(key, "") for key in ("who", "act", "kind", "name", "details", "peer", "failed")}
                 kept["details"] = render.plain(kept["details"]) if kept["details"] else ""
                 rows.append({"when": f"{entry.timestamp:%Y-%m-%d %H:%M:%S}", **kept})
         return rows
+
+
+def _act(value: bytes) -> dict[str, Any]:
+    """Return what was done; nothing for a record that somebody else wrote, which cannot be read."""
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except UNREADABLE:
+        return {}
 
 
 def _answer(one: Answered) -> Answer:

@@ -18,6 +18,7 @@ from msgspec import Meta
 from oncelog import names
 from oncelog.errors import InvalidArgument
 from oncelog.server.security.signatures import Scheme
+from oncelog.shapes import UNREADABLE
 
 DEADLINE_S = 8.0
 """Providers wait about ten seconds."""
@@ -69,7 +70,7 @@ def _pointed(body: bytes, pointer: tuple[str, ...]) -> Any:
     """Return the value that a JSON pointer names; ``None`` if there is none."""
     try:
         found = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     for part in pointer:
         if isinstance(found, dict):

@@ -25,6 +25,7 @@ from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.server.security import scopes
 from oncelog.server.security.scopes import Scope
+from oncelog.shapes import UNREADABLE
 
 PREFIX = "once_"
 """What every token begins with: programs that look for leaked secrets recognise it."""
@@ -135,7 +136,7 @@ def stored(path: Place) -> list[Token]:
         raise InvalidArgument(message) from error
     try:
         found = msgspec.json.decode(data, type=_StoredTokens)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         message = f"{path}: is no file of tokens ({error})"
         raise InvalidArgument(message) from error
     if found.version != _VERSION:

@@ -21,6 +21,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.pipeline import history, spec
 from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.pipeline import Pipeline
@@ -224,5 +225,5 @@ def _decoded(line: bytes) -> list[Filled]:
     """Return a note; nothing for one that a kill cut short: its part is read again."""
     try:
         return [msgspec.json.decode(line, type=Filled)]
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return []

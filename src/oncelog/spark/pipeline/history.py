@@ -15,6 +15,7 @@ from typing import BinaryIO, Literal, Protocol
 
 import msgspec
 
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.storing import Account
@@ -155,7 +156,7 @@ class History:
         for line in lines:
             try:
                 yield msgspec.json.decode(line, type=Event)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
 
 

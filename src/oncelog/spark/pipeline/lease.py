@@ -24,6 +24,7 @@ import msgspec
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.errors import LeaseLost, LogBusy, NotFound, OncelogError
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.storage.bucket.paths import bucket_of
@@ -137,7 +138,7 @@ def _lock(descriptor: int) -> bool:
 def _decoded(data: bytes) -> Holder | None:
     try:
         return msgspec.json.decode(data, type=Holder)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

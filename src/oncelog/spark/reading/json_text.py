@@ -18,6 +18,7 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 import numpy as np
 
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, TextRow
 
 Shape = Mapping[str, Any]
@@ -121,7 +122,7 @@ class JsonParser:
             return None
         try:
             objects = self._decode_lines(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return None
         columns = [list(map(field, objects)) for field in self._fields]
         missing = [column.count(msgspec.UNSET) for column in columns]
@@ -153,7 +154,7 @@ class JsonParser:
             return False
         try:
             values = msgspec.structs.astuple(self._decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return False
         fields = len(values) - values.count(msgspec.UNSET)
         for at in self._nested:

@@ -110,5 +110,5 @@ def _text(value: pa.Scalar) -> str:
     found = value.as_py()
     try:
         return msgspec.json.encode(found).decode()
-    except (TypeError, msgspec.MsgspecError):
+    except (TypeError, msgspec.MsgspecError, ValueError):
         return msgspec.json.encode(str(found)).decode()

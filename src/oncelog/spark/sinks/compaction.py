@@ -25,6 +25,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, Unsupported
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, FolderTable, synced
 from oncelog.storage.local.disk import explain
 
@@ -198,7 +199,7 @@ class TableOnDisk:
 def _read(path: Path) -> _Swap | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Swap)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNREADABLE):
         return None
 
 

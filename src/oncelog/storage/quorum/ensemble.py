@@ -8,6 +8,7 @@ import msgspec
 
 from oncelog.errors import CorruptionError, NotFound
 from oncelog.format import frame
+from oncelog.shapes import UNREADABLE
 from oncelog.storage.base import ENSEMBLES, LogHome, SegmentEnd
 
 TAILS, RESCUED, UNREMOVED = "tails/", "rescued/", "unremoved/"
@@ -87,6 +88,6 @@ def _read(store: LogHome, key: str, kind: bytes, version: int, wanted: type[_T])
     where = store.location(key)
     try:
         return msgspec.json.decode(frame.unwrap(kind, version, data, where), type=wanted)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         message = f"{where}: cannot be read ({error})"
         raise CorruptionError(message) from error

@@ -11,6 +11,7 @@ import msgspec
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable, Unsupported
 from oncelog.format import frame
+from oncelog.shapes import UNREADABLE
 from oncelog.storage.base import QUORUM_HOME, LogHome, Storage
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum import node
@@ -61,7 +62,7 @@ def newest(storage: Storage) -> Membership | None:
 def _read(home: LogHome, key: str) -> Membership:
     try:
         return msgspec.json.decode(frame.unwrap(KIND, FORMAT, home.read(key), home.location(key)), type=Membership)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         message = f"{home.location(key)}: not a membership"
         raise CorruptionError(message) from error
 

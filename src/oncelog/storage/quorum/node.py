@@ -21,6 +21,7 @@ from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unav
 from oncelog.format import block as block_format
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES
+from oncelog.shapes import UNREADABLE
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum.folder import FolderBucket
 
@@ -251,7 +252,7 @@ def read_identity(bucket: Bucket) -> NodeIdentity | None:
     what = f"{bucket.url}/{IDENTITY}"
     try:
         return msgspec.json.decode(frame.unwrap(KIND, FORMAT, data, what), type=NodeIdentity)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except UNREADABLE as error:
         message = f"{what}: not the identity of a node"
         raise CorruptionError(message) from error
 

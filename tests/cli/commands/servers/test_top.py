@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 import oncelog
 from oncelog.cli.commands.servers import top
 from oncelog.cli.commands.servers.top import LogSample, TopSample
-from oncelog.errors import Unavailable
+from oncelog.errors import InvalidArgument, Unavailable
 from tests.cli.shell import shell, terminal
 from tests.servers import Serving
 
@@ -44,6 +46,35 @@ def test_a_server_shows_what_it_counts(serve: Callable[..., Serving]) -> None:
     server.stop()
     with pytest.raises(Unavailable):
         look()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe",
+        b"\x1b]0;x\x07 nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\n\r\na{b=",
+        b"HTTP/1.1 200 OK\r\n\r\n# TYPE oncelog_queue_messages gauge\noncelog_queue_messages 1\n",
+    ],
+    ids=["no UTF-8", "no HTTP", "cut short", "no metrics", "no labels"],
+)
+def test_an_answer_that_makes_no_sense_is_an_error_of_ours(answer: bytes) -> None:
+    """Somebody else's server, or a broken one: an error says so, not a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_answer, args=(server, answer))
+        thread.start()
+        look = top.source(f"http://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(InvalidArgument, match="server of Oncelog"):
+            look()
+        thread.join()
+
+
+def _answer(server: socket.socket, answer: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65_536)
+        connection.sendall(answer)
 
 
 def test_rates_are_differences_over_time() -> None:

@@ -30,6 +30,7 @@ _EXAMPLES = """Examples:
   [cyan]oncelog top file:///var/lib/shop --every 5s[/]
   [cyan]oncelog top http://127.0.0.1:7677 --json --count 1[/]"""
 _TIMEOUT_S = 5.0
+_METRICS_BYTES_MAX = 64 << 20
 _ROWS_MAX = 40
 _COUNTED = {
     "oncelog_records_stored_total": "records",
@@ -187,18 +188,22 @@ def source(url: str) -> Callable[[], TopSample]:
 
 def _fetched(url: str) -> str:
     headers = {"authorization": f"Bearer {token}"} if (token := os.environ.get("ONCELOG_TOKEN")) else {}
-    import urllib.error  # noqa: PLC0415 (help does not wait for it)
+    import http.client  # noqa: PLC0415 (help does not wait for it)
+    import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http and https alone: see source)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
-            return str(response.read().decode())
+            return str(response.read(_METRICS_BYTES_MAX).decode())
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             message = f"{url}: the server wants a token with the verb look on *: set ONCELOG_TOKEN"
             raise NotAuthenticated(message) from None
         message = f"{url}: the server answered {error.code}"
+        raise InvalidArgument(message) from None
+    except (http.client.HTTPException, UnicodeDecodeError) as error:
+        message = f"{url}: the answer is not that of a server of Oncelog ({type(error).__name__})"
         raise InvalidArgument(message) from None
     except OSError as error:
         message = f"{url}: no answer ({getattr(error, 'reason', error)})"
@@ -210,9 +215,13 @@ def of_metrics(url: str, text: str) -> TopSample:
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
     found = TopSample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            _add(found, sample.name, sample.labels, sample.value)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                _add(found, sample.name, sample.labels, sample.value)
+    except (ValueError, KeyError) as error:
+        message = f"{url}: these are not the metrics of a server of Oncelog: {error!r}"
+        raise InvalidArgument(message) from error
     return found
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 import oncelog
 from oncelog.errors import NotFound, OncelogError
+from oncelog.shapes import UNREADABLE
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.mistakes import Mistake
 from oncelog.spark.pipeline.rows import encoding
@@ -105,7 +106,7 @@ def owner_of(checkpoint: Path) -> CheckpointOwner | None:
     """Return whose a checkpoint is, if it is anybody's."""
     try:
         return msgspec.json.decode((checkpoint / FILE).read_bytes(), type=CheckpointOwner)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return None
 
 
