@@ -232,19 +232,20 @@ class StoredLog(Handle):
         """Make what opening the log needs again, from the closed segments, whatever is there; return what it holds.
 
         In a log without bounds those are runs: sound ones stay, what they do not cover is read. With a bounded window
-        it is a dedup snapshot. Its writer need not stop. ``hands`` do the work, threads of this process unless others
-        are given.
+        it is a dedup snapshot, and runs of the files that were adopted within its duration. Its writer need not stop.
+        ``hands`` do the work, threads of this process unless others are given.
         """
         parts = self._home, self._manifests
         doing = checked_hands(hands)
         known = self._refresh()
+        memory = Rebuilding(self._manifests, self._objects, self._clock, doing)
         if known.manifest.settings.window.unbounded and known.manifest.settings.idempotence != "off":
-            return Rebuilding(self._manifests, self._objects, self._clock, doing).run(known, progress)
+            return memory.run(known, progress)
         self._known, done = self._manifests.look(
             known,
             lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress),
         )
-        return done
+        return memory.run_adopted(self._known, done)
 
     def _closed_segments(self) -> list[Segment]:
         """Return the closed segments, oldest first."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from oncelog import limits
-from oncelog.errors import PartialOverlap
+from oncelog.errors import CorruptionError, PartialOverlap, Unavailable
 from oncelog.limits import KIB
 from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.log import Log
@@ -180,6 +180,35 @@ def test_a_run_that_is_lost_is_made_up_for_from_the_records(shop: Shop) -> None:
         remember(writer)
         assert writer._core.seen.adopted.ids == 0
         assert all(ack.duplicate for ack in again(writer, range(20)))
+    check(shop.log())
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "never made"])
+def test_a_writer_does_not_load_more_ids_than_it_may(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    """Ids of adopted files in no run would all be in memory: beyond a limit the writer says what to do, which helps."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        writer.append(b"before", id="before")
+        for start in range(0, 24, 12 if lost else 3):
+            brought(log, writer, range(start, start + (12 if lost else 3)))
+        writer.append(b"between", id="between")
+        brought(log, writer, range(24, 26))
+    for run in log._manifest().memory:
+        shop.home.delete(next(iter(run.keys())))
+    monkeypatch.setattr(limits, "MEMORY_FOLD_RECORDS_MAX", 20)
+    with pytest.raises(
+        CorruptionError if lost else Unavailable, match=r"26 records .* `oncelog rebuild` makes the runs"
+    ):
+        shop.log().writer()
+    made = shop.log().rebuild()
+    assert (made.runs, made.snapshot != "") == (1, True)
+    with shop.log().writer() as writer:
+        assert writer._core.seen.adopted.ids == 0
+        assert all(ack.duplicate for ack in again(writer, range(26)))
+        assert all(writer.append(name.encode(), id=name).duplicate for name in ("before", "between"))
+    assert shop.log().rebuild().runs == 0
     check(shop.log())
 
 

@@ -1,4 +1,7 @@
-"""Rebuilding the memory of a log without bounds from its records: what no sound run covers becomes runs.
+"""Rebuilding the memory of a log from its records: what no sound run covers becomes runs.
+
+Without bounds that is the whole log. With a bounded window it is what lies between the first and the last adopted file
+within the duration.
 
 Threads, or the tasks of a Spark, read some segments each, hash and sort their ids, and store them as a small run: a few
 figures come back. The small runs of neighbouring segments are merged here, in a stream, and come into the manifest by
@@ -25,7 +28,7 @@ from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.stored import object_keys
 from oncelog.log.stored.manifests import Known, Manifests
-from oncelog.log.takeover.recovery import Remembered, remembered_of
+from oncelog.log.takeover.recovery import Remembered, adopted_within, remembered_of
 from oncelog.log.upkeep import sealing
 from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
 
@@ -70,12 +73,28 @@ class Rebuilding:
         self._clock = clock
         self._hands = hands
 
-    def run(self, known: Known, progress: Progress | None) -> Rebuilt:
-        """Rebuild what is to be rebuilt; return what was read and made."""
+    def run_adopted(self, known: Known, done: Rebuilt) -> Rebuilt:
+        """Rebuild the runs of adopted files that are within the duration; return that and what was ``done`` before."""
+        duration_us = known.manifest.settings.window.duration_us
+        known, files = self._manifests.look(
+            known, lambda newest: adopted_within(self._manifests, newest, duration_us, newest.uptime_us)
+        )
+        if not files:
+            return done
+        made = self.run(known, None, files[0].first_position, files[-1].next_position)
+        return msgspec.structs.replace(
+            done, ids=done.ids + made.ids, records=done.records + made.records, runs=made.runs
+        )
+
+    def run(self, known: Known, progress: Progress | None, first: int = 0, end: int | None = None) -> Rebuilt:
+        """Rebuild what is to be rebuilt, between two positions if they are given; return what was read and made."""
         manifest = known.manifest
-        sound = [run for run in manifest.memory if self._is_sound(run)]
+        there = [
+            run for run in manifest.memory if run.next_position > first and (end is None or run.first_position < end)
+        ]
+        sound = [run for run in there if self._is_sound(run)]
         known, stretches = self._manifests.look(
-            known, lambda newest: coverage.stretches(self._manifests, newest, sound)
+            known, lambda newest: coverage.stretches(self._manifests, newest, sound, first, end)
         )
         total, done = sum(stretch.records for stretch in stretches), 0
         made: list[tuple[Run, Stretch]] = []
@@ -87,7 +106,7 @@ class Rebuilding:
 
             made.append((self._made(known, stretch, note), stretch))
             done += stretch.records
-        self._publish(known, made, [run for run in manifest.memory if run not in sound])
+        self._publish(known, made, [run for run in there if run not in sound])
         ids = sum(run.ids for run in (*sound, *(run for run, _ in made)))
         return Rebuilt(snapshot="", ids=ids, position=manifest.next_position, records=total, runs=len(made))
 

@@ -24,8 +24,8 @@ Progress = Callable[[int, int], None]
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     """What was rebuilt: how many ids are remembered up to which position, and how many records were read for that.
 
-    ``snapshot`` is the key of the snapshot of a bounded window. A log without bounds has ``runs`` instead, of which so
-    many were made.
+    ``snapshot`` is the key of the snapshot of a bounded window. So many ``runs`` were made: of adopted files there, of
+    all records in a log without bounds, which has no snapshot.
     """
 
     snapshot: str

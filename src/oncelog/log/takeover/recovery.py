@@ -100,6 +100,7 @@ def recover(
     covered = {
         one.identities for one in recent if covers_ids(runs.runs, max(one.first_position, first), one.next_position)
     }
+    _check_few_enough(manifest, [one for one in recent if one.identities not in covered], bad)
     adopted = Adopted.holding(
         duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held.adopted, covered
     )
@@ -173,7 +174,21 @@ def _fold_tail(  # noqa: PLR0917
 
 def _check_small_enough(manifest: Manifest, tail: Sequence[Stretch], bad: Sequence[tuple[Run, OncelogError]]) -> None:
     """Raise if more is to be read than a writer should read before its first write."""
-    records = sum(stretch.records for stretch in tail)
+    _check_records(
+        manifest, sum(one.records for one in tail), bad, "their ids were not remembered without bounds before"
+    )
+
+
+def _check_few_enough(
+    manifest: Manifest, uncovered: Sequence[Segment], bad: Sequence[tuple[Run, OncelogError]]
+) -> None:
+    """Raise if more ids of adopted files would be in memory than a writer should hold: 32 bytes each, and as much again
+    while they are merged.
+    """
+    _check_records(manifest, sum(one.entries for one in uncovered), bad, "they were brought in before there were runs")
+
+
+def _check_records(manifest: Manifest, records: int, bad: Sequence[tuple[Run, OncelogError]], why: str) -> None:
     if records <= limits.MEMORY_FOLD_RECORDS_MAX:
         return
     what = f"{records} records of log {manifest.name!r} are in no run that can be read"
@@ -181,7 +196,7 @@ def _check_small_enough(manifest: Manifest, tail: Sequence[Stretch], bad: Sequen
     if bad:
         message = f"{what} ({bad[0][1]}): {todo}"
         raise CorruptionError(message) from bad[0][1]
-    message = f"{what}, because their ids were not remembered without bounds before: {todo}"
+    message = f"{what}, because {why}: {todo}"
     raise Unavailable(message)
 
 
