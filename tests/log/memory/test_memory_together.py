@@ -77,6 +77,51 @@ def test_an_old_writer_that_publishes_late_changes_nothing_for_the_new_one() -> 
     check(shop.log(), 70)
 
 
+@pytest.mark.parametrize("step", ["merge", "show"])
+def test_a_keeper_that_is_fenced_says_so(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The writer that took the log has merged its runs, and deleted what the old one was about to read: that is no loss
+    of data, and not to be reported as one.
+    """
+    shop = in_memory()
+    old = shop.log(SETTINGS).writer()
+    keeper = old._keeper._memory
+    monkeypatch.setattr(old._keeper._housekeeper, "ask", lambda *_: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep_memory, "_to_merge", lambda _: None)
+        acks = []
+        for start in range(0, 48, 8):
+            acks += many(old, range(start, start + 8))
+            keeper.work()
+    acks += many(old, range(48, 56))
+    taken: list[Writer] = []
+    begun = threading.Event()  # the new writer merges too, in another thread
+
+    def late(work: Any) -> Any:
+        """Have the log taken before something is done, where that needs a run which is not open yet."""
+
+        def done(*given: Any) -> Any:
+            found: Any = work(*given) if step == "show" else None
+            if not begun.is_set() and (step == "merge" or len(found) > len(keeper._recall.view.runs.runs)):
+                begun.set()
+                taken.append(shop.log().writer(takeover="force"))
+                many(taken[0], range(56, 80))
+                remember(taken[0])
+            return work(*given) if step == "merge" else found
+
+        return done
+
+    if step == "merge":
+        monkeypatch.setattr(upkeep_memory, "merge_runs", late(merging.merge_runs))
+    else:
+        monkeypatch.setattr(keeper, "_shown", late(keeper._shown))
+    with pytest.raises(WriterFenced):
+        keeper.work()
+    assert many(taken[0], range(56)) == retried(acks)
+    taken[0].close()
+    with contextlib.suppress(WriterFenced):
+        old.close()
+
+
 def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     """A merge of many ids takes long: it ends with the slice it is at, leaves nothing, and the next writer makes it."""
     shop = in_memory()

@@ -20,7 +20,7 @@ from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
-from oncelog.errors import Closed, OncelogError, WriterFenced
+from oncelog.errors import Closed, NotFound, OncelogError, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
@@ -71,7 +71,9 @@ class MemoryKeeper:
 
     def begin(self) -> None:
         """Have done what the writer before left undone."""
-        if self._table is not None and (self._worthwhile(self._table) or _to_merge(self._readable(self._run.known))):
+        if self._table is not None and (
+            self._worthwhile(self._table) or _to_merge(self._readable(self._run.known.manifest))
+        ):
             self.ask()
         self.ask_if_due()
 
@@ -83,6 +85,13 @@ class MemoryKeeper:
         """Build a run of what is closed, if that is enough for one; merge what is worth it; delete what was merged."""
         if self._table is None and self._adopted is None:
             return
+        try:
+            self._work()
+        except NotFound:
+            self._newest()  # the writer that took the log has merged, and deleted what this one reads
+            raise
+
+    def _work(self) -> None:
         self.renew(self._recall.view.runs)
         self._repair()
         while not self._committer.is_leaving and self._build():
@@ -142,8 +151,7 @@ class MemoryKeeper:
         Whatever it names holds all that was in the runs before it, but for what was truncated: runs are replaced by
         others that cover the same segments.
         """
-        known = self._newest()
-        runs = RunSet.open(self._objects, self._shown(known), before)
+        known, runs = self._opened(before)
 
         def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
@@ -152,14 +160,20 @@ class MemoryKeeper:
 
         self._committer.locked(show)
 
-    def _readable(self, known: Known) -> list[Run]:
-        return [run for run in known.manifest.memory if run not in self._unreadable]
+    def _readable(self, manifest: Manifest) -> list[Run]:
+        return [run for run in manifest.memory if run not in self._unreadable]
 
-    def _shown(self, known: Known, files: Sequence[Segment] = ()) -> list[Run]:
+    def _opened(self, before: RunSet) -> tuple[Known, RunSet]:
+        """Return the newest manifest and the runs that it shows; ``WriterFenced`` also if they are gone by then."""
+        return self._manifests.look(
+            self._newest(), lambda manifest: RunSet.open(self._objects, self._shown(self._own(manifest)), before)
+        )
+
+    def _shown(self, manifest: Manifest, files: Sequence[Segment] = ()) -> list[Run]:
         """Return the runs that look-ups need; ``files`` are being adopted, and not yet noted."""
         if self._adopted is None:
-            return self._readable(known)
-        return needed_runs(self._readable(known), [*self._adopted.files, *files])
+            return self._readable(manifest)
+        return needed_runs(self._readable(manifest), [*self._adopted.files, *files])
 
     def _stretches(self, known: Known) -> tuple[Known, list[Stretch]]:
         """Return what no run covers of the closed segments, oldest first."""
@@ -169,10 +183,15 @@ class MemoryKeeper:
     def _newest(self) -> Known:
         """Return the newest manifest; ``WriterFenced`` if it is another writer's, whose ids are not in the table."""
         known = self._manifests.newest(self._run.known) or self._run.known
-        if known.manifest.epoch != self._run.epoch:
-            message = f"log {known.manifest.name!r} was taken by another writer"
-            raise WriterFenced(message)
+        self._own(known.manifest)
         return known
+
+    def _own(self, manifest: Manifest) -> Manifest:
+        """Return a manifest of this writer; ``WriterFenced`` if it is another's."""
+        if manifest.epoch != self._run.epoch:
+            message = f"log {manifest.name!r} was taken by another writer"
+            raise WriterFenced(message)
+        return manifest
 
     # Building.
 
@@ -190,10 +209,9 @@ class MemoryKeeper:
     def _between(self, adopted: Adopted, manifest: Manifest) -> Stretch | None:
         """Return what to make a run of where a window is bounded: see ``adopted_stretch``."""
         held, ids = self._committer.locked(lambda: (list(adopted.held), adopted.ids))
-        readable = [run for run in manifest.memory if run not in self._unreadable]
         shown = self._recall.view.runs.runs
         return coverage.adopted_stretch(
-            self._manifests, manifest, readable, shown, held if is_worth_a_run(ids, 0) else []
+            self._manifests, manifest, self._readable(manifest), shown, held if is_worth_a_run(ids, 0) else []
         )
 
     def _made(self, known: Known, stretch: Stretch, manifest: Manifest) -> Run:
@@ -256,7 +274,7 @@ class MemoryKeeper:
         """
         while True:
             before = self._recall.view.runs  # first: the manifest is at least as new as what look-ups see
-            runs = RunSet.open(self._objects, self._shown(self._newest()), before)
+            _, runs = self._opened(before)
             if self._committer.locked(self._replace, before, runs, built):
                 return
 
@@ -276,7 +294,7 @@ class MemoryKeeper:
     def show_adopted(self, known: Known, files: Sequence[Segment]) -> bool:
         """Let look-ups see a run that came with an adoption; tell whether it could be opened. The lock is held."""
         try:
-            runs = RunSet.open(self._objects, self._shown(known, files), self._recall.view.runs)
+            runs = RunSet.open(self._objects, self._shown(known.manifest, files), self._recall.view.runs)
         except OncelogError:
             return False
         self._recall.show(runs, built=True)
@@ -295,7 +313,7 @@ class MemoryKeeper:
     def _repair(self) -> None:
         """Make runs again in which damage was seen, from the log; large ones are left to ``oncelog rebuild``."""
         damaged = self._recall.view.runs.damaged
-        for run in self._readable(self._newest()) if damaged else ():
+        for run in self._readable(self._newest().manifest) if damaged else ():
             small = run.next_position - run.first_position <= limits.MEMORY_FOLD_RECORDS_MAX
             if run.key in damaged and small and not self._committer.is_leaving:
                 known = self._newest()
@@ -324,7 +342,7 @@ class MemoryKeeper:
     def _merge(self) -> bool:
         """Merge runs that are worth it; tell whether there were any."""
         known = self._newest()
-        inputs = _to_merge(self._readable(known))
+        inputs = _to_merge(self._readable(known.manifest))
         if inputs is None:
             return False
         manifest = known.manifest
