@@ -11,12 +11,23 @@ import re
 HIDDEN = "***"
 
 _WORDS = (
-    r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token|credential|signature|private_?key|api_?key|access_?key"
-    r"|account_?key|session_?key|sas)[\w.-]*"
+    r"(?<![\w.-])[\w.-]{0,128}(?:password|passwd|passphrase|pwd|secret|token|credential|signature|sas"
+    r"|(?:private|api|access|account|session|signing|hmac)[_.-]?key)[\w.-]{0,128}"
 )
-_USERINFO = re.compile(r"//(?P<user>[^\s:/@'\"]*):(?P<password>[^\s'\"]+)@")
-_QUOTED = re.compile(rf"(?i)(?P<name>['\"]?{_WORDS}['\"]?\s*[:=]\s*)(?P<quote>['\"])(?:\\.|(?!(?P=quote)).)*(?P=quote)")
-_PAIR = re.compile(rf"(?i)(?P<name>\b{_WORDS}\s*=\s*)(?P<value>[^\s&;,'\"()]+)")
+"""Lengths are bounded here and below: a message may hold a long text of somebody who means harm, and a search that may
+begin anywhere and go on to the end takes the square of its length.
+"""
+
+_USERINFO = re.compile(r"//(?P<user>[^\s:/@'\"]{0,256}):(?P<password>[^\s'\"]{1,1024})@")
+_QUOTED = re.compile(
+    rf"(?i)(?P<name>{_WORDS}['\"]?\s{{0,8}}[:=]\s{{0,8}})(?P<quote>['\"])(?:\\.|(?!(?P=quote)).){{0,4096}}(?P=quote)"
+)
+_USER_ALONE = re.compile(r"(?i)(?P<scheme>https?://)(?P<token>[^\s:/@?#'\"]{1,1024})@")
+"""On the web a name without a password is a token: those who have it are in."""
+
+_HEADER = re.compile(r"(?i)(?P<name>\bbearer\s+|\bauthorization\s*[:=]\s*basic\s+|\bx-api-key\s*:\s*)[\w.~+/=-]{6,}")
+_SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]+")
+_PAIR = re.compile(rf"(?i)(?P<name>{_WORDS}\s*=\s*)(?P<value>[^\s&;,'\"()]+)")
 
 
 def redacted(text: str) -> str:
@@ -29,7 +40,10 @@ def redacted(text: str) -> str:
     """
     if "@" in text:
         text = _USERINFO.sub(rf"//\g<user>:{HIDDEN}@", text)
+        text = _USER_ALONE.sub(rf"\g<scheme>{HIDDEN}@", text)
+    text = _HEADER.sub(rf"\g<name>{HIDDEN}", text)
     if "=" in text or ":" in text:
+        text = _SIGNED.sub(rf"\g<name>{HIDDEN}", text)
         text = _QUOTED.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", text)
         text = _PAIR.sub(rf"\g<name>{HIDDEN}", text)
     return text

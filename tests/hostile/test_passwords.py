@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +145,13 @@ def test_pipelines(tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tupl
         ("host=h password=b dbname=c", "host=h password=*** dbname=c"),
         ("{'aws_secret_access_key': 'a b', 'region': 'eu'}", "{'aws_secret_access_key': '***', 'region': 'eu'}"),
         ('{"token": "a\\"b"}', '{"token": "***"}'),
+        ("https://blob/x?sv=1&sig=a%2Fb&se=2", "https://blob/x?sv=1&sig=***&se=2"),
+        ("https://ghp_secret@host/x", "https://***@host/x"),
+        ("authorization: Bearer abc.DEF-123", "authorization: Bearer ***"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+        ("X-Api-Key: abcdef123", "X-Api-Key: ***"),
+        ("fs.azure.account.key.x.net=abc hmac_key=def", "fs.azure.account.key.x.net=*** hmac_key=***"),
+        ("the bearer of it, and a basic setting of an api", None),
         ("postgresql://app@host/db", "postgresql://app@host/db"),
         ("id 'a@b' is taken by other content, stored at position 7", None),
         ("position 7: expected 3, found me@example.com", None),
@@ -152,3 +161,11 @@ def test_pipelines(tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tupl
 def test_what_is_taken_out(given: str, shown: str | None) -> None:
     """Passwords go, in URLs, connection strings and options; all else stays as it is."""
     assert redacted(given) == (given if shown is None else shown)
+
+
+@pytest.mark.parametrize("piece", ["a", "token", "api_key", "a.b-c", "//a:", "token:'", "https://a"])
+def test_a_long_text_takes_no_longer_than_its_length_says(piece: str) -> None:
+    """A message may hold a long text that somebody made up: the search took the square of its length, for ever."""
+    text = "@ = : " + piece * (200_000 // len(piece))
+    child = [sys.executable, "-c", "import sys; from oncelog.redaction import redacted; redacted(sys.stdin.read())"]
+    subprocess.run(child, input=text.encode(), check=True, timeout=240)
