@@ -16,12 +16,14 @@ import pyarrow as pa
 import pytest
 
 from oncelog import limits
-from oncelog.errors import Closed, NotFound, Unavailable, WriterFenced
+from oncelog.errors import NotFound, Unavailable
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
-from oncelog.testing.faults import Killed, When
+from oncelog.testing.faults import When
+from tests.crash import rungs
+from tests.crash.rungs import MakeWorld
 from tests.crash.test_log_ladder import ENDINGS, WHENS, climb, few, patiently
 from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living
 
@@ -33,7 +35,6 @@ FILES = (range(3), range(3, 6), range(8, 20), range(20, 22), range(22, 25))
 
 APPENDED = range(6, 8)
 IDS = 25
-MakeWorld = Callable[[int], World]
 
 
 @pytest.fixture(autouse=True)
@@ -107,21 +108,7 @@ class Work:
         assert len(left) <= 2, "identities stay beside files of which a run has them"
 
 
-def killed(make: MakeWorld, number: int, when: When, ending: Ending) -> bool:
-    """Let the nth call kill, do the work again, and look; return whether it came to that."""
-    world = make(number)
-    work = Work(world)
-    with living(world) as born:
-        world.faults.kill_at(number, when)
-        with contextlib.suppress(Killed, Closed, WriterFenced):
-            work.run(born)
-        came = world.faults.is_killed
-    world.end(ending, number)
-    with living(world) as born:
-        work.run(born)
-    world.end("crash", number)
-    work.check()
-    return came
+killed = partial(rungs.killed, Work)
 
 
 @pytest.mark.parametrize(("index", "when", "ending"), [(i, w, e) for i, (w, e) in enumerate(product(WHENS, ENDINGS))])

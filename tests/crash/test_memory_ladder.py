@@ -6,7 +6,6 @@ before is given again, with the same position, segment, entry and timestamp.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable
 from functools import partial
@@ -15,20 +14,21 @@ from itertools import product
 import pytest
 
 from oncelog import limits
-from oncelog.errors import Closed, NotFound, WriterFenced
+from oncelog.errors import NotFound
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings
-from oncelog.testing.faults import Killed, When
+from oncelog.testing.faults import When
 from oncelog.types import Ack, Record
+from tests.crash import rungs
+from tests.crash.rungs import MakeWorld
 from tests.crash.test_log_ladder import ENDINGS, WHENS, climb, few, patiently
 from tests.log.worlds import LOG, BucketWorld, DiskWorld, Ending, MemoryWorld, World, living
 
 SETTINGS = LogSettings(segment_bytes=64 * KIB, seal="off", snapshot_interval_s=1e6)
 IDS = 48
 CUT = 16
-MakeWorld = Callable[[int], World]
 
 
 @pytest.fixture(autouse=True)
@@ -103,21 +103,7 @@ class Work:
         assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
 
 
-def killed(make: MakeWorld, number: int, when: When, ending: Ending) -> bool:
-    """Let the nth call kill, do the work again, and look; return whether it came to that."""
-    world = make(number)
-    work = Work(world)
-    with living(world) as born:
-        world.faults.kill_at(number, when)
-        with contextlib.suppress(Killed, Closed, WriterFenced):
-            work.run(born)
-        came = world.faults.is_killed
-    world.end(ending, number)
-    with living(world) as born:
-        work.run(born)
-    world.end("crash", number)
-    work.check()
-    return came
+killed = partial(rungs.killed, Work)
 
 
 @pytest.mark.parametrize(("index", "when", "ending"), [(i, w, e) for i, (w, e) in enumerate(product(WHENS, ENDINGS))])

@@ -35,3 +35,12 @@ def test_a_repeated_name_is_noticed() -> None:
     one, two = ("a.py", "class Session:\n    pass\n"), ("b.py", "def f():\n    class Session:\n        pass\n")
     assert _repeated([one, two]) == {"Session": ["a.py", "b.py"]}
     assert _repeated([one, ("c.py", "class Other:\n    pass\n")]) == {}
+
+
+LINES_MAX = 600
+
+
+def test_no_module_is_too_long_to_be_read_at_a_sitting() -> None:
+    """A module that passes 400 lines is asked why; one that passes 600 is divided by a noun."""
+    lengths = {path.relative_to(PACKAGE): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {str(path): lines for path, lines in lengths.items() if lines > LINES_MAX} == {}
