@@ -92,15 +92,18 @@ def print_text(text: str) -> None:
     sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
 
 
-def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> None:
+def print_table(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], *, whole: bool = False
+) -> None:
     """Print a table. A column is its heading and how it stands: ``left``, ``right``, or ``fold`` for long text.
 
     Cells are shown as they are: a name in brackets is no style, and a tab is no place to go to. A column that is empty
-    in every row is left out. A table that is wider than the terminal is printed row by row, a line for each cell that
-    is not empty: no number is ever cut.
+    in every row is left out, unless the ``whole`` table was asked for. A table that is wider than the terminal is
+    printed row by row, a line for each cell that is not empty: no number is ever cut.
     """
     cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
-    filled = [number for number, _ in enumerate(columns) if not cells or any(row[number] for row in cells)]
+    is_whole = whole or not cells
+    filled = [number for number, _ in enumerate(columns) if is_whole or any(row[number] for row in cells)]
     columns, cells = [columns[number] for number in filled], [[row[number] for number in filled] for row in cells]
     terminal = console()
     if _width(columns, cells) > terminal.width:

@@ -72,3 +72,18 @@ def test_names_in_any_case_and_numbers_of_any_size(tmp_path: Path) -> None:
     told = shell("sql", query, "--json", url=url).json
     assert (told["n"], told["large"], told["i"]) == (1, "36893488147419103228", "x" * 255)
     assert shell("sql", query, url=url).code == 0
+
+
+def test_a_column_that_was_asked_for_is_shown_and_damage_is_4(tmp_path: Path) -> None:
+    """A column of nulls is an answer. A damaged file is told in one line, as by every other command that meets it."""
+    url = tmp_path.as_uri()
+    with oncelog.connect(url) as db:
+        with db.log("orders", create=True).writer() as writer:
+            writer.append(b"paid", id="1")
+        db.log("orders").seal()
+    assert shell("sql", "select id, producer from orders", url=url).out.split() == [b"id", b"producer", b"1"]
+    (file,) = (tmp_path / "logs" / "orders" / "sealed").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    done = shell("sql", "select count(id) from orders", url=url)
+    assert (done.code, done.err.count(b"\n"), b"Traceback" in done.err) == (4, 1, False)
+    assert file.name.encode() in done.err

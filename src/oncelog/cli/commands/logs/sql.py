@@ -13,7 +13,7 @@ import typer
 import oncelog
 from oncelog.cli.terminal.options import Json, Url, meant, paragraphs
 from oncelog.cli.terminal.output import print_json, print_table
-from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 
 if TYPE_CHECKING:
     from oncelog.log.log import Log
@@ -36,14 +36,23 @@ class LogTable:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self.failure: OncelogError | None = None
+        """What ended a scan: DuckDB makes a text of it, with a traceback."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         import pyarrow as pa  # noqa: PLC0415  help does not wait for Arrow
 
         from oncelog.format.payload.schema import READ_SCHEMA  # noqa: PLC0415
 
-        reader = pa.RecordBatchReader.from_batches(READ_SCHEMA, self._log.read_arrow())
+        reader = pa.RecordBatchReader.from_batches(READ_SCHEMA, self._batches())
         return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[Any]:
+        try:
+            yield from self._log.read_arrow()
+        except OncelogError as error:
+            self.failure = error
+            raise
 
 
 def run(
@@ -55,9 +64,10 @@ def run(
     """Ask with SQL."""
     with oncelog.connect(url) as db, _duckdb() as connection:
         names = db.logs()
-        for name in names:
-            if name.lower() in query.lower():  # SQL does not tell orders from ORDERS
-                connection.register(name, LogTable(db.log(name)))
+        asked = [name for name in names if name.lower() in query.lower()]  # SQL does not tell orders from ORDERS
+        tables = {name: LogTable(db.log(name)) for name in asked}
+        for name, table in tables.items():
+            connection.register(name, table)
         try:
             found = connection.execute(query)
             columns = [str(column[0]) for column in (found.description if found is not None else None) or ()]
@@ -66,7 +76,8 @@ def run(
                 raise InvalidArgument(message)
             _print(columns, iter(lambda: found.fetchmany(_ROWS_AT_ONCE), []), as_json=json)
         except _errors() as error:
-            raise InvalidArgument(_explained(str(error), names)) from None
+            failure = next((table.failure for table in tables.values() if table.failure is not None), None)
+            raise failure or InvalidArgument(_explained(str(error), names)) from None
 
 
 def _explained(message: str, names: Sequence[str]) -> str:
@@ -107,7 +118,7 @@ def _print(columns: Sequence[str], pieces: Iterator[Sequence[Sequence[Any]]], *,
             sys.stdout.flush()
         return
     rows = [[_text(value) for value in row] for piece in pieces for row in piece]
-    print_table([(column, "fold") for column in columns], rows)
+    print_table([(column, "fold") for column in columns], rows, whole=True)
 
 
 def _plain(value: object) -> object:
