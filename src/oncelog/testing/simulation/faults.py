@@ -184,7 +184,7 @@ class FaultInjector:
             return
         self.damaged = self.damaged or self._random.choice(NODES)
         objects = self._world.stores[self.damaged].objects
-        paths = sorted(path for path in objects if path.startswith("logs/"))
+        paths = sorted(path for path, data in objects.items() if path.startswith("logs/") and data.size)
         if paths:
             path = self._random.choice(paths)
             data = bytearray(objects[path].to_pybytes())
