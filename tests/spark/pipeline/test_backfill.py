@@ -17,6 +17,7 @@ from oncelog.spark.pipeline.backfill import Backfill, Filled
 from oncelog.spark.pipeline.checks import check
 from oncelog.storage.bucket.paths import bucket_of
 from tests.spark.pipeline.shop import Shop, orders
+from tests.spark.pipeline.test_pipeline_kill import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +94,7 @@ def test_what_cannot_be_backfilled(shop: Shop) -> None:
 
 
 @pytest.mark.soak
-def test_backfill_from_a_bucket(shop: Shop, spark: SparkSession, bucket_url: str) -> None:
+def test_backfill_from_a_bucket(shop: Shop, bucket_url: str) -> None:
     """Partitions and days of a real store come in once; no jar of Spark's is needed, and rows have their places."""
     place = bucket_of(bucket_url)
     assert place is not None
@@ -106,13 +107,17 @@ def test_backfill_from_a_bucket(shop: Shop, spark: SparkSession, bucket_url: str
     given = spec(shop)
     parts = backfill.partitions(given, "day", "2026-01-02", "2026-02-01")
     assert names(parts) == ["day=2026-01-02", "day=2026-02-01"]
-    done = Backfill(given, shop.folder, SYSTEM).run(parts, lambda _: None, spark=spark)
-    assert [(one.rows, one.stored, one.rejected) for one in done] == [(5, 4, 1), (5, 4, 1)]
+    command = ("pipeline", "backfill", str(shop.spec))
+    finish(*command, "--partition", "day", "--from", "2026-01-02", "--to", "2026-02-01")
+    done = Backfill(given, shop.folder, SYSTEM).done()
+    assert [(done[name].rows, done[name].stored, done[name].rejected) for name in names(parts)] == [(5, 4, 1)] * 2
     today = datetime.now(tz=UTC).date()
     days = backfill.days(given, str(today - timedelta(1)), str(today + timedelta(1)))
-    done = Backfill(given, shop.folder, SYSTEM).run(days, lambda _: None, spark=spark)
-    sums = [sum(counts) for counts in zip(*((one.rows, one.stored, one.duplicates) for one in done), strict=True)]
-    assert sums == [15, 4, 8]
+    finish(*command, "--from", days[0].name, "--to", days[-1].name)
+    done = Backfill(given, shop.folder, SYSTEM).done()
+    filled = [done[name] for name in names(days)]
+    assert [sum(one.rows for one in filled), sum(one.stored for one in filled)] == [15, 4]
+    assert sum(one.duplicates for one in filled) == 8
     assert shop.ids() == sorted(id for id, _ in orders(0, 12))
 
 
