@@ -110,12 +110,13 @@ class Registers:
             listed = self._listed()
             end, lacking = self._walk(listed)
             kinds = self._fence(end, epoch)
-            if "block" in kinds:
+            is_fenced = kinds.count("fence") >= self.ensemble.fences
+            if "block" in kinds and not is_fenced:
                 # A block got in. Stop a writer that is quicker than this further ahead, then look again.
                 self._fence(end + distance, epoch)
                 distance *= 2
                 continue
-            if kinds.count("fence") < self.ensemble.fences:
+            if not is_fenced:
                 raise self._undecided(end, kinds)
             behind = frozenset(n for one in listed.values() for n in one if n >= end + self.ensemble.in_flight_max)
             lost = frozenset(n for n in behind if self._blocks(listed, n))
