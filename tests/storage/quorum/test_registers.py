@@ -213,6 +213,19 @@ def test_a_reader_does_not_complete_what_was_fenced(
     assert again.visible(0) == chain.entries - 1
 
 
+def test_a_block_beside_a_quorum_of_fences_is_behind_the_end(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """One node holds a block, the two others fences: the block was never chosen, and a takeover ends before it."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 1)
+    lone = b"".join(bytes(memoryview(piece)) for piece in chain.block(b"lone"))
+    stores["s3://n0"].create(path(home, 1), [lone])
+    for name in ("n1", "n2"):
+        stores[f"s3://{name}"].create(path(home, 1), [fence_of(2)])
+    assert home_of(quorum(3, 2, store)).fence(0, 3).blocks == 1
+
+
 def test_a_reader_does_not_believe_a_wiped_node(
     quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
 ) -> None:
