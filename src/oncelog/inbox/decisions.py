@@ -188,7 +188,7 @@ def events(story: str) -> list[KeyEvent]:
     """Return what a story tells.
 
     >>> events(event_line(5, 1, "claimed", "host:7"))
-    [Event(at_us=5, token=1, what='claimed', detail='host:7')]
+    [KeyEvent(at_us=5, token=1, what='claimed', detail='host:7')]
     """
     found = []
     for line in story.split("\n")[:-1]:  # a reason may have other ends of lines in it

@@ -103,7 +103,7 @@ class Fresh(NamedTuple):
 def cut(run: MessageRun, positions: Collection[int]) -> tuple[list[MessageRun], list[MessageRun]]:
     """Return the parts of a run that are among the positions, and those that are not, as few runs as can be.
 
-    >>> run = Run(0, 5, 4, Condition.WAITING, 0)
+    >>> run = MessageRun(0, 5, 4, Condition.WAITING, 0)
     >>> [[(part.first, part.count) for part in parts] for parts in cut(run, {5, 6, 8})]
     [[(5, 2), (8, 1)], [(7, 1)]]
     """

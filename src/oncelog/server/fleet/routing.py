@@ -59,7 +59,7 @@ def queue_subject(queue: str) -> RoutedSubject:
     """Return the log by which a queue is placed: the first partition; of dead letters, that of their queue.
 
     >>> queue_subject("dlq.emails")
-    Subject(log='queue/emails/0', takes=True, name='dlq.emails')
+    RoutedSubject(log='queue/emails/0', takes=True, name='dlq.emails')
     """
     return RoutedSubject(f"{QUEUE}{queue.removeprefix('dlq.')}/0", True, queue)
 
