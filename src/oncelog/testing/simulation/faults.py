@@ -74,6 +74,8 @@ class FaultInjector:
                 self._scatter,
                 self._jump,
                 self._wipe,
+                self._damage,
+                self._damage,
             ],
         }
         return by_kind[self._world.kind]
