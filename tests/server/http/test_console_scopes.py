@@ -67,7 +67,7 @@ def first_event(http: httpx.Client, path: str) -> dict[str, str]:
 
 def test_a_token_of_one_log_sees_nothing_of_another(filled: Guarded) -> None:
     """Not in lists, searches, counts, menus, live parts, nor by its address; the URL of the database is not shown."""
-    with session(filled, "narrow", f"look,read,admin:{OWN}", f"look,read,admin:{QUEUE}") as http:
+    with session(filled, "of-one-log", f"look,read,admin:{OWN}", f"look,read,admin:{QUEUE}") as http:
         for path in PAGES:
             page = http.get(path)
             assert page.status_code == 200, path
