@@ -17,10 +17,12 @@ import pytest
 import oncelog
 from oncelog import errors
 from oncelog.inbox.decisions import Undecided
+from oncelog.log.producing import ProducerTaken
 from oncelog.queue.state.database import StateBusy
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.streams.expecting import Earlier
 from oncelog.types import Ack
+from oncelog.wire.failures import LogMoved
 
 ACK = Ack(1, 2, 3, datetime(2026, 1, 1, tzinfo=UTC), duplicate=True)
 
@@ -50,6 +52,8 @@ SAMPLES: list[errors.OncelogError] = [
     errors.Unavailable("m", retry_after_s=2.5, outcome="unknown"),
     errors.TooManyCalls("m", retry_after_s=2.5),
     errors.WriterFenced("m", outcome="unknown"),
+    ProducerTaken("m", outcome="unknown"),
+    LogMoved("m", outcome="unknown"),
     errors.LogBusy("m", pid=3),
     errors.LeaseLost("m"),
     errors.EffectFailed("m", error="why"),
