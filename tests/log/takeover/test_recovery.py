@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 import oncelog
+from oncelog import limits
 from oncelog.format.gather import GatheredBlocks, gather
 from oncelog.log.log import Log
 from oncelog.log.stored import files
 from oncelog.testing.disk import SimulatedDisk
+from tests.log import shop as shops
+from tests.log.memory.orders import SETTINGS, many, remember
 from tests.log.retries import on_disk
 
 APPENDS = 7
@@ -67,3 +70,28 @@ def test_producers_are_found_outside_the_tail(tmp_path: Path, snapshots: str) ->
                 assert writer.append(b"paid", sequence=3).duplicate
             with db.log("orders").writer() as writer:
                 assert writer.append(b"paid", id=name).duplicate
+
+
+@pytest.mark.parametrize("home", [shops.in_memory, shops.on_disk])
+def test_an_older_part_of_the_log_is_not_folded_over_a_snapshot(
+    home: Callable[[], shops.Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost run in the middle is read again for its ids. What producers did there is older than the snapshot says."""
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
+    shop = home()
+    log = shop.log(SETTINGS)
+    for sequence in range(2):
+        with log.writer(producer="importer") as writer:
+            writer.append(b"paid", sequence=sequence)
+        with log.writer() as writer:
+            many(writer, range(8 * sequence, 8 * sequence + 8))
+        with log.writer() as writer:
+            remember(writer)
+            writer._keeper.snapshot()
+    first, second = log._manifest().memory
+    assert first.next_position <= second.first_position
+    shop.home.delete(first.part_key(0))
+    with shop.log().writer(producer="importer") as writer:
+        assert writer.last_sequence == 1
+        assert writer.append(b"paid", sequence=1).duplicate

@@ -155,17 +155,18 @@ def _fold_tail(  # noqa: PLR0917
 ) -> Producers:
     """Add the ids of the tail to the table; return how far every producer got.
 
-    Reading is most of the work. Where the tail has all that tells of producers, it is read once for both.
+    Reading is most of the work. Where the tail has all that tells of producers, it is read once for both. Older parts
+    of the tail (a lost run) are read for ids alone: folded over a snapshot, they would take producers back.
     """
     since = bases.producers_since(manifest, taken)
-    labelled = bases.segments_of_producers(manifests, manifest, since)
+    labelled = {one.number: one for one in bases.segments_of_producers(manifests, manifest, since)}
     starts = {segment.number: begin for segment, begin in unfolded}
-    together = all(starts.get(segment.number) == max(since, segment.first_position) for segment in labelled)
+    together = all(starts.get(number) == max(since, one.first_position) for number, one in labelled.items())
     producers = bases.begin_producers(home, manifest, taken)
     files = SealedFiles(home)
     for segment, begin in unfolded:
         parts = rows_of(home, files, segment, begin)
-        if together and segment.labels & PRODUCERS:
+        if together and segment.number in labelled:
             parts = bases.tapped(parts, producers)
         for remembered in remembered_of(hasher, parts):
             table.fold(remembered.state())
