@@ -212,6 +212,18 @@ def test_a_writer_does_not_load_more_ids_than_it_may(
     check(shop.log())
 
 
+def test_many_records_with_few_ids_do_not_keep_a_writer_out(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few ids bring no run, however many records there are: what counts is how many ids would be in memory."""
+    log = shop.log(SETTINGS)
+    ids = pa.array(["o-0", *[None] * 25])
+    with log.writer() as writer:
+        writer.ingest([log.stage([pa.table({"id": ids, "value": pa.array([b"order 0"] * 26, pa.binary())})])])
+    assert not log._manifest().memory
+    monkeypatch.setattr(limits, "MEMORY_FOLD_RECORDS_MAX", 20)
+    with shop.log().writer() as writer:
+        assert again(writer, range(1))[0].duplicate
+
+
 def test_a_run_of_adopted_files_that_is_damaged_is_made_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that cannot be opened when files are adopted leaves their ids in memory: nothing is stored twice."""
     log = shop.log(SETTINGS)

@@ -100,7 +100,7 @@ def recover(
     covered = {
         one.identities for one in recent if covers_ids(runs.runs, max(one.first_position, first), one.next_position)
     }
-    _check_few_enough(manifest, [one for one in recent if one.identities not in covered], bad)
+    _check_few_enough(home, manifest, [one for one in recent if one.identities not in covered], bad)
     adopted = Adopted.holding(
         duration_us, recent, lambda segment: _identities(home, files, segment, hasher), held.adopted, covered
     )
@@ -181,12 +181,23 @@ def _check_small_enough(manifest: Manifest, tail: Sequence[Stretch], bad: Sequen
 
 
 def _check_few_enough(
-    manifest: Manifest, uncovered: Sequence[Segment], bad: Sequence[tuple[Run, OncelogError]]
+    home: LogHome, manifest: Manifest, uncovered: Sequence[Segment], bad: Sequence[tuple[Run, OncelogError]]
 ) -> None:
     """Raise if more ids of adopted files would be in memory than a writer should hold: 32 bytes each, and as much again
-    while they are merged.
+    while they are merged. Files with few ids among many records bring no run, so ids are counted where it matters.
     """
-    _check_records(manifest, sum(one.entries for one in uncovered), bad, "they were brought in before there were runs")
+    if sum(one.entries for one in uncovered) > limits.MEMORY_FOLD_RECORDS_MAX:
+        ids = sum(_count_ids(home, one) for one in uncovered)
+        _check_records(manifest, ids, bad, "they were brought in before there were runs")
+
+
+def _count_ids(home: LogHome, segment: Segment) -> int:
+    """Return how many ids are beside an adopted file; if they are not there, all its records have to be read."""
+    assert segment.identities is not None
+    try:
+        return len(read_identities(home, segment.identities).high)
+    except (CorruptionError, NotFound):
+        return segment.entries
 
 
 def _check_records(manifest: Manifest, records: int, bad: Sequence[tuple[Run, OncelogError]], why: str) -> None:
