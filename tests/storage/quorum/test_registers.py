@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from unittest import mock
 
 import pytest
 from obstore.store import MemoryStore
@@ -224,6 +225,23 @@ def test_a_block_beside_a_quorum_of_fences_is_behind_the_end(
     for name in ("n1", "n2"):
         stores[f"s3://{name}"].create(path(home, 1), [fence_of(2)])
     assert home_of(quorum(3, 2, store)).fence(0, 3).blocks == 1
+
+
+def test_fences_of_a_takeover_before_are_not_made_again(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """A takeover was killed before it stored the end, and a node with its fence takes no writes now: the next one reads
+    the fences. It tried to make them, saw a block on the third node, and looked again for ever.
+    """
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 1)
+    stores["s3://n0"].create(path(home, 1), [b"".join(bytes(memoryview(piece)) for piece in chain.block(b"lone"))])
+    for name in ("n1", "n2"):
+        stores[f"s3://{name}"].create(path(home, 1), [fence_of(2)])
+    refused = mock.Mock(side_effect=[*[Unavailable("no space")] * 9, AssertionError("again and again")])
+    again = home_of(quorum(3, 2, store))
+    with mock.patch.object(nodes["s3://n2"], "create", refused):
+        assert again.fence(0, 3).blocks == 1
 
 
 def test_a_reader_does_not_believe_a_wiped_node(

@@ -109,8 +109,9 @@ class Registers:
         while True:
             listed = self._listed()
             end, lacking = self._walk(listed)
-            kinds = self._fence(end, epoch)
-            is_fenced = kinds.count("fence") >= self.ensemble.fences
+            is_fenced = self._is_fenced(listed, end)
+            kinds = [] if is_fenced else self._fence(end, epoch)
+            is_fenced = is_fenced or kinds.count("fence") >= self.ensemble.fences
             if "block" in kinds and not is_fenced:
                 # A block got in. Stop a writer that is quicker than this further ahead, then look again.
                 self._fence(end + distance, epoch)
@@ -301,7 +302,7 @@ class Registers:
         Who is ``waiting`` asks again and again: each time the identity of one node is checked, if it is time.
         """
         believed_us = dict.fromkeys((node.name for node in self.nodes), BELIEVED_US)
-        if waiting:
+        if waiting and self.nodes:
             asked = sorted(self.nodes, key=lambda node: node.rests)[: self.ensemble.fences]
             believed_us[max(asked, key=lambda node: node.unchecked_us).name] = IDENTITY_US
         copies = unknown = 0
