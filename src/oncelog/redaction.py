@@ -11,16 +11,18 @@ import re
 HIDDEN = "***"
 
 _WORDS = (
-    r"(?<![\w.-])[\w.-]{0,128}(?:password|passwd|passphrase|pwd|secret|token|credential|signature|sas"
+    r"(?:password|passwd|passphrase|pwd|secret|token|credential|signature|sas"
     r"|(?:private|api|access|account|session|signing|hmac)[_.-]?key)[\w.-]{0,128}"
 )
-"""Lengths are bounded here and below: a message may hold a long text of somebody who means harm, and a search that may
-begin anywhere and go on to the end takes the square of its length.
+"""What a name has in it. A message may hold a long text of somebody who means harm, and a search that begins anywhere
+and goes on to the end takes the square of its length: so a name is searched from its word on, for a bounded length. A
+value has no bound, for tokens of some thousand bytes serve as passwords: it ends before the next value begins.
 """
 
-_USERINFO = re.compile(r"//(?P<user>[^\s:/@'\"]{0,256}):(?P<password>[^\s'\"]{1,1024})@")
+_UNBROKEN = re.compile(r"[^\s'\"]+")
+_USER = re.compile(r"//[^:/@]*:")
 _QUOTED = re.compile(
-    rf"(?i)(?P<name>{_WORDS}['\"]?\s{{0,8}}[:=]\s{{0,8}})(?P<quote>['\"])(?:\\.|(?!(?P=quote)).){{0,4096}}(?P=quote)"
+    rf"(?i)(?P<name>{_WORDS}['\"]?\s{{0,8}}[:=]\s{{0,8}})(?P<quote>['\"])(?:\\.|(?!(?P=quote)).)*+(?P=quote)"
 )
 _USER_ALONE = re.compile(r"(?i)(?P<scheme>https?://)(?P<token>[^\s:/@?#'\"]{1,1024})@")
 """On the web a name without a password is a token: those who have it are in."""
@@ -39,7 +41,7 @@ def redacted(text: str) -> str:
     "{'access_key_id': '***', 'secret_access_key': '***'}"
     """
     if "@" in text:
-        text = _USERINFO.sub(rf"//\g<user>:{HIDDEN}@", text)
+        text = _UNBROKEN.sub(_without_password, text)
         text = _USER_ALONE.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _HEADER.sub(rf"\g<name>{HIDDEN}", text)
     if "=" in text or ":" in text:
@@ -47,3 +49,11 @@ def redacted(text: str) -> str:
         text = _QUOTED.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", text)
         text = _PAIR.sub(rf"\g<name>{HIDDEN}", text)
     return text
+
+
+def _without_password(run: re.Match[str]) -> str:
+    """Return text without spaces in which the password of a URL is hidden: it goes to the last at sign."""
+    text = run[0]
+    end = text.rfind("@")
+    user = _USER.search(text, 0, end) if end >= 0 else None
+    return text if user is None or user.end() == end else f"{text[: user.end()]}{HIDDEN}{text[end:]}"

@@ -142,6 +142,27 @@ def test_a_producer_that_was_taken_is_fenced_for_good() -> None:
     assert server.streams == 1
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_what_may_be_stored_is_not_said_to_be_unwritten(monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+    """The first server may have stored the frame, and the servers after it cannot: the outcome stays unknown, whether
+    the time is over between two attempts or while the last answer is on its way.
+    """
+    clock = SimulatedClock()
+
+    def full() -> Answer:
+        if late:
+            clock.advance(6)
+        else:
+            monkeypatch.setattr(session, "_rest", lambda _: clock.advance(6))
+        return Unavailable("the disk is full")
+
+    session, _ = scripted(clock, moved("unknown"), full)
+    error = submitted(session, timeout_s=5).exception(LONG_S)
+    assert isinstance(error, Unavailable)
+    assert error.outcome == "unknown"
+    session.end(oncelog.Closed("over"))
+
+
 def test_the_error_of_a_stream_says_nothing_of_its_frames() -> None:
     """A stream that ends with an unknown outcome, before its welcome, is opened again: the frame was never sent."""
     session, server = scripted(SimulatedClock(auto_advance=True), lambda: 7)

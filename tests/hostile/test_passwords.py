@@ -163,6 +163,14 @@ def test_what_is_taken_out(given: str, shown: str | None) -> None:
     assert redacted(given) == (given if shown is None else shown)
 
 
+@pytest.mark.parametrize(
+    "text", ["postgresql://app:{}@host/shop", "password='{}'", '"secret": "{}"', f"{'x' * 300}_token={{}}"]
+)
+def test_long_passwords_are_taken_out(text: str) -> None:
+    """A token of a cloud that serves as a password has some thousand bytes, and the name of an option may be long."""
+    assert redacted(text.format("Ab1/" * 2000)) == text.format("***")
+
+
 @pytest.mark.parametrize("piece", ["a", "token", "api_key", "a.b-c", "//a:", "token:'", "https://a"])
 def test_a_long_text_takes_no_longer_than_its_length_says(piece: str) -> None:
     """A message may hold a long text that somebody made up: the search took the square of its length, for ever."""

@@ -154,6 +154,30 @@ def test_a_log_that_another_process_deleted_ends_its_followers(monkeypatch: pyte
     serving(work, storage)
 
 
+def test_who_follows_a_log_that_was_made_again_sees_nothing_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process deletes a log that is followed here, and makes one of the same name. Before the first follower
+    learns that, a second one comes: its records are those of the new log, not those that are kept for the first.
+    """
+    monkeypatch.setattr(tails, "CHECK_S", 1e6)
+    storage = MemoryStorage()
+
+    async def work(server: Server) -> None:
+        elsewhere = Database(storage)
+        log = elsewhere.log("a", create=True)
+        async with contextlib.aclosing(server.tails.follow("a", 0, ENTRIES, beat_s=0.05)) as following:
+            assert await anext(following) == (None, 0)
+            with log.writer() as writer:
+                writer.append(b"old")
+            while (await anext(following))[0] is None:
+                pass
+            elsewhere.delete("a")
+            with elsewhere.log("a", create=True).writer() as writer:
+                writer.append(b"new")
+            assert await asyncio.wait_for(_values(server, 0, 1), 100) == [b"new"]
+
+    serving(work, storage)
+
+
 def test_the_slowest_follower_is_the_lag_of_its_log() -> None:
     """A follower that takes nothing falls behind, record by record; one that left does not count."""
 

@@ -44,6 +44,7 @@ class Frame:
     """Records that are sent and answered together.
 
     ``repeatable``: the log recognises them, by ids or sequences. ``unwritten``: they are surely not stored, so far.
+    ``doubtful``: an attempt of which nobody will ever tell may have stored them: they are not unwritten any more.
     ``told``: who waits has an answer already, and the server's only settles the tag.
     """
 
@@ -51,6 +52,7 @@ class Frame:
         "_body",
         "count",
         "deadline_us",
+        "doubtful",
         "kind",
         "order",
         "pendings",
@@ -85,6 +87,7 @@ class Frame:
         self.deadline_us = deadline_us
         self.repeatable = repeatable
         self.unwritten = True
+        self.doubtful = False
         self.told = False
         self.tag = 0  # none yet
         self.order = 0

@@ -195,6 +195,7 @@ class Outbox:
                 self.waiting.remove(frame)
                 self.forget(frame)
                 lost.append(frame)
+            frame.doubtful = frame.doubtful or not (resumed or frame.unwritten)
             frame.tag = 0  # it gets the next free one
         self.next_tag = last_tag + 1
         return lost

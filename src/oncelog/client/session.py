@@ -254,7 +254,7 @@ class Session:
             self._failure = error
             if stream.complete:
                 for frame in self._outbox.sent.values():  # never received: a server that drains reads no more
-                    frame.tag, frame.unwritten = 0, True
+                    frame.tag, frame.unwritten = 0, not frame.doubtful
             self._outbox.rewind()
             self._stream = None
             self._attempts = 0 if stream.progressed else self._attempts + 1
@@ -388,7 +388,8 @@ class Session:
                 self._ended = error
             if error is not None and not taken and frame.is_passing(error) and not self._is_over(frame):
                 # Nothing behind it was written either: all begin again on the next stream, under new tags.
-                frame.unwritten = getattr(error, "outcome", "not written") == "not written"
+                frame.doubtful = frame.doubtful or getattr(error, "outcome", "not written") == "unknown"
+                frame.unwritten = not frame.doubtful
                 frame.tag = 0
                 self._outbox.again.append(frame)
                 stream.stopped = True
@@ -397,6 +398,8 @@ class Session:
                 return
             if isinstance(error, WriterFenced) and not taken:  # the server lost the log: this writer did not
                 error = Unavailable(str(error), outcome=error.outcome)
+            if error is not None and is_passing(error) and frame.doubtful:
+                error = given_up(frame, error)  # nothing was done now: what was before, nobody knows
             stream.progressed = True
             self._outbox.forget(frame)
             self._answering = True

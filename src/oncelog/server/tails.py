@@ -132,6 +132,8 @@ class _Hub:
         self._name = name
         self._tail: Tail | None = None
         self._log: Log | None = None
+        self.log_id = ""
+        """Which log it is, once it was opened: another of the same name may be made when this one was deleted."""
         self._checked_us = 0
         self._recent: list[TailPiece] = []
         self._bytes = 0
@@ -169,6 +171,7 @@ class _Hub:
 
     def _open(self) -> None:
         self._log = self._server.open_log(self._name)
+        self.log_id = self._log.log_id
         self._tail = self._log.tail("latest")
         inner.check_there_elsewhere(self._tail)  # the hub looks, and knows when it need not
         self._checked_us = self._server.clock.elapsed_us()
@@ -352,12 +355,15 @@ class Tails:
             async for one in self._alone(name, tail, encode, min(beat_s, lease_s / 3, LOOK_BUCKET_S), beat_s):
                 yield one
             return
-        position = await self._server.read(lambda: self._this(name, log_id).position_at(start))
+        log = await self._server.read(lambda: self._this(name, log_id))
+        position = await self._server.read(lambda: log.position_at(start))
         with (
-            self._following(name, encode) as hub,
+            self._following(name, log.log_id, encode) as hub,
             self._noted(name, position, lambda: max(hub.end, hub.until)) as follower,
         ):
             await hub.started
+            if hub.error is None:
+                check_this(log, hub.log_id)
             async for one in self._with_hub(hub, name, position, encode, beat_s):
                 yield one
                 follower.position = one[1] if one[0] is None else one[0].next
@@ -428,9 +434,9 @@ class Tails:
             self._server.readers.post(tail.close)
 
     @contextlib.contextmanager
-    def _following(self, name: str, encode: Encode[Any]) -> Iterator[_Hub]:
+    def _following(self, name: str, log_id: str, encode: Encode[Any]) -> Iterator[_Hub]:
         hub = self._hubs.get(name)
-        if hub is None or hub.task.done() or hub.error is not None:
+        if hub is None or hub.task.done() or hub.error is not None or hub.log_id not in ("", log_id):
             hub = self._hubs[name] = _Hub(self._server, name)
             hub.task.add_done_callback(lambda _: self._ended(name, hub))
         hub.followers += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,3 +56,24 @@ def test_batch_is_tried_again_when_a_file_has_changed() -> None:
         with pytest.raises(Unavailable, match=str(error)):
             storing(clock)._settled(writes)
         assert writes.tried == tried
+
+
+def test_batch_that_was_stored_before_a_file_changed_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are no records are read once more behind a batch that is stored. If their file has changed then, the
+    batch comes again, with other rows: the account is that of the last attempt, and no row is missing.
+    """
+    stores = storing(SimulatedClock(auto_advance=True))
+    stores._spec = SimpleNamespace(transform=None)  # type: ignore[assignment]
+    marks = [SimpleNamespace(last=4, records=0, duplicates=0, conflicts=0)]
+
+    def write(*_: Any) -> Any:
+        before = marks[-1]
+        marks.append(SimpleNamespace(last=5, records=3, duplicates=before.records, conflicts=0))
+        if len(marks) == 2:
+            raise Unavailable(bytes_of.CHANGED)
+        return {"rows": 3, "bad": 0, "rescued": 0}, {}
+
+    monkeypatch.setattr(stores, "_write", write)
+    monkeypatch.setattr(stores, "_mark", lambda _: marks[-1])
+    stores.store(None, 5, "query")  # type: ignore[arg-type]
+    assert (stores.accounts[5].rows, stores.accounts[5].missing) == (3, 0)

@@ -52,6 +52,7 @@ LINES = b'{"id":"a"}\nbroken\n\n{"id":"b","n":1}\n{"id":"c"}\n{"id":"d"}{"id":"e
         ("a.json", b"\xef\xbb\xbf" + LINES.rstrip()),
         ("a.json.gz", gzip.compress(LINES)),
         ("a.json", b'[\n{"id":"a"},\n{"id":"b"}\n]\n' + b" " * 50),
+        ("a.json", b'\xef\xbb\xbf[\n{"id":"a"},\n{"id":"b"}\n]\n' + b" " * 50),
         ("a.json", LINES.decode().encode("utf-16")),
         ("a.csv", LINES),
     ],

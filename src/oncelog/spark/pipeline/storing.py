@@ -70,8 +70,14 @@ class Storing:
 
     def store(self, rows: DataFrame, batch: int, query: str) -> None:
         """Store a batch once, with what is no record put aside; note the account of it."""
-        known = self._mark(query)
-        seen, found = self._settled(lambda: self._write(rows, batch, query))
+        known: Any = None
+
+        def write() -> Written:
+            nonlocal known
+            known = self._mark(query)  # an attempt before may have stored the batch, and counted it
+            return self._write(rows, batch, query)
+
+        seen, found = self._settled(write)
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
 

@@ -212,7 +212,9 @@ class _File:
         bytes_of.check_listed(bytes_of.local(self._path), file, part.length, part.changed_ms)
         head = file.read(bytes_of.CHUNK_BYTES)
         file.seek(0)
-        if not bytes_of.is_divisible(head, encoding) or json_text.spans_lines(head.splitlines(keepends=True)):
+        marked = bytes_of.encoding_of(head[:4], encoding)[1]
+        spans = json_text.spans_lines(head[marked:].splitlines(keepends=True))
+        if spans or not bytes_of.is_divisible(head, encoding):
             return parser.pieces(bytes_of.lines(bytes_of.opened(file), encoding)) if part.number == 0 else iter(())
         share = bytes_of.LinesPart(file, part.length, part.number, part.count)
         number = 1 + share.lines_before()

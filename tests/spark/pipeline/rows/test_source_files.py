@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -270,6 +271,16 @@ def test_large_file_is_read_in_parts(tmp_path: Path, spark: SparkSession, monkey
         places = {entry.id: (entry.headers or {})["oncelog.line"] for entry in db.log(given.log.name).read()}
     assert places.pop("b") == b"1"
     assert [id for id, line in places.items() if line.decode() != id] == []
+
+
+def test_link_to_nothing_is_no_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark lists no such link, nor a file that was removed meanwhile: the look for large files does not fail."""
+    monkeypatch.setattr(source_files, "PART_BYTES", 3)
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    given: Any = SimpleNamespace(source=SourceSpec(format="json", path=str(tmp_path)))
+    assert not source_files._has_large(given)
+    (tmp_path / "large.json").write_bytes(b"{}\n\n")
+    assert source_files._has_large(given)
 
 
 def test_dropped_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:

@@ -137,7 +137,15 @@ def _has_large(given: Spec) -> bool:
     """Tell whether a source on this machine has a file that is read in parts."""
     path = spec.local_path(given.source.path or "")
     listed_now = () if path is None else listed(path, option(given, "pathGlobFilter"))
-    return any(os.stat(found).st_size > PART_BYTES for found in listed_now)  # noqa: PTH116 (one of very many)
+    return any(_size(found) > PART_BYTES for found in listed_now)
+
+
+def _size(path: str) -> int:
+    """Return how many bytes a file has; none if it is gone, or a link to nothing: Spark lists neither."""
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 (one of very many)
+    except OSError:
+        return 0
 
 
 def listed(path: Path, pattern: str | None) -> Iterator[str]:
