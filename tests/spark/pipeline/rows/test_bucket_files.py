@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from oncelog.errors import InvalidArgument
 from oncelog.spark.pipeline.rows import bucket_files
 from oncelog.storage.bucket.paths import bucket_of
 
@@ -36,3 +39,14 @@ def test_files_and_folders_of_a_bucket(bucket_url: str) -> None:
     assert found(before=tomorrow) == found()
     assert bucket_files.folders(url, "day") == [("1", "shop=a/day=1")]
     assert bucket_files.folders(url, "week") == []
+
+
+@pytest.mark.parametrize("name", ["in/a.json", "in/*.json", "typo"])
+def test_what_is_no_folder_of_a_bucket_is_refused(name: str, bucket_url: str) -> None:
+    """A file, a pattern or a folder that is not there has nothing below it: the run would read nothing, and be done."""
+    place = bucket_of(bucket_url)
+    assert place is not None
+    bucket, prefix = place
+    bucket.create(f"{prefix}/in/a.json", [b"x"])
+    with pytest.raises(InvalidArgument, match=r"source\.path is a folder, not a file or a pattern"):
+        bucket_files.listed(f"{bucket_url}/{name}", None, None, None)

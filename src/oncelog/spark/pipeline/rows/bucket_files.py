@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
+from oncelog.errors import InvalidArgument
 from oncelog.storage.bucket.paths import bucket_of
 
 
@@ -21,12 +22,23 @@ def url_of(path: str) -> str | None:
 
 
 def listed(url: str, pattern: str | None, after: str | None, before: str | None) -> list[str]:
-    """Return the files below a URL, without hidden ones, that were changed after and before a time in UTC."""
+    """Return the files below a URL, without hidden ones, that were changed after and before a time in UTC.
+
+    ``InvalidArgument`` if there are none at all: a pattern, or the name of a file, is no folder in a bucket, and a run
+    that reads nothing would look like one that is done.
+    """
     first = datetime.min.replace(tzinfo=UTC) if after is None else _moment(after)
     last = datetime.max.replace(tzinfo=UTC) if before is None else _moment(before)
+    below = list(_below(url))
+    if not below:
+        message = (
+            f"there are no files below {url}: in a bucket, source.path is a folder, not a file or a pattern; "
+            "the option pathGlobFilter chooses files by their names"
+        )
+        raise InvalidArgument(message)
     return [
         f"{url}/{name}"
-        for name, changed in _below(url)
+        for name, changed in below
         if first < changed < last and (pattern is None or fnmatch.fnmatch(name.rpartition("/")[2], pattern))
     ]
 
