@@ -48,7 +48,7 @@ class LogMoved(WriterFenced):
 
 def to_message(error: OncelogError) -> Any:
     """Return an error as a message with all its fields."""
-    made = messages.Error(kind=_kind(error), message=str(error))
+    made = messages.Error(kind=kind_of(error), message=str(error))
     for name in ("outcome", "position", "first", "actual", "column", "row", "rule", "retry_after_s", "pid", "error"):
         value = getattr(error, name, None)
         if value is not None:
@@ -66,7 +66,7 @@ def to_message(error: OncelogError) -> Any:
     return made
 
 
-def _kind(error: OncelogError) -> str:
+def kind_of(error: OncelogError) -> str:
     """Return the class that a client knows: one of a room's own travels as what it is a kind of."""
     return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
 

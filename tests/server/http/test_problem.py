@@ -23,8 +23,10 @@ from oncelog.errors import (
     WriterFenced,
     WrongExpectedVersion,
 )
+from oncelog.log.producing import ProducerTaken
 from oncelog.server.http import problem
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.wire.failures import LogMoved
 
 CASES: list[tuple[OncelogError, int, str | None]] = [
     (InvalidArgument("m"), 400, "not written"),
@@ -90,3 +92,9 @@ def test_of_a_bug_a_client_sees_nothing_but_that_there_is_one(*, writes: bool) -
     assert b"secret-detail" not in bytes(response.body)
     body = json.loads(bytes(response.body))
     assert (body["status"], body.get("outcome")) == ((504, "unknown") if writes else (500, None))
+
+
+@pytest.mark.parametrize("error", [LogMoved("m"), ProducerTaken("m")])
+def test_errors_of_a_room_are_named_as_clients_know_them(error: OncelogError) -> None:
+    """A client that asks for WriterFenced finds it, whichever kind of it the server tells apart inside."""
+    assert problem.of(error)["type"] == "urn:oncelog:error:WriterFenced"

@@ -48,8 +48,9 @@ def status_of(error: OncelogError) -> int:
 def of(error: OncelogError) -> dict[str, Any]:
     """Return an error as a problem."""
     status = status_of(error)
+    kind = type(error).__name__ if isinstance(error, HttpRefusal) else failures.kind_of(error)
     found: dict[str, Any] = {
-        "type": f"urn:oncelog:error:{type(error).__name__}",
+        "type": f"urn:oncelog:error:{kind}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": str(error),
