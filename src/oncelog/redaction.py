@@ -1,7 +1,7 @@
 """Passwords taken out of text that people, logs and files get to see.
 
 URLs carry passwords (``postgresql://app:secret@host/shop``), and so do connection strings and options
-(``password=secret``). Every message of an error goes through here, so nobody who words one has to think of it.
+(``password=secret``). Every message of an error goes through here, so code that words a message need not do this.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _WORDS = (
     r"(?:password|passwd|passphrase|pwd|secret|token|credential|signature|sas"
     r"|(?:private|api|access|account|session|signing|hmac)[_.-]?key)[\w.-]{0,128}"
 )
-"""What a name has in it. A message may hold a long text of somebody who means harm, and a search that begins anywhere
-and goes on to the end takes the square of its length: so a name is searched from its word on, for a bounded length. A
-value has no bound, for tokens of some thousand bytes serve as passwords: it ends before the next value begins.
+"""What a name has in it. A message may hold a long text from an attacker, and a search that may begin anywhere and go on
+to the end takes time that grows with the square of the length. So a name is searched from its word on, for a bounded
+length. A value has no bound, because tokens of some thousand bytes serve as passwords: it ends before the next value.
 """
 
 _UNBROKEN = re.compile(r"[^\s'\"]+")
@@ -25,7 +25,7 @@ _QUOTED = re.compile(
     rf"(?i)(?P<name>{_WORDS}['\"]?\s{{0,8}}[:=]\s{{0,8}})(?P<quote>['\"])(?:\\.|(?!(?P=quote)).)*+(?P=quote)"
 )
 _USER_ALONE = re.compile(r"(?i)(?P<scheme>https?://)(?P<token>[^\s:/@?#'\"]{1,1024})@")
-"""On the web a name without a password is a token: those who have it are in."""
+"""In a URL of the web, a user name without a password is often a token, and a token is a secret."""
 
 _HEADER = re.compile(r"(?i)(?P<name>\bbearer\s+|\bauthorization\s*[:=]\s*basic\s+|\bx-api-key\s*:\s*)[\w.~+/=-]{6,}")
 _SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]+")

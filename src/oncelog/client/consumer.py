@@ -55,7 +55,7 @@ class Leases:
             raise _lost_error(lost)
 
     def submit(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> Pending[None]:
-        """Settle deliveries without waiting, together with all of the same kind that are submitted meanwhile."""
+        """Settle deliveries without waiting; those of one kind that are submitted at the same time go together."""
         pending = begun()
         try:
             self._batcher.put((deliveries, settlement, pending))

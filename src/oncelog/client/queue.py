@@ -86,7 +86,7 @@ class RemoteQueue(Queue):
         return self._made.settings
 
     def _is_stored(self) -> bool:
-        """Tell whether it is still there; it is taken to be while nobody can tell."""
+        """Tell whether the queue still exists; true also if the server cannot be asked."""
         try:
             self.ask("Queue.Info", self._asked(), MadeQueue)
         except NotFound:

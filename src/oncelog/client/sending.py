@@ -112,7 +112,7 @@ class Sending:
         return record
 
     def submit(self, record: Record, timeout_s: float | None) -> Pending[Ack]:
-        """Send a record with others that come meanwhile."""
+        """Send a record, in one frame with others that arrive soon after it."""
         pending: Pending[Ack] = AckFuture(self.session.answered)
         try:
             self._submit(record, pending, self._channel.deadline(timeout_s))
@@ -121,7 +121,7 @@ class Sending:
         return pending
 
     def append(self, record: Record, timeout_s: float | None) -> Ack:
-        """Send a record, with others that come meanwhile, and wait for its ack."""
+        """Send a record, in one frame with others that arrive soon after it, and wait for its ack."""
         deadline_us = self._channel.deadline(timeout_s)
         pending: Pending[Ack] = begun()  # with a condition of its own: its neighbours' answers wake nobody here
         self._submit(record, pending, deadline_us)

@@ -103,7 +103,7 @@ class Session:
             self._changed.notify_all()
 
     def submit(self, one: Gathered) -> None:
-        """Have a record sent together with others that are submitted meanwhile."""
+        """Have a record sent, in one frame with others that are submitted soon after it."""
         with self._changed:
             if self._ended is not None:
                 self.check()
@@ -267,8 +267,8 @@ class Session:
         self._expire_waiting(error)
 
     def _of_stream(self, error: Exception) -> Exception:
-        """Return the error of a stream as one that says nothing of frames, if the next stream may do better: what is
-        unknown of a frame is settled there, by its tag or by its ids.
+        """Return the error of a stream without a statement about frames, if the next stream can succeed: there the tag
+        or the ids of a frame tell whether it is stored.
         """
         passes = isinstance(error, Unavailable | WriterFenced) and not self._is_taken(error)
         if not passes or is_passing(error):

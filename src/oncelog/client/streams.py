@@ -122,7 +122,7 @@ class RemoteStreams(Streams):
             timeout_s=timeout_s,
         )
         values.set_expected(request, exact)
-        # An exact version would keep a repeat from being written; but without ids nobody could tell it from another's.
+        # An exact version keeps a repeat from being written. But without ids, a repeat looks like a write of others.
         recognised = all(one.id is not None for one in records)
         return _Append(stream, request, recognised, timeout_s, begun())
 

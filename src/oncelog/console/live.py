@@ -51,7 +51,7 @@ class _Following:
         self.rows: deque[LiveRow] = deque(maxlen=ROWS)
 
     def step(self, *, reads: bool) -> int:
-        """Look again; return how many records are new since the last look. Only who ``reads`` gets their rows."""
+        """Look again; return how many records are new since the last look. Rows are read only if ``reads``."""
         sample = self._source.sample(self._name)
         behind = self.samples[-1].end_position if self.samples else max(0, sample.end_position - ROWS)
         self.samples.append(sample)

@@ -100,8 +100,8 @@ class Pages:
         return list(_of_work(found))
 
     def allowed(self, viewer: Viewer, kind: Kind, name: str, verb: Verb = "look") -> str:
-        """Return a name, or raise ``NotFound``: what a viewer may not see is not there. ``NotAllowed`` for what the
-        viewer may look at and no more.
+        """Return a name, or raise ``NotFound``: what a viewer may not see is not there. ``NotAllowed`` if the
+        viewer may look at it, but ``verb`` is not allowed.
         """
         if name and viewer.may(verb, kind, name):
             return name

@@ -17,7 +17,7 @@ LOOKED_AT = 50
 """Logs that one page of pipelines looks into: each is a manifest to read."""
 
 REJECTED = "rejected."
-"""What the names of the logs begin with in which pipelines keep the rows that they rejected."""
+"""The prefix of logs in which pipelines keep rejected rows."""
 
 REJECTED_MAX = 20
 """Links to such logs on one page."""

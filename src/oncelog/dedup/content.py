@@ -78,7 +78,7 @@ def _is_used(payload: pa.RecordBatch, name: str) -> bool:
 def _bare_digests(log_id: str, values: pa.Array) -> list[bytes]:
     begin, _ = _begin(log_id)
     digests = []
-    for value in values.to_pylist():  # sooner than a slice of the column's memory for each
+    for value in values.to_pylist():  # quicker than slicing the memory of the column for each value
         begun = begin()
         begun.update(value)
         digests.append(begun.digest())

@@ -107,7 +107,7 @@ def _rehearse() -> None:
             loaded = None
     if not _Choice.looked:
         _Choice.kernels = loaded
-        _Choice.looked = True  # before ``loading`` ends: nobody loads a second time
+        _Choice.looked = True  # before ``loading`` ends: no thread loads a second time
     _Choice.loading = False
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 FIRST_BYTES = 1 << 21
 SPARE_BYTES_MAX = 128 << 20
 _spare: deque[mmap.mmap] = deque(maxlen=2)
-"""Memory that nobody looks at any more: as much as is in use at a time, one file being made and one being stored."""
+"""Memory that is free for the next file: as much as is in use at a time, one file being made and one being stored."""
 
 
 def output() -> Output | pa.BufferOutputStream:
@@ -59,7 +59,7 @@ class Output:
 
 
 class _Lent:
-    """Memory that is looked at; kept, when nobody does any more, for the next file."""
+    """Memory that buffers refer to; when no buffer does any more, it is kept for the next file."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory

@@ -96,7 +96,7 @@ def is_same(log: Log, other: Log) -> bool:
 
 
 def is_there(log: Log) -> bool:
-    """Tell whether this very log is still there: that nobody has deleted it."""
+    """Tell whether this log still exists: false if it was deleted, also if a new log has its name."""
     return log._is_there()
 
 
@@ -146,7 +146,7 @@ def end_deleted(tail: Tail, error: NotFound) -> None:
 
 
 def check_there_elsewhere(tail: Tail) -> None:
-    """Have a tail without anything new not look whether its log was deleted: its owner looks."""
+    """Switch off that a tail without new records checks whether its log was deleted: its owner checks."""
     tail._checks_there = False
 
 
@@ -199,7 +199,7 @@ def own(writer: Writer, name: str | None, initial_sequence: int | None = None) -
 
 
 def acting(writer: Writer, producer: Producer) -> contextlib.AbstractContextManager[None]:
-    """Let this thread act for a producer meanwhile."""
+    """Let this thread append for a producer inside the ``with`` block."""
     return writer._acting_for(producer)
 
 

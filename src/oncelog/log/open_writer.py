@@ -35,8 +35,9 @@ from oncelog.storage.base import Claim, LogHome
 
 
 class Term(NamedTuple):
-    """In whose name a log is taken (a server's, or nobody's), and from which epoch alone. ``tenure_s`` is for how long
-    it is kept, at least, when others ask for it; who has not answered after ``answer_s`` is taken for dead.
+    """How a log is taken. ``holder`` is the server that takes it, if a server does. With ``epoch``, the log is taken
+    from that epoch only. The log is kept for ``tenure_s`` at least when others ask for it. A holder that has not
+    answered after ``answer_s`` counts as dead.
     """
 
     holder: tuple[str, int] | None = None

@@ -43,7 +43,7 @@ class Producing(Handle, ABC):
     _uptime: Uptime
 
     def _produce(self, sequences: Sequences, policy: Callable[[], ProducerPolicy]) -> None:
-        """Begin: nobody is this writer's own producer yet."""
+        """Begin: this writer has no producer of its own yet."""
         self._sequences = sequences
         self._policy = policy
         self._own: Producer | None = None
@@ -104,7 +104,7 @@ class Producing(Handle, ABC):
 
     @contextlib.contextmanager
     def _acting_for(self, producer: Producer) -> Iterator[None]:
-        """Let this thread act for a producer meanwhile."""
+        """Let this thread append for a producer inside the ``with`` block."""
         self._acting.producer = producer
         try:
             yield
@@ -112,7 +112,7 @@ class Producing(Handle, ABC):
             self._acting.producer = None
 
     def _check_owner(self, name: str) -> None:
-        """Raise unless a record of a producer may come from this thread: nobody else has its name open.
+        """Raise if another handle has the name of this producer open: this thread may not append for it.
 
         The committer's lock is held from here until the record is noted, so that no other handle comes in between.
         """

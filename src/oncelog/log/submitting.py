@@ -62,7 +62,7 @@ class Submitting(Producing):
     _absorber: Absorber
 
     def _open_door(self) -> None:
-        """Begin: nobody stands at the door."""
+        """Begin with an empty queue at the door."""
         self._door: Batcher[Knock] = Batcher(
             "oncelog-door",
             weakly(self._admit_all),

@@ -1,4 +1,4 @@
-"""Deleting a queue: first nobody can open it, then its logs go, then what is remembered of it."""
+"""Deleting a queue: first it can no longer be opened, then its logs go, then its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def delete_queue(
     clock: Clock,
     force: bool,
 ) -> None:
-    """Delete a queue with its dead letters. Cut short, it is there for nobody, and deleting it again goes on.
+    """Delete a queue with its dead letters. If this is cut short, the queue cannot be opened, and a
+    second delete finishes.
 
     Raises ``NotFound``, and ``LogBusy`` while it is in use: workers hold messages (which ``force`` does not ask), or
     another process sends and does not let go.
@@ -75,7 +76,7 @@ def _check_still(transaction: Transaction, name: str, row: statements.QueueRow) 
 
 
 def _close(log: Log, topic: str, part: int, database: StateDatabase) -> None:
-    """Take a log from who writes it, or did in a bucket, where nobody's death closes it.
+    """Take a log from its writer. In a bucket the log stays open after its writer died, and is taken, too.
 
     A writer that is lent is closed by its holder when the log is deleted.
     """
@@ -98,7 +99,7 @@ def _opened(names: Iterable[str], open_queue: Callable[[str], Queue]) -> list[Qu
 def _make_unreachable(
     name: str, rows: Mapping[str, statements.QueueRow], database: StateDatabase, queues: Sequence[Queue]
 ) -> dict[str, statements.QueueRow]:
-    """See that nobody writes to it, and that nobody begins to; return all that is to be deleted."""
+    """Fence all writers, so that none writes any more; return all that is to be deleted."""
     try:
         for queue in queues:
             queue_inner.take_writers(queue, _WAIT_S)

@@ -77,7 +77,7 @@ def _repaired(
 
 def _log(name: str, row: statements.QueueRow, open_log: OpenLog, reached: int) -> Log:
     """Open a partition's log as it is stored: its settings may have been changed there. ``CorruptionError`` if a group
-    was further than it goes: new messages would lie where that has been, and reach nobody.
+    is ahead of the log's end: the group would skip new messages up to its position.
     """
     try:
         log = open_log(name, None, False)

@@ -252,7 +252,7 @@ class Queue(Handle):
         with self._database.reading() as transaction:
             there = statements.group(transaction, self._row.id, group) is not None
         if not there:
-            self._stored()  # a group of a queue that was deleted would be nobody's
+            self._stored()  # a group of a deleted queue would belong to no queue
             starts = self._topic.starts(start)
             with self._database.writing() as transaction:
                 statements.add_group(transaction, self._row.id, group, starts, ordered=ordered)

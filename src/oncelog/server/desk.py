@@ -200,7 +200,7 @@ class Desk:
         return [self._held(writer, ask, result) for ask, result, _ in settled]
 
     def _held(self, writer: Writer, ask: Ask, result: Any) -> Settled:
-        """Return an answer; or that the log was lost, if the answer holds a "no" of a writer that has lost it."""
+        """Return an answer: "the log was lost" instead of a "no", if the writer has lost the log."""
         error = _lost(writer, result)
         return (ask, result, None) if error is None else self._refused(ask, error)
 
@@ -267,8 +267,8 @@ def _checked_no(writer: Writer, error: OncelogError) -> OncelogError:
 
 
 def _lost(writer: Writer, result: object) -> OncelogError | None:
-    """Return that the log was lost, if the answers hold a "no" of a writer that has lost it. Others of the answers may
-    be acks: what they tell of is stored.
+    """Return the error "the log was lost" if the writer has lost it and an answer is a "no": the next holder may know
+    the record. Acks among the answers stay true: their records are stored.
     """
     answers = result.results if isinstance(result, AppendErrors) else result
     if not isinstance(answers, list | tuple) or not any(map(_is_no, answers)):

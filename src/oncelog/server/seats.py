@@ -171,7 +171,7 @@ class Seat:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[tuple[Writer, int]]:
-        """Have the writer, and its generation, for a while; it is opened if it is not. It is not closed meanwhile."""
+        """Have the writer, and its generation, opened if necessary. It is not closed inside the ``with`` block."""
         writer, generation = self._sit()
         try:
             yield writer, generation
@@ -377,7 +377,7 @@ class Seats:
 
     @contextlib.contextmanager
     def without(self, name: str, timeout_s: float) -> Iterator[None]:
-        """Let a log go, and do not open its writer meanwhile: who deletes the log must find it free."""
+        """Let a log go, and do not open its writer inside the ``with`` block: the log is being deleted."""
         with self._lock:
             self._leaving.add(name)
             seat = self._seats.pop(name, None)

@@ -131,7 +131,7 @@ class FrameSessions:
             session.ended_us = self._server.clock.elapsed_us()
 
     def cut(self, error: Exception) -> None:
-        """End all streams with an error that says nothing of their frames: what becomes of them, nobody here knows."""
+        """End all streams with an error that leaves open whether their frames are stored: this server cannot know."""
         for session in self._sessions.values():
             if session.stream is not None:
                 session.stream.end(error)

@@ -322,7 +322,7 @@ class Tails:
             ahead.add_done_callback(lambda done: self._close(reader, done))
 
     def _close(self, reader: Reader, last: asyncio.Future[Any]) -> None:
-        """Close a reader when its last step has ended. What that step raised has nobody to go to."""
+        """Close a reader when its last step has ended. An error of that step is dropped: no caller waits for it."""
         if not last.cancelled():
             last.exception()
         self._server.readers.post(reader.close)

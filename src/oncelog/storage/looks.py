@@ -31,7 +31,7 @@ class Looks:
     """
 
     def __init__(self, bell: Bell, clock: Clock) -> None:
-        """Begin: nobody has asked."""
+        """Begin without an answer."""
         self._bell = bell
         self._clock = clock
         self._asked: dict[Place, tuple[int, object]] = {}  # in vain, for a block: when, after which sound

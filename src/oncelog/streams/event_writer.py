@@ -115,7 +115,7 @@ class EventWriter:
     def judge(self, stream: str, expected: Expected, first_position: int, count: int) -> int:
         """Return the version of the first of so many new events, and note them; raise if the stream is not as expected.
 
-        Nobody else is deciding meanwhile.
+        The caller sees to it that no other thread decides at the same time.
         """
         with self._noting:
             if first_position != self._next_position:
@@ -138,7 +138,7 @@ class EventWriter:
             raise wrong_version(stream, expected, current)
 
     def _version(self, stream: str) -> int:
-        """Return the version of a stream, with what is on its way. Called with nobody else deciding."""
+        """Return the version of a stream, with events on their way. No other thread may decide during the call."""
         ahead = self._ahead.get(stream)
         return ahead[0] if ahead is not None else self._index.version(stream)
 

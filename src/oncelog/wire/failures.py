@@ -39,8 +39,8 @@ TRAILER_BYTES_MAX = 6 * 1024
 
 
 class LogMoved(WriterFenced):
-    """The server lost the log to another one: what can be recognised is sent again. On the wire it is the
-    ``WriterFenced`` with a ``retry_after_s``; one without says that the producer itself was taken.
+    """The server lost the log to another server: records with an id or a sequence are sent again. On the wire it is a
+    ``WriterFenced`` with ``retry_after_s``. Without ``retry_after_s``, another session took the producer.
     """
 
     retry_after_s = 0.0

@@ -396,7 +396,7 @@ class Worker:
                 self._changed.notify_all()
 
     def _prune(self) -> None:
-        """At times, forget keys that nobody can come with any more."""
+        """From time to time, forget keys of messages that can no longer be delivered."""
         due = self._clock.elapsed_us() - self._pruned_us >= _PRUNE_S * 1e6
         if due and self._inbox is not None and self._inbox.retention_s is not None:
             self._pruned_us = self._clock.elapsed_us()

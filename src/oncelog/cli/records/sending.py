@@ -61,7 +61,7 @@ class SendingRun:
             return self._queue.send_many(messages)
         except AppendErrors as errors:
             return errors.results
-        except InvalidArgument as error:  # one of them cannot be sent, and so none was
+        except InvalidArgument as error:  # one message cannot be sent, so none of them was sent
             return [error] if len(messages) == 1 else [answer for one in messages for answer in self._answers([one])]
 
     def _refuse(self, source: tuple[str, str], place: int, error: str, reason: str) -> None:

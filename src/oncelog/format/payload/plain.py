@@ -50,7 +50,7 @@ def payload(records: Sequence[Record]) -> pa.RecordBatch | None:
 
 
 def _is_bare(records: Sequence[Record]) -> bool:
-    """Tell whether no record has more than a value and an id: most have not, and one pass over them tells it."""
+    """Tell in one pass whether all records have a value, perhaps an id, and nothing else: most are so."""
     labelled = [
         record
         for record in records

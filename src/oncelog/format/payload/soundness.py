@@ -18,7 +18,7 @@ _SMALL_ROWS_MAX = 512
 """Up to so many rows the check of the text costs less than reading the payload a second time without it."""
 
 _LARGE_ROWS_MIN = 4096
-"""From so many rows on, a look at the offsets of each column costs less than Arrow's check of the second reading."""
+"""From so many rows on, checking the offsets of each column costs less than Arrow's own check after a second read."""
 
 
 def check_sound(payload: pa.RecordBatch, mask: int, what: str) -> None:

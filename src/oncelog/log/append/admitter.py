@@ -201,7 +201,7 @@ class Admitter:
         return Admitted.joined(parts, payload), len(parts)
 
     def _rows(self, piece: pa.RecordBatch, deadline_us: int | None, *, more: bool) -> Admitted:
-        """Decide rows, and add those that are new; with ``more`` to come, have them stored meanwhile."""
+        """Decide rows, and add those that are new; with ``more`` to come, begin to store them now."""
         keys = payloads.keys_of(piece, self._hasher, self._window)
         while True:
             rows = self._looked_up(piece, keys)

@@ -28,7 +28,7 @@ _Given = TypeVarTuple("_Given")
 
 
 def _nothing() -> None:
-    """Do nothing: nobody has said yet what is to be done."""
+    """Do nothing: the callback until a real one is set."""
 
 
 class Committer:
@@ -214,7 +214,7 @@ class Committer:
     # Working.
 
     def submit(self, record: Record, size_bytes: int, future: AckFuture[Ack]) -> None:
-        """Put a record aside, to be decided with others that come meanwhile."""
+        """Put a record aside: it is decided together with others that arrive soon after it."""
         if not self.core.submitted:
             self.start_threads()
         try:
@@ -223,7 +223,7 @@ class Committer:
             self.give_up(error)
 
     def start_threads(self) -> None:
-        """Make sure that what is pending is stored although nobody waits for it; ``Unavailable`` without a thread."""
+        """Start threads that store pending records that no caller waits for; ``Unavailable`` if none can be started."""
         while len(self._threads) < self.core.in_flight_max:
             thread = threading.Thread(target=self._work, name=f"oncelog-committer-{len(self._threads)}", daemon=True)
             try:

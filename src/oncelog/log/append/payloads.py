@@ -102,7 +102,7 @@ def intake_of(
 
 
 def check_named_once(payload: pa.RecordBatch) -> None:
-    """Raise ``InvalidArgument`` for a row that carries an id and a sequence, or a sequence of nobody."""
+    """Raise ``InvalidArgument`` for a row that has an id and a sequence, or a sequence and no producer."""
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
     producer, sequence, id = present.get("producer"), present.get("sequence"), present.get("id")
     owned = np.zeros(payload.num_rows, np.bool_) if producer is None else arrays.present(producer)

@@ -58,7 +58,7 @@ def owners_of(payload: pa.RecordBatch) -> Owners:
         return Owners([column[0].as_py()], [0, len(column)], None)
     encoded = column.dictionary_encode()
     names: list[str] = encoded.dictionary.to_pylist()
-    codes = np.asarray(encoded.indices.fill_null(len(names)))  # rows of nobody come last
+    codes = np.asarray(encoded.indices.fill_null(len(names)))  # rows without a producer come last
     if len(names) < _NARROW_MAX:
         codes = codes.astype(np.uint16)
     bounds: list[int] = [0, *np.cumsum(np.bincount(codes, minlength=len(names))[: len(names)]).tolist()]

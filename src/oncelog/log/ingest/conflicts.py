@@ -1,7 +1,7 @@
 """``conflicts.<log>``: rows that were put aside because their id is taken by other content, read as a log.
 
 They are kept in the home of the log they were meant for, and the manifest version that adopted their batch refers to
-them: so every row is in exactly one of the two. Nobody writes this log but who ingests into that one. Its upkeep is
+them: so every row is in exactly one of the two. Only an ingest into that log writes to this one. Its upkeep is
 that of any log: small files are put together, and what is old goes, by whole files, as that log's retention says.
 """
 

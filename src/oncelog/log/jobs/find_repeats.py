@@ -1,7 +1,7 @@
 """Ids that are in a log more than once, all of them: what came in beyond the window, for an audit and for a purge.
 
-The window is not asked, the log itself is: every identity of every record is hashed, sorted and compared. What is kept
-of a record meanwhile is 24 bytes; a log with more records than fit is gone through several times, each time for a part
+The window is not asked, the log itself is: every identity of every record is hashed, sorted and compared. Each
+record takes 24 bytes of memory for that. A log with more records than fit is read several times, each time for a part
 of the identities.
 """
 

@@ -1,7 +1,7 @@
 """Purging duplicates that came in when the window had forgotten the first: a row is emptied and marked, not removed.
 
 The sealed file that holds it is written again under a name of its own, then the manifest points to that, then the
-original is deleted. Killed on the way, the log is as before, or as after. Nobody's position moves; a reader does not
+original is deleted. Killed on the way, the log is as before, or as after. No position changes; a reader does not
 see a purged record; a retry still meets it, and gets the position that it always got.
 """
 

@@ -125,7 +125,7 @@ class Rebuilding:
                 delete_run(self._objects.home, run)
 
     def _each(self, known: Known, left: list[Stretch]) -> Iterator[Run]:
-        """Yield a run for every part. One whose segments were moved to another file meanwhile is read there."""
+        """Yield a run for every part. Segments that moved to another file since the listing are read there."""
         while left:
             desk = JobContext.of(self._objects.home, known.manifest, self._clock)
             pieces = [self._piece(known, part) for part in left]

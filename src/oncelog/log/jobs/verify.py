@@ -180,7 +180,7 @@ class _Verifier:
             if taken.watermark > self._visible_end():
                 self._note("error", key, f"a snapshot up to position {taken.watermark}, which is ahead of the log")
             elif taken.pending_until > self._visible_end():
-                continue  # what was on its way then has not come: nobody believes it, unless that comes yet
+                continue  # records that it counts as pending are not stored: no writer uses it before they are
             elif newest is None or taken.watermark > newest.watermark:
                 newest = taken
         if newest is not None and self._known.manifest.settings.idempotence != "off":

@@ -55,7 +55,7 @@ class FrontCache:
 
     A file is loaded, not mapped: somebody could make it shorter, which would end the process, or clear a bit of the
     filter after its checksum was checked, which would store an id twice. A folder that another user can write is not
-    used at all: a checksum does not hold against somebody who means it.
+    used at all: a checksum is no protection against an attacker.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -96,7 +96,7 @@ class FrontCache:
         return data if front is not None and front.index_is_whole() else None
 
     def _keep(self, path: Path, data: pa.Buffer) -> None:
-        """Write a file under a name that nobody can foresee, then give it its name: nobody reads a part of it."""
+        """Write a file under a random name, then rename it: no reader sees a part of the file."""
         temporary = None
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the runs say of ids: asked outside the writer's lock, and held against what became of the runs meanwhile.
+"""What the runs say of ids: asked outside the writer's lock, then checked against runs that were built since.
 
 Ids move one way: from the writer's table into a run, when that is *built*. So who found an id neither in the runs nor,
 later and with the lock held, in the table may take it for new only if no run was built in between. Merging moves no id

@@ -26,7 +26,7 @@ LOOK_S = 5.0
 """Who waits where each look is paid for looks so often at the manifest, too: whether the log went on elsewhere."""
 
 THERE_S, THERE_PAID_S = 2.0, 30.0
-"""A tail that finds nothing looks so often whether its log was deleted; the second where each look is paid for."""
+"""How often a tail without new records checks whether its log was deleted; the second where requests cost money."""
 
 LOOK_REQUESTS = 2
 """So many requests such a look takes: for the next block, and for the next manifest."""

@@ -21,7 +21,7 @@ from oncelog.types import micros
 Start = Literal["earliest", "latest"] | int | np.int64 | tuple[int, int] | datetime
 READ_BYTES = 8 << 20
 RECORD_BYTES = 1 << 10
-"""So large is a record taken for before any of them was read."""
+"""The assumed size of a record before any record was read."""
 
 FIRST_BYTES = 64 << 10
 """At least so much is read at once."""
@@ -63,8 +63,8 @@ class Scan:
         self._expects = False
 
     def expect(self, records: int) -> None:
-        """Begin with a step that fits so many records, instead of a large one: decoding thousands of blocks for one
-        record costs 50 ms. Each further step is twice as large.
+        """Make the first step just large enough for so many records: decoding thousands of blocks for one record costs
+        50 ms. Each further step is twice as large.
         """
         self.read_bytes = min(READ_BYTES, max(FIRST_BYTES, records * RECORD_BYTES))
         self._expects = True

@@ -119,8 +119,8 @@ class Remembering(NamedTuple):
     def kept(self, marks: Mapping[str, ProducerMark], manifest: Manifest) -> dict[str, ProducerMark]:
         """Return the marks of those who are not to be forgotten.
 
-        Up-time only grows, and a later producer only evicts others: nobody who goes here would be remembered by
-        a writer that begins with this base.
+        Up-time only grows, and a later producer only evicts others. So a producer that is dropped here would also be
+        forgotten by a writer that begins with this base.
         """
         known = self.active(manifest)
         policy = resolve(self.policy)

@@ -99,8 +99,8 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the committed part of a window, and the producers, as a snapshot that covers all before ``watermark``.
 
-    Without a window it says that it is of one that has no room, so that nobody takes it for an empty window. So does
-    the snapshot of a table, which has all ids from ``tail_from`` on.
+    Without a window, the snapshot has the size of a window without room: no writer takes it for an empty window. So
+    has the snapshot of a table, which has all ids from ``tail_from`` on.
     """
     state = (window or DedupWindow(0, 0)).dump()
     kept = settings.window if window is not None and tail_from < 0 else None

@@ -27,7 +27,7 @@ from oncelog.log.stored.rows import each
 from oncelog.storage.base import LogHome
 
 _BYTES_MIN = 8 * MIB
-"""Nobody makes smaller files unasked (half of it is enough at the end of a run of segments)."""
+"""Background sealing makes no smaller files; at the end of neighbouring segments half of this is enough."""
 
 _RAW_FACTOR = 4
 """So many times its size a file may come to when it is not compressed."""

@@ -284,7 +284,7 @@ class Consumer(Fed[Delivery]):
         return [self._held.popleft() for _ in range(wanted)]
 
     def _renew(self) -> None:
-        """Have a whole timeout again for what has waited here; what was lost meanwhile is another's."""
+        """Renew the leases of messages that waited here; leave out those whose lease another consumer has taken."""
         held = list(self._held)
         lost = set(
             map(id, settling.lost_of(self._broker, held, SettlementRequest("extended", extend_us=self._lease_us)))

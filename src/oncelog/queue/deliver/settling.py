@@ -98,7 +98,7 @@ def settle(broker: Broker, deliveries: Sequence[Delivery], settlement: Settlemen
 
 
 def submit(broker: Broker, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
-    """Settle deliveries without waiting, together with all that are submitted meanwhile."""
+    """Settle deliveries without waiting; all that are submitted at about the same time go together."""
     leases = _Leases(deliveries, settlement)
     pending = begun()
 

@@ -18,7 +18,7 @@ from oncelog.shapes import UNREADABLE
 _RUN = "part, first, count, condition, at_us, attempts, token, last_error, key, policy, deadline_us"
 _KEYS_AT_ONCE = 500
 _DELETING = 2
-"""In the column ``paused``, of a queue that is there for nobody any more."""
+"""In the column ``paused``: the queue is being deleted, and cannot be opened."""
 _COUNTED = ("delivered", "acked", "refused", "timed_out", "buried")
 
 
@@ -94,7 +94,7 @@ def configure(transaction: Transaction, queue_id: int, settings: QueueSettings) 
 
 
 def _encoded(settings: QueueSettings) -> str:
-    """Return settings as they are stored, having read them again: what nobody can read locks everybody out."""
+    """Return settings as JSON. The JSON is read again first: settings that cannot be read lock all users out."""
     text = msgspec.json.encode(settings)
     if msgspec.json.decode(text, type=QueueSettings) != settings:
         message = "settings: what would be stored reads as other settings"
@@ -114,7 +114,7 @@ def pause(transaction: Transaction, queue_id: int, group: str | None, *, paused:
 
 
 def mark_deleting(transaction: Transaction, queue_id: int) -> None:
-    """Have nobody open a queue any more."""
+    """Mark a queue as being deleted: it cannot be opened any more."""
     transaction.all("UPDATE oncelog_queue SET paused = ? WHERE id = ?", _DELETING, queue_id)
 
 
@@ -131,7 +131,7 @@ def remove_queue(transaction: Transaction, queue_id: int) -> None:
 
 
 def group(transaction: Transaction, queue_id: int, name: str) -> GroupRow | None:
-    """Return a group, if it is there; in a writing transaction nobody else changes anything of it meanwhile."""
+    """Return a group, if it is there; in a writing transaction no other transaction changes it before this one ends."""
     columns = "id, ordered, paused, token, queue_us, wall_us, steady_us"
     statement = f"SELECT {columns} FROM oncelog_group WHERE queue = ? AND name = ?{LOCK}"  # noqa: S608
     rows = transaction.all(statement, queue_id, name)

@@ -1,8 +1,9 @@
 """Bells: a server that follows a log which another server holds hears from the holder that the log has grown.
 
-So nobody polls the bucket for it. One call to each holder serves all logs that are followed there: names go one way
+So no server polls the bucket for it. One call to each holder serves all logs that are followed there: names go one way
 when following begins and ends, and the other way when a log has grown. A bell says only that a look is worth it; what
-is new is read from the bucket. While a call is broken, logs are looked at as if nobody held them.
+is new is read from the bucket. While a call is broken, the server polls the bucket as for a log
+without a holder.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from oncelog.server.server import Server
 
 AGAIN_S = 5.0
-"""So long after a holder was looked for, and did not answer, it is looked for again."""
+"""How long after a holder did not answer it is looked for again."""
 
 CHECK_S = 1.0
-"""How often it is looked whether a holder still lives, and still holds what it rings for: in memory, at no cost."""
+"""How often to check that a holder lives and still holds its logs. The check reads memory only."""
 
 Holder = tuple[str, int]
 """A server by its name and incarnation."""
@@ -136,7 +137,7 @@ class _HolderCall:
                     self._gone(log)
 
     def _gone(self, log: str) -> None:
-        """Note that the server does not hold a log any more: whoever does is looked for."""
+        """Note that the server does not hold a log any more: the new holder is looked for."""
         self._wanted.discard(log)
         self.heard.discard(log)
         if self._server.fleet is not None:

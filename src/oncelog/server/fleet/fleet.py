@@ -279,7 +279,7 @@ class Fleet:
         return self.members.find(holding.holder)
 
     def _is_free(self, holding: Holding) -> bool:
-        """Tell whether a log that no other server holds is held by nobody: a process that is no server is asked."""
+        """Tell whether a log that no other server holds is free: a process that is no server may hold it."""
         return not holding.open or holding.holder not in (None, self.card.holder)
 
     def _check_not_elsewhere(self, log: str) -> None:

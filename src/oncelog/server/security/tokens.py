@@ -1,7 +1,7 @@
 """Tokens: 256 random bits that only their owner has. The server keeps the SHA-256 of each, in one file of mode 0600.
 
 The file is replaced as a whole and read again when it changes. A file that cannot be read leaves the tokens as they
-were: a slip of an editor locks nobody out, and lets nobody in.
+were: a damaged file neither locks callers out nor lets new ones in.
 """
 
 from __future__ import annotations

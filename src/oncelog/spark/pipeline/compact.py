@@ -69,7 +69,7 @@ def _of_lines(sink: SinkSpec) -> tuple[Alike, Merge]:
 
 
 def _columns(sink: SinkSpec) -> Alike:
-    """Return what tells the columns of a file: files of other columns stay apart, for Spark would drop a column."""
+    """Return a key for the columns of a file. Files with other columns are not merged: Spark would drop a column."""
     if sink.format.lower() == "parquet":
         return lambda path: str(pq.read_schema(path))
     return lambda path: str(orc.ORCFile(path).schema)

@@ -185,8 +185,8 @@ class Settled(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """The rows that came in: more than those of the batch if it came before, with other rows, and was killed before
-        that was noted here.
+        """The rows that came in. They can be more than the rows of the batch: an earlier attempt of the batch may have
+        stored other rows, and was killed before it noted them here.
         """
         if self.counted is None:
             return self.batch.rows

@@ -2,9 +2,9 @@
 
 The pipeline itself runs, over what is new in its source, into a log of its own in a folder of this machine that is
 removed at the end. So reading, SQL, rejection and the account are those of a run, whatever they find. Then the records
-of that log are looked up in the real one: unknown, known, or known with other content. A log that a server has is
-asked id by id. A copy of Spark's checkpoint
-tells what is new; the real log, the real checkpoint and the sink are not touched.
+of that log are looked up in the real one: unknown, known, or known with other content. For a log behind
+a server, the server is asked for each id. A copy of Spark's checkpoint tells what is new; the real log, the real
+checkpoint and the sink are not touched.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Account()
 _KEPT_BYTES = 8 << 20
 _CHANGING_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long to wait before a batch is tried again, in which a file was changed while it was read."""
+"""How long to wait before a batch is tried again because a file was changed while it was read."""
 
 Written = tuple[dict[str, int], "Sums"]
 """What was seen of the rows, and what was found in the files."""

@@ -9,7 +9,7 @@ from oncelog.clock import SYSTEM
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a name that nobody can know before, then give it its own.
+    """Write a file under a random name, then rename it to its own.
 
     Under a name that can be guessed, somebody could have put a link to a file of this user.
     """

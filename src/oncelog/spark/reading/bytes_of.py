@@ -69,7 +69,7 @@ def unchanged(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_listed(path: Path, file: IO[bytes], size: int, changed_ms: int) -> None:
-    """See that a file is the one that was listed, for others read other parts of it; ``Unavailable`` if it is not."""
+    """Check that a file is still the one that was listed: other tasks read its other parts. Else ``Unavailable``."""
     found = os.fstat(file.fileno())
     if (found.st_size, found.st_mtime_ns // 1_000_000) != (size, changed_ms):
         raise _changed(path)
@@ -140,7 +140,7 @@ class LinesPart(io.RawIOBase):
 
 
 def _line_start(file: IO[bytes], at: int, size: int) -> int:
-    """Return where the first line begins that begins at a place or behind it."""
+    """Return the start of the first line that starts at or after an offset."""
     if at in {0, size}:
         return at
     file.seek(at - 1)
@@ -154,7 +154,7 @@ def _line_start(file: IO[bytes], at: int, size: int) -> int:
 
 
 def is_divisible(head: bytes, given: str | None) -> bool:
-    """Tell whether a file that begins so is text in UTF-8, in which a line feed ends a line."""
+    """Tell by its first bytes whether a file is UTF-8 text, in which a line feed ends a line."""
     encoding, _ = encoding_of(head[:4], given)
     return codecs.lookup(encoding).name == "utf-8" and not head.startswith(_COMPRESSED) and b"\n" in head
 

@@ -90,7 +90,7 @@ class JsonParser:
         self._fields = [operator.attrgetter(f"f{at}") for at in range(len(shape))]
 
     def lines(self, chunks: Iterator[list[bytes]], number: int) -> Iterator[Clean | list[Piece]]:
-        """Yield what is in lines of which each is for itself; the first of them has a number."""
+        """Yield the values of lines that are parsed one by one; ``number`` is that of the first line."""
         for chunk in chunks:
             yield self._clean(chunk, number) or self._lines(chunk, number)
             number += len(chunk)

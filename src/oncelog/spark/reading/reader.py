@@ -59,7 +59,7 @@ class FileRows(msgspec.Struct, frozen=True):
 
 
 class FilePart(msgspec.Struct, frozen=True):
-    """One of so many parts of a file, which had a length and a time when it was listed."""
+    """One part of a file, of how many, and the length and time that the file had when it was listed."""
 
     number: int
     count: int
@@ -205,7 +205,7 @@ class _File:
                         yield from self._batch(few)
 
     def _objects(self, file: Any) -> Iterator[Clean | list[Piece]]:
-        """Return what is in a file of JSON, or in a part of it. What has no parts is read by the task of the first."""
+        """Return what is in a file of JSON, or in a part of it. A file that cannot be divided is read as part 0."""
         parser, encoding, part = json_text.JsonParser(self._wanted.shape), self._wanted.encoding, self._part
         if part is None or part.count == 1:
             return parser.pieces(bytes_of.lines(bytes_of.opened(file), encoding))

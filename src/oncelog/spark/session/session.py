@@ -82,7 +82,7 @@ def _text(value: object) -> str:
 
 @contextmanager
 def _stderr_to(path: Path | None) -> Iterator[None]:
-    """Let what is started meanwhile, which is Spark's JVM, have another standard error than this process."""
+    """Send the standard error of Spark's JVM, which is started inside the ``with`` block, to a file."""
     if path is None:
         yield
         return

@@ -1,10 +1,10 @@
 """Batches into an Iceberg table, each exactly once, by ``pyiceberg``: no jar of Spark's is needed.
 
 Spark writes the batch's Parquet files below the table's location, in a bucket by way of a folder of this machine;
-``add_files`` makes them a part of the table in one
-commit, which also sets the table property of the query's last batch. Before it commits, pyiceberg by default loads a
-table that has changed, and commits all the same: the batch would be there twice. So retries are switched off in the
-table, and a commit that another run came before is looked up again.
+``add_files`` makes them a part of the table in one commit, which also sets the table property of the query's last
+batch. If another run has changed the table, pyiceberg by default loads it again and commits all the same: the batch
+would be there twice. So retries are switched off in the table. When another run commits first, this commit fails, and
+the last batch is looked up again.
 """
 
 from __future__ import annotations

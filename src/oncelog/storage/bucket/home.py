@@ -371,7 +371,7 @@ class ObjectSegmentWriter:
 def _how_many(fetched: int, wanted_bytes: int, block_bytes: int, left: int | None) -> int:
     """Return how many blocks to fetch at once: as many as are wanted, if they are like those before.
 
-    Of an open segment, of which nobody knows how far it goes, only one, and then as many again as were found.
+    The end of an open segment is not known: the first look asks for one block, each further one for as many as came.
     """
     if left is None:
         return min(READ_AHEAD, max(1, fetched), 1 + wanted_bytes // block_bytes if fetched else 1)

@@ -200,8 +200,8 @@ class RealDisk:
     def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
         """Start write-back. On Linux the advice that a range is not needed does so before it drops clean whole pages.
 
-        An error of that write-back is kept for the file, and ``fdatasync`` reports it. A system that takes no advice
-        begins later: that is all.
+        An error of that write-back is kept for the file, and ``fdatasync`` reports it. On a system
+        without the advice, write-back starts with the sync.
         """
         if sys.platform == "linux":
             try:  # noqa: SIM105 (sooner than ``suppress``: every append of one record comes here)

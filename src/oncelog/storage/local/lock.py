@@ -27,7 +27,7 @@ class LocalClaim:
         self._path = path
         self._forked = False
         self.is_held = True
-        """Whether ``check`` has nothing to say."""
+        """Whether ``check`` would raise nothing."""
         self.writing = threading.Lock()
 
     def check(self) -> None:

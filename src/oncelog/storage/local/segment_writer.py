@@ -15,8 +15,8 @@ from oncelog.storage.local.lock import LocalClaim
 from oncelog.storage.local.published import Publisher
 
 _EARLY_BYTES_MAX = 4095
-"""The device begins early with a block that is no larger: less than a page, so that no whole page lies inside it, which
-the system would try to drop. A larger block keeps the device busy for long anyway.
+"""Write-back of a block up to this size is started before the sync. The size is less than a page: the advice that
+starts write-back also drops whole clean pages, and such a block has none. For a larger block the gain is small.
 """
 
 

@@ -86,7 +86,7 @@ def ask_in_turn(nodes: Sequence[Node], work: Callable[[Node], _T]) -> Iterator[t
         if asked.done():
             yield node, asked.result, False
         else:
-            node.late()  # at once: the caller may want no more, and the next one is not to wait as long
+            node.late()  # noted now: the caller may stop here, and the next caller waits less for this node
             late.append((node, asked))
     for node, asked in late:
         _await(asked, node.patience_s)

@@ -21,7 +21,7 @@ class Ensemble(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds the blocks of one segment.
 
     ``folder`` is a random name below which the registers are, on every node: a create that arrives late, after the
-    segment or its log was removed, lands where nobody looks. ``nodes`` are names with identities. An ensemble without
+    segment or its log was removed, is never read. ``nodes`` are names with identities. An ensemble without
     nodes is a tombstone: the segment was fenced before it was started.
     """
 

@@ -127,7 +127,7 @@ def _id_of(storage: Storage) -> str | None:
 def _is_left_over(storage: Storage, name: str, found: NodeIdentity) -> bool:
     """Tell whether a store was formatted for this name by an attempt that was cut short, before it was a node.
 
-    What was a node once is none of these: blocks went past it since.
+    A store that was once a node does not count: it lacks the blocks that were stored since.
     """
     if found.quorum != _id_of(storage) or found.name != name:
         return False

@@ -145,7 +145,7 @@ class Node:
     def late(self) -> Unavailable:
         """Note that an answer is late; return the error that stands for it.
 
-        Other answers do not end the rest: a server may know its names at once, and hang on the bytes of an object.
+        A quick answer to another request does not undo this: a server may list names at once, and hang on a read.
         """
         self.trouble = f"node {self.name} did not answer within {LATE_S:.0f} s"
         if not self._was_late:
@@ -278,7 +278,7 @@ def fence_of(epoch: int) -> bytes:
 
 
 def kind_of(data: pa.Buffer, segment: int | None = None) -> Written:
-    """Return what the bytes of a register are. A block that was cut short is no fence; one of another segment none."""
+    """Return what the bytes of a register are. A block that was cut short, or of another segment, is damage."""
     try:
         if data.size >= HEADER_BYTES:
             header = block_format.check(data)

@@ -37,7 +37,7 @@ class Registers:
         self.is_short = len(nodes) < len(ensemble.nodes)
         """Whether a node lacks a block that was offered. Nobody repairs that: the segment is sealed early."""
         self.is_damaged = False
-        """Whether a damaged copy was met by a reader in this process. The segment is sealed early, too."""
+        """Whether a reader of this process found a damaged copy. Then, too, the segment is sealed early."""
         self._folder = f"{prefix}{ensemble.folder}/"
         self._store = store
 
@@ -178,8 +178,8 @@ class Registers:
     def _sound_copies(self, listed: dict[str, dict[int, int]], number: int) -> list[pa.Buffer]:
         """Read the copies of a block that were listed; return those whose checksums hold.
 
-        A damaged copy is no copy. It says that the number was offered, so the number may have been chosen: fences must
-        tell. ``Unavailable`` if a copy cannot be read now.
+        A damaged copy is no copy. It shows that a block was offered for the number, so the block may have been chosen:
+        only fences can show that it was not. ``Unavailable`` if a copy cannot be read now.
         """
         holders = [node for node in self.nodes if listed.get(node.name, {}).get(number, 0) >= HEADER_BYTES]
         answers = ask_all(holders, lambda node: self._copy(node, number), 1)

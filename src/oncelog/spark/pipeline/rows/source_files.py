@@ -276,7 +276,7 @@ def _finite(cell: Column, field: StructField) -> Column:
 
 _PLAIN_NAME = re.compile(r"[^'*\[\]]+")
 _SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
-"""Options of the storage that are nobody's business. No option of from_json has such a name."""
+"""Options of the storage that are secret. No option of from_json has such a name."""
 
 
 def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
