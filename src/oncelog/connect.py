@@ -30,7 +30,7 @@ from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage import urls
 from oncelog.storage.base import REMOVING, LogHome, Storage
 
-if TYPE_CHECKING:  # who has no queue and no streams does not wait for them: Spark starts process after process
+if TYPE_CHECKING:  # loaded only when used: Spark starts many processes
     from oncelog.queue.queue import Queue
     from oncelog.queue.state.database import StateDatabase
     from oncelog.streams.streams import Streams
@@ -209,8 +209,8 @@ class Database(Handle):
         """Delete a work queue: its messages, its dead letters, and what is remembered of both.
 
         Raises ``NotFound`` when it is not there, and ``LogBusy`` while it is in use: another process sends and does not
-        let go, or workers hold messages; ``force`` does not ask them. Cut short, it is there for nobody: delete it
-        again.
+        let go, or workers hold messages; ``force`` does not ask them. If it is cut short, the queue
+        cannot be opened: delete it again.
         """
         from oncelog.queue.delete import delete_queue  # noqa: PLC0415
 

@@ -14,9 +14,9 @@ _WORDS = (
     r"(?:password|passwd|passphrase|pwd|secret|token|credential|signature|sas"
     r"|(?:private|api|access|account|session|signing|hmac)[_.-]?key)[\w.-]{0,128}"
 )
-"""What a name has in it. A message may hold a long text from an attacker, and a search that may begin anywhere and go on
-to the end takes time that grows with the square of the length. So a name is searched from its word on, for a bounded
-length. A value has no bound, because tokens of some thousand bytes serve as passwords: it ends before the next value.
+"""What a name has in it. A message may hold a long text from an attacker, and a search that may begin anywhere and go
+on to the end takes time that grows with the square of the length. So a name is searched from its word on, for a
+bounded length. A value has no bound, because tokens of some thousand bytes serve as passwords: it ends before the next value.
 """
 
 _UNBROKEN = re.compile(r"[^\s'\"]+")

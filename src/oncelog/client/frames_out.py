@@ -44,8 +44,8 @@ class Frame:
     """Records that are sent and answered together.
 
     ``repeatable``: the log recognises them, by ids or sequences. ``unwritten``: they are surely not stored, so far.
-    ``doubtful``: an attempt of which nobody will ever tell may have stored them: they are not unwritten any more.
-    ``told``: who waits has an answer already, and the server's only settles the tag.
+    ``doubtful``: an attempt whose answer will never come may have stored them, so they do not count as unwritten.
+    ``told``: the caller has its answer already, and the answer of the server only settles the tag.
     """
 
     __slots__ = (

@@ -50,7 +50,7 @@ class WindowState:
 class DedupWindow:
     """A bounded memory of 128-bit keys: by age in up-time, and by number, whichever is reached first.
 
-    Keys are (high, low) pairs, shape (n, 2). It does nothing by itself: who adds also evicts. Not safe for
+    Keys are (high, low) pairs, shape (n, 2). It does nothing by itself: the caller that adds also evicts. Not safe for
     threads: one owner.
 
     Rebuilding it from stored blocks is ``find``, then ``add`` for the absent keys, ``commit`` and ``evict``, block by

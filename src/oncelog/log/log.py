@@ -42,7 +42,7 @@ from oncelog.types import Location, Record
 _Opened = TypeVar("_Opened", bound=Handle)
 
 Lender = Callable[["Log"], contextlib.AbstractContextManager[Writer]]
-"""Lends the writer of a log for a while: who has a lender does not open a writer of its own."""
+"""Lends the writer of a log for a while: code with a lender opens no writer of its own."""
 
 
 class Log(StoredLog):
@@ -65,7 +65,7 @@ class Log(StoredLog):
         self._policies = policies
         self._lender = lender
         self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._writer_ref: weakref.ref[Writer] | None = None  # its user's alone: who drops the writer, lets go
+        self._writer_ref: weakref.ref[Writer] | None = None  # weak: a writer that its user drops lets go
         self._ending: Ending | None = None
         self._finder = Finder(home, manifests, self._objects, name)
 
@@ -123,7 +123,7 @@ class Log(StoredLog):
             claim.release()
             raise
         self._writer_ref, self._ending = weakref.ref(writer), inner.ending(writer)
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # by another thread, while this one opened the writer
             writer.close()
         self._check_usable()
         return writer

@@ -214,7 +214,7 @@ class Writer(Submitting):
         Exactly a stored batch, in its order, gets the original acks. All new: written, as one block. Anything else is
         ``PartialOverlap``; an id that occurs twice in the batch, or on some records only, is ``InvalidArgument``; a
         stored batch with other content is ``IdConflict``. Nothing is written then. ``judge`` sees what was decided
-        before anything is done, with nobody else deciding meanwhile, and may refuse it by raising.
+        before anything is done, and may refuse it by raising. No other thread decides at the same time.
         """
         deadline_us = self._deadline(timeout_s)
         submission = self._admit_batch(arguments.listed(records), deadline_us, judge)

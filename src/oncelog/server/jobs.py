@@ -1,4 +1,4 @@
-"""Long jobs: one at a time in a server. Who asks for a job that runs already follows that one."""
+"""Long jobs: one at a time in a server. A caller that asks for a running job follows that job."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def _http_socket(text: str) -> Iterator[socket.socket]:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((host, port))
-            made.listen(BACKLOG)  # who connects as soon as the address is announced waits, and is not refused
+            made.listen(BACKLOG)  # an early client waits, and is not refused
         except OSError as error:
             message = f"HTTP cannot listen on {text}: {error.strerror or error}"
             raise Unavailable(message) from error

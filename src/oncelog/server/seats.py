@@ -272,7 +272,7 @@ class Seat:
         return True
 
     def renew(self) -> None:
-        """Close the writer when those who use it now have done; those who come meanwhile wait for the next one."""
+        """Close the writer when its present users are done; later users wait for the next writer."""
         with self._changed:
             while self._opening:
                 self._clock.wait(self._changed, None)

@@ -264,7 +264,7 @@ class Server:
     def look_s(self, name: str) -> float:
         """Return after how long a follower of a log looks by itself for what others have written. For the event loop.
 
-        Who holds the log wakes its followers: here by its appends, and in a fleet from another server by a bell.
+        The holder of the log wakes its followers: here by its appends, and in a fleet from another server by a bell.
         """
         return max(self._look_s(name), self.tails.hubs / LOOKS_MAX)
 

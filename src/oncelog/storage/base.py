@@ -101,7 +101,7 @@ class LogHome(Protocol):
     Keys are relative paths of ASCII letters, digits and ``._-/~%``. ``exclusive`` tells whether a claim keeps everybody
     else out; where it does not, a holder is asked for the log through the log itself, and fenced. ``seals_early`` tells
     whether ``at_risk`` can ever be true: where it can, a new writer looks at the segments of the one before.
-    ``looking_costs`` tells whether each look is a paid request: who waits for a long time leaves looking to ``wait``.
+    ``looking_costs`` tells whether each look is a paid request: a long wait leaves the looks to ``wait``.
     """
 
     exclusive: bool

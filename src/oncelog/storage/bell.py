@@ -35,7 +35,7 @@ class Bell:
     def nudge(self) -> None:
         """Make every wait look whether it is over."""
         self.sounds = []
-        # Who begins to wait counts itself before it looks: either it is counted here, or it sees what was done before.
+        # A waiter counts itself before it looks: either it is counted here, or it sees what was done before.
         if self._waiting:
             with self._condition:
                 self._nudges += 1

@@ -104,7 +104,7 @@ class Index:
             self._refold()
 
     def _refold(self) -> None:
-        """Fold the log from its base on. Callers meanwhile get what was known: no version ever goes back."""
+        """Fold the log from its base on. Until then callers get the old versions: no version ever goes back."""
         fresh = Index(self._log, self._clock)
         fresh.open(from_base=True)
         with self._lock:
@@ -160,7 +160,7 @@ class Index:
             while done < rows.count:
                 at = rows.first_position + done - self._page_first
                 count = min(PAGE_ROWS - at, rows.count - done)
-                # In this order: a reader meanwhile finds no event without its version.
+                # In this order: a concurrent reader finds no event without its version.
                 self._versions[at : at + count] = versions[done : done + count]
                 self._numbers[at : at + count] = numbers[done : done + count]
                 done += count

@@ -58,7 +58,7 @@ def _refused_by(queue: Queue, group: str) -> Callable[[Sequence[KeyRow]], Collec
 def _there(queue: Queue, group: str) -> Iterator[bytes]:
     """Yield the keys of all messages that are there.
 
-    Dead letters come first and last: one that is sent back meanwhile is met in the queue, one that dies meanwhile here.
+    Dead letters are read first and last. So a message that moves between queue and dead letters is seen in one of them.
     """
     yield from _dead(queue)
     yield from _in_logs(queue, group)

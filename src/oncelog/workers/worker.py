@@ -225,7 +225,7 @@ class Worker:
     # Handling.
 
     def _handle(self, trying: Trying) -> bool:
-        """Have an effect and tell the queue; return whether the thread was not left behind meanwhile."""
+        """Run an effect and settle the message; return false if the thread was left behind."""
         try:
             self._settle(trying)
         except Exception as error:

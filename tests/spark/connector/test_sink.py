@@ -219,7 +219,7 @@ def test_ids_by_column_and_by_content(shop: Shop) -> None:
 
 
 def test_columns_that_are_wrong(shop: Shop) -> None:
-    """What ``test_mistakes`` tells reaches the user, before a task has run."""
+    """What ``test_options`` finds reaches the user, before a task has run."""
     with pytest.raises(PySparkException, match="value is int, must be binary or string"):
         shop.write(shop.spark.sql("select 1 as value"))
     assert (shop.entries(), list(Path(shop.folder, "db").rglob("*.parquet"))) == ([], [])

@@ -199,7 +199,7 @@ def test_a_log_that_was_made_anew_is_another(shop: Shop) -> None:
 
 
 def test_options_that_are_wrong(shop: Shop) -> None:
-    """What ``test_mistakes`` tells reaches the user, before anything is read."""
+    """What ``test_options`` finds reaches the user, before anything is read."""
     with pytest.raises(PySparkException, match="there is no log 'nothing'"):
         shop.read("nothing").count()
 

@@ -100,7 +100,7 @@ def given(values: Sequence[bytes], fields: Fields) -> SourceBatch:
 
 
 def _arrivals(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield what has arrived, without waiting for more than there is: who writes slowly is stored promptly."""
+    """Yield what has arrived, without waiting for more than there is: records of a slow source are stored promptly."""
     descriptor = stream.fileno()
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)  # more to store with each sync

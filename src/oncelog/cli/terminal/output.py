@@ -152,7 +152,7 @@ def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]
 
 
 def _print_lean(terminal: Console, table: Table) -> None:
-    """Print a table without the spaces that fill its last column: who copies a line gets the line."""
+    """Print a table without the spaces that fill its last column: a copied line has no spaces at its end."""
     with terminal.capture() as printed:
         terminal.print(table)
     terminal.file.write(_FILLING.sub(r"\1", printed.get()))

@@ -45,7 +45,7 @@ def table_of(given: object) -> pa.Table | pa.RecordBatch:
 
 
 def _is_frame(library: str, given: object) -> bool:
-    """Tell whether an object is a frame of a library. Who has one has loaded the library."""
+    """Tell whether an object is a frame of a library. If there is one, its library is loaded."""
     loaded = sys.modules.get(library)
     kind = getattr(loaded, "DataFrame", None)
     return kind is not None and isinstance(given, kind)

@@ -291,7 +291,7 @@ class Committer:
             core.preparing = False
             self.tell()
         if core.error is not None:
-            return  # ended meanwhile
+            return  # the writer ended while the lock was free
         try:
             interval_us = int(run.commit_interval_s * 1e6)
             core.prepared(request, run.start, run.in_flight_max, interval_us, self._clock.elapsed_us())
@@ -392,7 +392,7 @@ class Committer:
         self.core.leaving = reason
         self.tell()
         self.drain(deadline_us)
-        self._wait_until_told(deadline_us)  # who closes finds every future answered
+        self._wait_until_told(deadline_us)  # after a close every future is answered
         return True
 
     def refuse(self, reason: OncelogError) -> None:

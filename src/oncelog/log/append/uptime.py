@@ -65,7 +65,7 @@ class Uptime:
         return (elapsed_us if elapsed_us - beat_us <= CREDIT_US else beat_us + CREDIT_US) - paused_us
 
     def stamp_at(self, elapsed_us: int) -> int:
-        """Return the up-time for a block: never less than the one before had, whatever fails meanwhile."""
+        """Return the up-time for a block: never less than that of the block before, whatever fails."""
         self._stamped_us = max(self._stamped_us, self.at(elapsed_us))
         return self._stamped_us
 

@@ -2,7 +2,7 @@
 
 Everything in the copy is a sealed file, whatever it was before: files mean the same in every home, blocks do not. Each
 is stored whole or not at all, under a name that tells what is in it, so a copy that was cut short goes on where it
-stopped. It also tells when it was stored, not when the original was: who sweeps the other end leaves a day to what no
+stopped. It also tells when it was stored, not when the original was: a cleanup at the other end leaves a day to what no
 manifest points to. The manifest comes last: before it there is no log at the other end.
 """
 

@@ -23,7 +23,7 @@ from oncelog.types import Entry
 
 POLL_S = 1.0
 LOOK_S = 5.0
-"""Who waits where each look is paid for looks so often at the manifest, too: whether the log went on elsewhere."""
+"""How often a waiting tail reads the manifest where requests cost money: the log may go on in another segment."""
 
 THERE_S, THERE_PAID_S = 2.0, 30.0
 """How often a tail without new records checks whether its log was deleted; the second where requests cost money."""

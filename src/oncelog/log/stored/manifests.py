@@ -101,7 +101,7 @@ class Manifests:
     def _goes_on(self, number: int) -> bool:
         """Tell whether there are newer versions by now; ``CorruptionError`` when there are, and the next is missing.
 
-        Who lands on a hole would take an old manifest for the newest, and records that came later for not written.
+        A search that lands on a hole would take an old manifest for the newest, and later records for not written.
         """
         if not self._home.exists(version_key(number + 2)):
             return False

@@ -1,7 +1,7 @@
 """The key of a log's hashes: an object of its own, which writers read and readers need not.
 
 Identities and fingerprints are hashes under a key, so that nobody can make two records that are taken for one. The
-hashes are linear: who knows the key finds another value with the same fingerprint in a second. So the key is not in the
+hashes are linear: with the key, another value with the same fingerprint is found in a second. So the key is not in the
 manifest, which every reader reads. It lies under a prefix of its own (``secret/``): the policy of a bucket can keep
 readers from it. Logs that were made before have it in their manifest, and keep it there.
 """

@@ -30,7 +30,7 @@ LOOK_S = 1.0
 """So often a writer looks whether somebody asks for its log."""
 
 ANSWER_S = 3.0
-"""Who has not answered by then is taken for dead."""
+"""A holder that has not answered by then counts as dead."""
 
 POLL_S = 0.1
 _DIGITS = 18
@@ -168,7 +168,7 @@ class Watch:
         return not self._wait(left_s) and self._is_still_wanted()
 
     def _is_still_wanted(self) -> bool:
-        """Tell whether somebody still waits for the log; who only looked has taken its request back."""
+        """Tell whether somebody still waits for the log; a process that only looked has taken its request back."""
         if self._home.exists(request_key(self._epoch)):
             return True
         self._home.delete(answer_key(self._epoch))  # it tells of a moment that is over

@@ -270,7 +270,7 @@ class MemoryKeeper:
     def show(self, *, built: bool) -> None:
         """Let look-ups see the runs of the newest manifest, and memory let go of what they have.
 
-        An adoption may show its run meanwhile, of a newer manifest than this one has read: then this begins again.
+        An adoption may show a run of a newer manifest than this one has read. Then this begins again.
         """
         while True:
             before = self._recall.view.runs  # first: the manifest is at least as new as what look-ups see

@@ -134,7 +134,7 @@ class Broker:
     def claim(self, limit: int, lease_us: int, timeout_s: float = WAIT_S, *, patiently: bool = False) -> list[Claimed]:
         """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now.
 
-        ``patiently``: who asks again and again does not cost a request to a bucket each time.
+        ``patiently``: repeated questions do not make a request to a bucket each time.
         ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
         """
         leases: list[MessageRun] = []

@@ -1,6 +1,6 @@
 """Writing to partitions that several processes write to: a log has one writer, so they take turns.
 
-A sender takes the partition's writer and keeps it until somebody asks for it. Who finds it taken leaves a wish in
+A sender takes the partition's writer and keeps it until somebody asks for it. If it is taken, a sender leaves a wish in
 the state database; the holder sees it within ``LOOK_S``, stores what is on its way, and lets go. On homes that can
 fence, a holder that does not answer is fenced by the log itself.
 """
@@ -70,7 +70,7 @@ class WriterTurns:
     def writing(self, partition: int, timeout_s: float) -> Iterator[Writer]:
         """Have a partition's writer for a while, taking it if it is not here; ``Unavailable`` if others keep it.
 
-        A writer that is lent to this process is borrowed each time: who lends it decides when to let it go.
+        A writer that is lent to this process is borrowed each time: the lender decides when to let it go.
         """
         if inner.is_lent(self._logs[partition]):
             with inner.lent(self._logs[partition]) as writer:

@@ -7,7 +7,7 @@
     <name>/<incarnation>/left        the server has left, and lets everything go
     key                              the secret that the servers share
 
-Who looks compares the numbers of beats by its own steady clock, and never compares wall clocks. A server without a new
+A server compares the numbers of beats by its own steady clock, and never compares wall clocks. A server without a new
 beat for eight seconds is taken for dead. That may be wrong (the server was paused): the epoch of each log decides then.
 """
 

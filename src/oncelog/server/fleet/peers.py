@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 class HolderGone(Exception):
-    """The holder stopped answering in the middle of a call: nobody knows what it did. The client is told so by a
+    """The holder stopped answering in the middle of a call: nobody knows what it did. The client gets a
     failure without an error of Oncelog's own, as if its own connection had broken.
     """
 

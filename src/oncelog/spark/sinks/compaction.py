@@ -29,7 +29,7 @@ from oncelog.shapes import UNREADABLE
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, FolderTable, synced
 from oncelog.storage.local.disk import explain
 
-if TYPE_CHECKING:  # who has no bucket needs no client of one
+if TYPE_CHECKING:  # without a bucket, no client of buckets is needed
     from oncelog.storage.bucket.bucket import Bucket
 
 TARGET_BYTES = 128 << 20

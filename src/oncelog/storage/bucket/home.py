@@ -344,7 +344,7 @@ class ObjectClaim:
         """Give nothing back."""
 
     def answers(self) -> bool:
-        """Return ``True``: who watches for requests knows better."""
+        """Return ``True``: the thread that watches for requests notices an outage."""
         return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # who has no bucket needs no client of one
+if TYPE_CHECKING:  # without a bucket, no client of buckets is needed
     from oncelog.storage.bucket.bucket import Bucket
 
 _BUCKET = re.compile(r"(?P<scheme>s3[an]?|gs|az)://(?P<name>[^/]+)/?(?P<prefix>.*)")

@@ -326,7 +326,7 @@ class RealDisk:
 class _Mapping:
     """Memory that shows a file, until the last buffer of it is gone.
 
-    Python's own ``mmap`` keeps a descriptor open as long: who holds on to many segments would run out of them.
+    Python's own ``mmap`` keeps a descriptor open as long: a process with many segments would run out of descriptors.
     """
 
     def __init__(self, descriptor: int, length: int) -> None:

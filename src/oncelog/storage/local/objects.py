@@ -114,7 +114,7 @@ class Objects:
     def read(self, path: Path, start: int, length: int | None, *, mapped: bool = False) -> pa.Buffer:
         """Return a part of a file, loaded, or ``mapped`` when it is large: it outlives the file's name either way.
 
-        Who gave it its name may have died before that was durable, so that is made sure of: what was seen stays.
+        The process that named it may have died before the name was durable. So the name is synced: what was seen stays.
         """
         try:
             descriptor = self._disk.open_to_read(path)

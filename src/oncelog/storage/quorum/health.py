@@ -129,7 +129,7 @@ def check(storage: QuorumStorage, unsealed: Callable[[LogHome], dict[int, int]])
             is_open = segment not in removed and any(_copies(storage, key, ensemble).values())
             if segment in needed or is_open:
                 bad += _bad_copies(home, key, segment, ensemble, needed.get(segment))
-        sealed = needed.keys() - unsealed(home).keys() if bad else set()  # meanwhile
+        sealed = needed.keys() - unsealed(home).keys() if bad else set()  # sealed since the check began
         found += [one for one in bad if one.segment not in sealed]
     return found
 

@@ -121,7 +121,7 @@ def _read(
 def _in_bucket(spark: SparkSession, given: Spec) -> DataFrame | None:
     """Return the files of a source in a bucket, to be fetched by the tasks; ``None`` for another source.
 
-    ``s3a://`` is left to Spark: who writes that has Spark's file system for it.
+    ``s3a://`` is left to Spark: a user of that URL has Spark's file system for it.
     """
     path = given.source.path or ""
     url = bucket_files.url_of(path)
