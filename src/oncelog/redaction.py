@@ -16,7 +16,8 @@ _WORDS = (
 )
 """What a name has in it. A message may hold a long text from an attacker, and a search that may begin anywhere and go
 on to the end takes time that grows with the square of the length. So a name is searched from its word on, for a
-bounded length. A value has no bound, because tokens of some thousand bytes serve as passwords: it ends before the next value.
+bounded length. A value has no bound, because tokens of some thousand bytes serve as passwords: it ends before
+the next value.
 """
 
 _UNBROKEN = re.compile(r"[^\s'\"]+")
