@@ -1,4 +1,4 @@
-PYTEST := .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+PYTEST := .venv/bin/python -m pytest -n 3 --dist loadgroup
 SOURCES := $(wildcard src tests examples benchmarks)
 
 .DEFAULT_GOAL := help
