@@ -343,6 +343,25 @@ def test_a_damaged_block_that_was_never_acknowledged_does_not_stop_a_takeover(
     assert again.fence(0, 2).blocks == 1
 
 
+def test_a_damaged_block_that_was_never_acknowledged_is_not_there_for_readers(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One node has a damaged copy, the two others nothing: a reader sees the blocks before it, and no damage."""
+    home = home_of(quorum(3, 2, store))
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    assert writer.append(0, chain.block(b"all")) == 1
+    for url in ("s3://n1", "s3://n2"):
+        nodes[url].cut_off()
+    with pytest.raises(Unavailable):
+        writer.append(1, chain.block(b"one"))
+    damage(stores, "s3://n0", path(home, 1))
+    again = home_of(quorum(3, 2, store))
+    found = ensemble.read(again.store, 0)
+    assert found is not None
+    assert again.registers(0, found).block(1) is None
+    assert again.registers(0, found).block(0) is not None
+
+
 def test_a_block_of_which_all_copies_are_damaged_is_lost_and_not_the_end(
     quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
 ) -> None:

@@ -227,7 +227,8 @@ class Registers:
     def block(self, number: int) -> pa.Buffer | None:
         """Return a block from the nearest node that has a sound copy, or from the store; ``None`` if nobody has it.
 
-        ``Unavailable`` when a node that does not answer may have it; ``CorruptionError`` when all copies are bad.
+        ``Unavailable`` when a node that does not answer may have it; ``CorruptionError`` when all copies are bad of a
+        block that may have been acknowledged.
         """
         failed: OncelogError | None = None
         damaged: CorruptionError | None = None
@@ -249,7 +250,9 @@ class Registers:
             return self._sound(self._store.read(key), self._store.location(key), number)
         except NotFound:
             pass
-        if failed is not None and absent < self.ensemble.fences:
+        if absent >= self.ensemble.fences:  # too few are left to have acknowledged the block, damaged or not
+            return None
+        if failed is not None:
             raise failed
         if damaged is not None:
             raise damaged
