@@ -107,15 +107,20 @@ def test_a_replacement_that_is_refused_was_not_formatted(tmp_path: Path) -> None
     assert not (tmp_path / "store" / "n1").exists()
 
 
-def test_a_replacement_that_leaves_too_few_nodes_says_what_to_do(tmp_path: Path) -> None:
-    """Two of three nodes were replaced, and a segment was on all three: nobody could fence it any more."""
-    url = make(tmp_path)
+def with_one_replaced(tmp_path: Path, url: str) -> QuorumStorage:
+    """Store a record on three nodes, then replace one of them."""
     with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
         w.append(b"x", id="1")
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
     health.replace(storage, "n1", (tmp_path / "new-1").as_uri(), SYSTEM)
     storage.close()
-    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    return QuorumStorage(LocalStorage(tmp_path / "store"))
+
+
+def test_a_replacement_that_leaves_too_few_nodes_says_what_to_do(tmp_path: Path) -> None:
+    """Two of three nodes were replaced, and a segment was on all three: nobody could fence it any more."""
+    url = make(tmp_path)
+    storage = with_one_replaced(tmp_path, url)
     with pytest.raises(InvalidArgument, match=f"1 of its 3 nodes, and needs 2 .*oncelog quorum drain {url}"):
         health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), SYSTEM)
     storage.close()
@@ -194,12 +199,7 @@ def test_a_replacement_waits_for_nodes_that_may_hold_the_only_copies(
     That it answers nothing does not mean that it holds nothing: the segment on it may not be sealed.
     """
     url = make(tmp_path)
-    with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
-        w.append(b"x", id="1")
-    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
-    health.replace(storage, "n1", (tmp_path / "new-1").as_uri(), SYSTEM)
-    storage.close()
-    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    storage = with_one_replaced(tmp_path, url)
     (silent,) = [one.bucket for one in storage.nodes if one.name == "n0"]
     monkeypatch.setattr(silent, "below", mock.Mock(side_effect=Unavailable("away")))
     with pytest.raises(Unavailable, match="node n0 does not answer"):

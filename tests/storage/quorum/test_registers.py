@@ -327,10 +327,10 @@ def test_a_damaged_copy_is_no_fence(
     assert [block.to_pybytes() for block in blocks] == chain.made
 
 
-def test_a_damaged_block_that_was_never_acknowledged_does_not_stop_a_takeover(
+def with_damage_at_one_node(
     quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
-) -> None:
-    """One node has a damaged copy, the two others nothing: it was not acknowledged, and fences say that it never is."""
+) -> QuorumHome:
+    """Store block 0 on three nodes and block 1 on one, which damages it: nobody acknowledged block 1."""
     home = home_of(quorum(3, 2, store))
     writer, chain = home.start_segment(0, 1), BlockChain(0)
     assert writer.append(0, chain.block(b"all")) == 1
@@ -339,7 +339,14 @@ def test_a_damaged_block_that_was_never_acknowledged_does_not_stop_a_takeover(
     with pytest.raises(Unavailable):
         writer.append(1, chain.block(b"one"))
     damage(stores, "s3://n0", path(home, 1))
-    again = home_of(quorum(3, 2, store))
+    return home_of(quorum(3, 2, store))
+
+
+def test_a_damaged_block_that_was_never_acknowledged_does_not_stop_a_takeover(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One node has a damaged copy, the two others nothing: it was not acknowledged, and fences say that it never is."""
+    again = with_damage_at_one_node(quorum, stores, nodes, store)
     assert again.fence(0, 2).blocks == 1
 
 
@@ -347,15 +354,7 @@ def test_a_damaged_block_that_was_never_acknowledged_is_not_there_for_readers(
     quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
 ) -> None:
     """One node has a damaged copy, the two others nothing: a reader sees the blocks before it, and no damage."""
-    home = home_of(quorum(3, 2, store))
-    writer, chain = home.start_segment(0, 1), BlockChain(0)
-    assert writer.append(0, chain.block(b"all")) == 1
-    for url in ("s3://n1", "s3://n2"):
-        nodes[url].cut_off()
-    with pytest.raises(Unavailable):
-        writer.append(1, chain.block(b"one"))
-    damage(stores, "s3://n0", path(home, 1))
-    again = home_of(quorum(3, 2, store))
+    again = with_damage_at_one_node(quorum, stores, nodes, store)
     found = ensemble.read(again.store, 0)
     assert found is not None
     assert again.registers(0, found).block(1) is None
