@@ -57,6 +57,14 @@ def test_effects_inside_of_effects(database: AnyPlace) -> None:
     assert inbox.show("second inner") == []
 
 
+def test_an_abandoned_effect_stops_no_effect_of_another_inbox() -> None:
+    """A new inbox can lie where the abandoned one lay in memory: its effects are not at work already."""
+    Inbox(sqlite3.connect(":memory:")).once("k").__enter__()
+    for _ in range(50):
+        with Inbox(sqlite3.connect(":memory:")).once("k") as effect:
+            assert not effect.done
+
+
 def test_an_effect_inside_of_itself_is_refused(kind: AnyPlace) -> None:
     """It would wait for a lock that it holds itself; a task that it started would, too."""
     with kind.inbox(**({} if kind.transactional else {"lease_s": 60})) as inbox:

@@ -172,7 +172,7 @@ class Once:
 
     @property
     def _place(self) -> tuple[int, Identity]:
-        return id(self._home), self._claim.identity
+        return self._home.number, self._claim.identity
 
     def _check_not_inside_itself(self) -> None:
         if self._idempotent and not self._leased and self._place in _at_work.get():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from oncelog.inbox.stores.sqlalchemy import Sqlalchemy
 _BUSY_S = 30.0
 _SERVER_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 """A worker that was stopped in a transaction holds its key no longer than that."""
+
+_numbers = itertools.count()
 
 
 def adapt(raw: Any, clock: Clock) -> Connection | None:
@@ -40,6 +43,8 @@ class Home:
     """The connections of one inbox. Safe to share between threads if it makes them itself."""
 
     def __init__(self, given: Any, clock: Clock) -> None:
+        self.number = next(_numbers)
+        """The number of this home in its process. Python gives the ``id()`` of a home that is gone to another one."""
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
