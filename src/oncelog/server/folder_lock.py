@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from oncelog.errors import LogBusy, Unavailable
+from oncelog.storage.local import links
 
 LOCK = ".server.lock"
 
@@ -22,8 +23,9 @@ def holding(url: str) -> Iterator[None]:
         return
     folder = Path(unquote(urlsplit(url).path))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        links.check_owner(folder)
+        folder.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
+        descriptor = links.create_file(folder.resolve() / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         message = f"{folder}: {error.strerror}"
         raise Unavailable(message) from error

@@ -47,6 +47,15 @@ def test_no_link_beside_the_file_is_followed(tmp_path: Path) -> None:
     }
 
 
+def test_no_file_is_made_where_a_link_in_the_place_of_the_lock_leads(tmp_path: Path) -> None:
+    """The name of the lock can be guessed."""
+    path = tmp_path / "tokens.json"
+    (tmp_path / "tokens.json.lock").symlink_to(tmp_path / "made")
+    with pytest.raises(InvalidArgument):
+        _made(path)
+    assert [found.name for found in tmp_path.iterdir()] == ["tokens.json.lock"]
+
+
 def test_a_running_server_sees_a_new_token_and_a_revoked_one_at_once(tmp_path: Path) -> None:
     """Revoked means: the next call is refused."""
     path = tmp_path / "tokens.json"

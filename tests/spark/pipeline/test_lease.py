@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.errors import LeaseLost, LogBusy
+from oncelog.errors import InvalidArgument, LeaseLost, LogBusy
 from oncelog.spark.pipeline import lease
 from oncelog.spark.pipeline.lease import BucketLease, Holder
 from oncelog.spark.pipeline.spec import IdentitySpec, RunSpec, SourceSpec, Spec, Target
@@ -39,6 +39,21 @@ def test_second_run_is_told_who_runs(tmp_path: Path) -> None:
     assert caught.value.pid == os.getpid()
     with lease.held(given, SYSTEM):
         pass
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """The holder's name is written into the lock: through a link that emptied somebody's file."""
+    state, precious = tmp_path / "state", tmp_path / "precious"
+    with lease.held(pipeline(str(state)), SYSTEM):
+        (lock,) = state.iterdir()
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert lock.stat().st_mode & 0o777 == 0o600
+    precious.write_text("mine")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with pytest.raises(InvalidArgument, match="symbolic link"), lease.held(pipeline(str(state)), SYSTEM):
+        pass
+    assert precious.read_text() == "mine"
 
 
 def test_second_run_may_wait(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.errors import Unavailable
+from oncelog.errors import InvalidArgument, Unavailable
 from oncelog.spark.sinks import compaction
 from oncelog.spark.sinks.compaction import CompactedTable, TableInBucket, TableOnDisk, compact, concatenated, first_line
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, FolderTable
@@ -212,6 +212,38 @@ def test_compaction_that_was_paused_within_its_plan(memory_bucket: Bucket, tmp_p
 
     opened.compact(Paused(memory_bucket, "shop/out", SYSTEM))
     assert opened.lines() == expected(4)
+
+
+@pytest.mark.parametrize("name", ["out.oncelog", "out.oncelog/compacting"])
+def test_no_link_leads_a_compaction_to_folders_of_the_user(tmp_path: Path, name: str) -> None:
+    """What is left of earlier compactions is removed: by a planted link that was everything in a home folder."""
+    opened = Opened(tmp_path, None)
+    opened.batch(0)
+    home = tmp_path / "home"
+    for folder in ("photos", "compacting/photos", "0123456789abcdef", "compacting/0123456789abcdef"):
+        (home / folder).mkdir(parents=True)
+        (home / folder / "one.jpg").write_text("precious")
+    planted = tmp_path / name
+    if planted.is_dir():
+        planted.rename(tmp_path / "away")
+    planted.symlink_to(home)
+    with pytest.raises(InvalidArgument, match="symbolic link"):
+        opened.compact()
+    assert len(list(home.rglob("one.jpg"))) == 4
+
+
+def test_only_folders_of_compactions_are_removed(tmp_path: Path) -> None:
+    """A folder with another name is not what a compaction left."""
+    opened = Opened(tmp_path, None)
+    opened.batch(0)
+    compacting = tmp_path / "out.oncelog" / "compacting"
+    for name in ("photos", "0123456789abcdef"):
+        (compacting / name).mkdir(parents=True)
+    (compacting / "fedcba9876543210").symlink_to(compacting / "photos")
+    (compacting / "photos" / "one.jpg").write_text("precious")
+    opened.place().recover()
+    assert {path.name for path in compacting.iterdir()} == {"photos", "fedcba9876543210"}
+    assert (compacting / "photos" / "one.jpg").read_text() == "precious"
 
 
 def test_headers_of_csv_and_members_of_gzip(tmp_path: Path) -> None:

@@ -43,7 +43,22 @@ def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_ways")
-@pytest.mark.parametrize("name", ["temporary", "segments", "manifest", "bodies", "torn", "sealed"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "temporary",
+        "segments",
+        "manifest",
+        "bodies",
+        "torn",
+        "sealed",
+        "secret",
+        "ids",
+        "dedup_snapshot",
+        "bases",
+        "runs",
+    ],
+)
 def test_a_folder_that_is_a_link_is_refused(name: str, tmp_path: Path, treasure: Path) -> None:
     """A link in the place of a folder made the writer delete, or make, files where the link points."""
     shop = tmp_path / "shop"
@@ -95,6 +110,37 @@ def test_deleting_a_log_removes_nothing_but_the_log(tmp_path: Path, treasure: Pa
     assert (shop / "removed" / "photos" / "one.jpg").read_text() == "precious"
     assert (treasure / LEFT).read_text() == "precious"
     assert sorted(path.name for path in (shop / "removed").iterdir()) == ["a-0123456789abcdef", "photos"]
+
+
+@pytest.mark.parametrize(
+    "name", ["state.sqlite", "gate.sqlite", "state.sqlite-wal", "state.sqlite-shm", "gate.sqlite-wal"]
+)
+def test_links_in_the_place_of_a_queues_state_are_not_followed(name: str, tmp_path: Path, treasure: Path) -> None:
+    """SQLite makes files of its own beside the state, under names that everybody knows."""
+    shop = tmp_path / "shop"
+    use_all(shop)
+    planted = shop / "queues" / name
+    planted.unlink(missing_ok=True)
+    for target in (LEFT, "made"):
+        planted.symlink_to(treasure / target)
+        with oncelog.connect(f"file://{shop}") as db, pytest.raises(oncelog.OncelogError):
+            db.queue("emails").send(b"hello")
+        planted.unlink()
+    assert {path.name: path.read_text() for path in treasure.iterdir()} == {LEFT: "precious"}
+
+
+def test_a_file_that_is_appended_to_is_no_link(tmp_path: Path, treasure: Path) -> None:
+    """Notes, locks and logs of a pipeline are appended to in place: through a link that was somebody's file."""
+    (tmp_path / "notes").symlink_to(treasure / LEFT)
+    (tmp_path / "new").symlink_to(treasure / "made")
+    for name in ("notes", "new"):
+        with pytest.raises(InvalidArgument, match="symbolic link"):
+            links.append_to(tmp_path / name)
+    with links.append_to(tmp_path / "own") as file:
+        file.write(b"noted")
+    assert (tmp_path / "own").read_bytes() == b"noted"
+    assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == links.FILE_MODE
+    assert {path.name: path.read_text() for path in treasure.iterdir()} == {LEFT: "precious"}
 
 
 def test_deleting_a_log_follows_no_link_in_the_place_of_removed(tmp_path: Path, treasure: Path) -> None:

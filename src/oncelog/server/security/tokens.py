@@ -169,7 +169,8 @@ def _change(path: Place, change: Callable[[list[Token]], list[Token]]) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        descriptor = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)
     except OSError as error:
         message = f"{path}: {error.strerror}"
         raise InvalidArgument(message) from error

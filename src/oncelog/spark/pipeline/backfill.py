@@ -9,7 +9,6 @@ was killed in, of which the log recognises what was stored.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -27,7 +26,9 @@ from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.pipeline import Pipeline
 from oncelog.spark.pipeline.rows import bucket_files, frames, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
+from oncelog.spark.pipeline.whole_file import write_whole
 from oncelog.spark.session import session
+from oncelog.storage.local import links
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,10 +173,10 @@ class Backfill:
         if self._spec.source.schema is None and not (own / frames.SCHEMA_FILE).exists():
             message = "the columns are not known yet: write source.schema, or run the pipeline before its backfill"
             raise InvalidArgument(message)
-        self._checkpoint.mkdir(parents=True, exist_ok=True)
+        self._checkpoint.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
         for name in _SHARED:
             if (own / name).exists():
-                shutil.copy2(own / name, self._checkpoint / name)
+                write_whole(self._checkpoint / name, (own / name).read_bytes())
 
     @contextmanager
     def _session(self, given: SparkSession | None) -> Iterator[SparkSession]:
@@ -215,7 +216,7 @@ class Backfill:
         )
 
     def _note(self, filled: Filled) -> None:
-        with (self._checkpoint / _NOTES).open("ab") as file:
+        with links.append_to(self._checkpoint / _NOTES) as file:
             file.write(b"\n" + msgspec.json.encode(filled) + b"\n")
             file.flush()
             os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.storing import Account
 from oncelog.spark.pipeline.whole_file import write_whole
+from oncelog.storage.local import links
 
 BYTES_MAX = 2 << 20
 """How long the file may become: some ten thousand batches."""
@@ -123,7 +124,7 @@ class History:
 
     def add(self, event: Event) -> None:
         """Add an event."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
         with self._held() as file:
             file.write(self._end_of_line() + msgspec.json.encode(event) + b"\n")
             file.flush()
@@ -141,7 +142,7 @@ class History:
     def _held(self) -> Iterator[BinaryIO]:
         """Yield the file, held: two runs that overlap take turns, and neither writes to one that was replaced."""
         while True:
-            with self._path.open("ab") as file:
+            with links.append_to(self._path) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):  # noqa: PTH116 (one line)
                     yield file

@@ -28,6 +28,7 @@ from oncelog.shapes import UNREADABLE
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.storage.bucket.paths import bucket_of
+from oncelog.storage.local import links
 from oncelog.types import moment
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ def _busy(name: str, holder: Holder | None) -> LogBusy:
 
 @contextmanager
 def _locked(folder: Path, name: str, me: Holder, clock: Clock, wait_s: float) -> Iterator[PipelineLease]:
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
     deadline_us = clock.elapsed_us() + round(max(wait_s, _PATIENCE_S) * 1e6)
-    with (folder / _FILE).open("a+b") as file:
+    with links.append_to(folder / _FILE) as file:
         while not _lock(file.fileno()):
             if clock.elapsed_us() >= deadline_us:
                 file.seek(0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.session import spark_home
+from oncelog.storage.local import links
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +89,7 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = os.dup(2)
-    with path.open("ab") as file:
+    with links.append_to(path) as file:
         os.dup2(file.fileno(), 2)
         try:
             yield

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # without a bucket, no client of buckets is needed
 
 TARGET_BYTES = 128 << 20
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_OURS = re.compile("[0-9a-f]{16}")
 _PLANS, _DONE = "compactions/", ".done"
 
 Merge = Callable[[Sequence[Path], Path], None]
@@ -140,11 +142,21 @@ class TableOnDisk:
 
     def recover(self) -> None:
         """Move batches over that a run put into the old folder; remove what is left of folders."""
-        for place in sorted(self._swaps.iterdir()) if self._swaps.is_dir() else []:
+        for place in self._left():
             swap = _read(place / "swap.json")
             if swap is not None and self._table.stat().st_ino == swap.inode:
                 self._rescue(place, swap)
             shutil.rmtree(place, ignore_errors=True)
+
+    def _left(self) -> list[Path]:
+        """Return the folders that earlier compactions made: no others, and none that a link leads to. They go."""
+        for place in (self._swaps.parent, self._swaps):
+            if place.is_symlink():
+                message = f"{place}: is a symbolic link, and a compaction follows none: remove it"
+                raise InvalidArgument(message)
+            if not place.is_dir():
+                return []
+        return sorted(place for place in self._swaps.iterdir() if _OURS.fullmatch(place.name))
 
     def files(self) -> list[tuple[str, int]]:
         """Return the files of all batches."""

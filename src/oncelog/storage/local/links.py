@@ -22,6 +22,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from oncelog.errors import InvalidArgument
 
@@ -75,6 +76,22 @@ def create_file(path: Path, flags: int) -> int:
         if is_shared:
             os.fchmod(descriptor, mode)  # the umask would take the group's rights
         return descriptor
+
+
+def append_to(path: Path) -> BinaryIO:
+    """Open a file to read it and to append to it; a file that is made is for its owner alone.
+
+    ``InvalidArgument`` for a symbolic link in its place: who planted it could have any file of this user changed. Links
+    above the file are the user's own.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, flags, FILE_MODE), "a+b")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        message = f"{path}: is a symbolic link, and Oncelog writes through none: remove it"
+        raise InvalidArgument(message) from error
 
 
 def make_folder(path: Path) -> bool:

@@ -17,6 +17,7 @@ from oncelog.spark.pipeline.mistakes import Mistake
 from oncelog.spark.pipeline.rows import encoding
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.whole_file import write_whole
+from oncelog.storage.local import links
 
 FILE = "pipeline.json"
 """The file in a checkpoint that says whose it is."""
@@ -118,6 +119,6 @@ def encoding_of(checkpoint: Path | None) -> int:
 
 def own(given: Spec, checkpoint: Path, log_id: str) -> None:
     """Note whose a checkpoint is."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    checkpoint.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
     owner = CheckpointOwner(given.name, given.log.url, given.log.name, log_id, encoding_of(checkpoint))
     write_whole(checkpoint / FILE, msgspec.json.encode(owner))

@@ -15,6 +15,7 @@ from oncelog.spark.pipeline.rows import encoding, source_files, widening
 from oncelog.spark.pipeline.rows.encoding import quoted
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.whole_file import write_whole
+from oncelog.storage.local import links
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -108,12 +109,12 @@ def keep_schema(given: Spec, found: DataFrame, at_us: int) -> list[str]:
     """Keep a schema that was taken from files, for the next run; return what has changed in one that widens."""
     folder = spec.local_path(given.checkpoint)
     if folder is not None and given.source.schema_changes == "widen":
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
         names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
         known = _known(found.sparkSession, given)
         return widening.keep(folder, known, found.select(*map(quoted, names)).schema, at_us)
     if folder is not None and given.source.schema is None and not (folder / SCHEMA_FILE).exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)
         names = [name for name in source_files.visible(found) if name != source_files.RESCUED]
         write_whole(folder / SCHEMA_FILE, found.select(*map(quoted, names)).schema.json().encode())
     return []
