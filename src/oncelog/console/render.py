@@ -192,7 +192,8 @@ def memory(info: LogInfo) -> str:
     if info.memory is not None:
         held, disk = size(info.memory.memory_bytes), size(info.memory.disk_bytes)
         return f"{count(info.memory.ids)} ids, as long as their records live; {held} in memory, {disk} on disk"
-    return f"bounded: {duration(window.duration_s)}, {count(window.max_keys)} ids"
+    adopted = f", and those of {count(info.adopted_records)} adopted records" if info.adopted_records else ""
+    return f"bounded: {duration(window.duration_s)}, {count(window.max_keys)} ids{adopted}"
 
 
 def tag(settings: msgspec.Struct) -> str:

@@ -33,7 +33,8 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     ``bytes`` are those of closed segments and sealed files. ``snapshots`` are keys with the position they reach to;
     ``snapshot_age_s`` is the age of the newest. ``window`` (keys, pending, evicted, bytes, and the age of the oldest
     key: its horizon) and ``counters`` are there while this handle has a writer. ``memory`` is there where ids are
-    remembered without bounds. ``at_risk``: on a quorum, how many closed segments have fewer copies than they should
+    remembered without bounds. ``adopted_records`` are those of adopted files whose ids a bounded window
+    remembers beside its keys. ``at_risk``: on a quorum, how many closed segments have fewer copies than they should
     and are not sealed yet.
     """
 
@@ -54,6 +55,7 @@ class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     window: dict[str, int | None]
     counters: Counts | None
     memory: MemoryInfo | None = None
+    adopted_records: int = 0
     at_risk: int | None = None
 
 
@@ -97,6 +99,15 @@ def memory_of(manifest: Manifest, table: Mapping[str, int | None]) -> MemoryInfo
         disk_bytes=sum(run.size_bytes for run in manifest.memory),
         since=manifest.window_since,
     )
+
+
+def adopted_records_of(manifest: Manifest, closed: Sequence[Segment]) -> int:
+    """Return how many records of adopted files have ids that a bounded window remembers, beside its keys."""
+    window = manifest.settings.window
+    if manifest.settings.idempotence == "off" or window.unbounded:
+        return 0
+    since_us = manifest.uptime_us - window.duration_us
+    return sum(one.entries for one in closed if one.identities is not None and one.last_uptime_us > since_us)
 
 
 def files_of(home: LogHome, segments: Sequence[Segment]) -> list[SealedFileInfo]:

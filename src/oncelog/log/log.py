@@ -374,6 +374,7 @@ class Log(StoredLog):
             window=dict(writer.window_state) if writer is not None else {},
             counters=writer.counts() if writer is not None else None,
             memory=info.memory_of(manifest, writer.window_state if writer is not None else {}),
+            adopted_records=info.adopted_records_of(manifest, closed),
             at_risk=info.at_risk_of(self._home, closed),
         )
 

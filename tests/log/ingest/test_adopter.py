@@ -284,6 +284,7 @@ def test_adopted_ids_age_by_time_alone(quick: Shop) -> None:
             writer.append(b"", id=f"id-{number}")
         quick.clock.advance(9.5)
         assert append(writer, plain([0])[0]).duplicate
+    assert log.info().adopted_records == 3
     quick.clock.advance(HOUR_S)  # nobody writes: no up-time
     with log.writer() as writer:
         assert append(writer, plain([1])[0]).duplicate
@@ -293,6 +294,7 @@ def test_adopted_ids_age_by_time_alone(quick: Shop) -> None:
         assert append(writer, plain([0])[0]).duplicate
         assert adopt(writer, [stage(log, plain([1, 2]))]) == [14]
         assert append(writer, plain([1])[0]).position == 14
+    assert log.info().adopted_records == 2
     quick.lose_snapshots()
     with quick.log().writer() as writer:
         assert append(writer, plain([1])[0]).position == 14

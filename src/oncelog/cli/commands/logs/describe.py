@@ -78,6 +78,7 @@ def print_info(info: LogInfo) -> None:
                     ("permanent id", info.log_id),
                     ("snapshots", _snapshots(info, newest)),
                     *_memory(info.memory),
+                    *_adopted(info.adopted_records),
                     *([] if info.at_risk is None else [("short of copies", f"{info.at_risk:,} segments not sealed")]),
                 ],
             ),
@@ -115,6 +116,10 @@ def _memory(memory: MemoryInfo | None) -> list[tuple[str, str]]:
     runs = f"{show_count(memory.runs, 'run')} of {show_count(memory.ids, 'id')}"
     bytes_ = f"{show_bytes(memory.memory_bytes)} of memory, {show_bytes(memory.disk_bytes)} on disk"
     return [("remembered", f"{since}; {runs}, {bytes_}")]
+
+
+def _adopted(records: int) -> list[tuple[str, str]]:
+    return [("adopted", f"the ids of {show_count(records, 'record')}, beside the window's keys")] if records else []
 
 
 def _settings(settings: LogSettings) -> list[tuple[str, str]]:
