@@ -18,7 +18,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import oncelog
 from oncelog import Inbox, Message, QueueSettings, Record, RetryPolicy
+from oncelog.clock import SYSTEM
 from oncelog.log.ingest.batch_marks import BatchName
+from oncelog.server.security import tokens
 from oncelog.spark.report import page as report_page
 from oncelog.spark.report import plots
 from oncelog.spark.report.page import Figure, Section
@@ -43,6 +45,9 @@ PAGES = {
     "inboxes": "inboxes",
     "verify": "verify?name=orders",
     "server": "server",
+    "asked": "log?name=orders",
+    "done": "log?name=clicks",
+    "error": "log?name=nothing",
 }
 WIDTHS = {"wide": 1400, "narrow": 400}
 Scheme = Literal["light", "dark"]
@@ -54,24 +59,39 @@ IN_DOCS = ("log-dark", "find-light", "queue-light", "report-light")
 def main(folder: Path) -> None:
     """Take the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made, serving(Path(made)) as base, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
+        fill(Path(made))
+        tokens_path = Path(made) / "tokens.json"
+        token = tokens.create(tokens_path, "operator", ("look,read,append,consume,admin:*",), SYSTEM)
+        tokens.create(tokens_path, "importer", ("append:orders",), SYSTEM)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        with load(base):
+        with serving(Path(made), "--tokens", str(tokens_path)) as base, load(base, token):
             for scheme in SCHEMES:
                 for width_name, width in WIDTHS.items():
                     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                    page.goto(f"{base}/console/")
+                    page.screenshot(path=folder / f"login-{scheme}-{width_name}.png", full_page=True)
+                    login(page, base, token)
                     for name, path in PAGES.items():
                         show(page, base, name, path)
                         page.screenshot(path=folder / f"{name}-{scheme}-{width_name}.png", full_page=True)
                     page.close()
-                take_for_docs(browser, base, scheme, folder / "docs")
+                take_for_docs(browser, base, token, scheme, folder / "docs")
         browser.close()
 
 
-def take_for_docs(browser: Browser, base: str, scheme: Scheme, folder: Path) -> None:
+def login(page: Page, base: str, token: str) -> None:
+    """Begin a session."""
+    page.goto(f"{base}/console/")
+    page.fill("input[name=token]", token)
+    page.click("button")
+
+
+def take_for_docs(browser: Browser, base: str, token: str, scheme: Scheme, folder: Path) -> None:
     """Take the pictures of the documentation: small, and without what is below the first screen."""
     for name in [picture.removesuffix(f"-{scheme}") for picture in IN_DOCS if picture.endswith(scheme)]:
         page = browser.new_page(viewport={"width": 1120, "height": 470}, color_scheme=scheme)
+        login(page, base, token)
         show(page, base, name, PAGES[name])
         page.screenshot(path=folder / f"console-{name}.png")
         page.close()
@@ -94,21 +114,30 @@ def show(page: Page, base: str, name: str, path: str) -> None:
         page.click("text=/^Yes, /")
         page.goto(f"{base}/console/{path}")
         page.wait_for_selector("text=orders is sound")
+    if name == "asked":
+        page.fill("input[name=retention_s]", "86400")
+        page.click("text=Configure…")
+    if name == "done":
+        page.click("text=Seal…")
+        page.click("text=/^Yes, /")
+
+
+def fill(folder: Path) -> None:
+    """Make a database, an inbox and a report, and a file of settings that names them."""
+    shop((folder / "shop").as_uri())
+    inbox(f"sqlite:///{folder}/inbox.db")
+    report(folder / "orders.report.html")
+    (folder / "serve.toml").write_text(
+        f'[inboxes]\nshop = "sqlite:///{folder}/inbox.db"\n[reports]\norders = "{folder}/orders.report.html"\n'
+    )
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Fill a database, and run ``oncelog serve`` on it; yield its address."""
+def serving(folder: Path, *options: str) -> Iterator[str]:
+    """Run ``oncelog serve`` on what was filled; yield its address."""
+    addresses = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--config", str(folder / "serve.toml")]
     url = (folder / "shop").as_uri()
-    shop(url)
-    inbox(f"sqlite:///{folder}/inbox.db")
-    report(folder / "orders.report.html")
-    config = folder / "serve.toml"
-    config.write_text(
-        f'[inboxes]\nshop = "sqlite:///{folder}/inbox.db"\n[reports]\norders = "{folder}/orders.report.html"\n'
-    )
-    addresses = ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--config", str(config)]
-    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", url, *addresses]
+    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", url, *addresses, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -118,12 +147,13 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def load(base: str) -> Iterator[None]:
+def load(base: str, token: str) -> Iterator[None]:
     """Send orders over HTTP meanwhile: new ones, retries, and one id with other content at times."""
     over = threading.Event()
+    headers = {"authorization": f"Bearer {token}"}
 
     def run() -> None:
-        with httpx.Client(base_url=base, timeout=60) as http:
+        with httpx.Client(base_url=base, timeout=60, headers=headers) as http:
             number = 5000
             while not over.wait(0.12 if number % 7 else 0.4):
                 number += 1
@@ -133,7 +163,7 @@ def load(base: str) -> Iterator[None]:
                 if number % 9 == 0:
                     send(http, number, 999)
 
-    with httpx.Client(base_url=base, timeout=60) as http:
+    with httpx.Client(base_url=base, timeout=60, headers=headers) as http:
         for total in (50, 50, 999, 50):
             send(http, 42, total)
     thread = threading.Thread(target=run)

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 
 import oncelog
 from oncelog import Message, QueueSettings, Record, RetryPolicy
+from oncelog.clock import SYSTEM
+from oncelog.connect import Database
+from oncelog.console.app import build
+from oncelog.console.source import Source, Verifying
+from oncelog.console.viewer import KeyGate
+from oncelog.log.jobs.verify import Finding, Verification
+from oncelog.storage.memory import MemoryStorage
 from tests.console.conftest import Watched, running_console
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 PATHS = [
@@ -48,6 +65,37 @@ def fill(folder: Path, *, text: str = "plain") -> None:
         while not emails.dead_letters.list():
             with emails.consume("mailer", prefetch=1) as consumer:
                 consumer.receive(timeout_s=0.1)
+
+
+class Verified(Source):
+    """A database of which a verification is as far as the test says."""
+
+    now: Verifying | None = None
+
+    def verifying(self, name: str) -> Verifying | None:  # noqa: ARG002 (it is the same for all)
+        """Return what the test says."""
+        return self.now
+
+
+async def _run(work: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(work)
+
+
+@contextmanager
+def serving(source: Source) -> Iterator[str]:
+    """Serve the console of a source from a thread; yield its link."""
+    gate = KeyGate(SYSTEM)
+    app = build(source, gate, _run)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/console/login?key={gate.key}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def go(watched: Watched, link: str, path: str) -> str:
@@ -173,3 +221,31 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
         assert watched.page.evaluate("document.documentElement.scrollWidth") <= 400, path
         found = Axe().run(watched.page).response["violations"]
         assert [rule["id"] for rule in found if rule["impact"] in ("serious", "critical")] == [], path
+
+
+def test_a_verification_is_followed_and_its_findings_are_text(browser: Browser) -> None:
+    """An open page shows progress, then the result; a producer's name in a finding does nothing."""
+    context = browser.new_context()
+    page = context.new_page()
+    with Database(MemoryStorage()) as database:
+        database.log("orders", create=True)
+        source = Verified(database)
+        with serving(source) as link:
+            watched = Watched(page, link.split("/")[2])
+            page.goto(link)
+            page.goto(link.partition("login")[0] + "verify?name=orders")
+            page.wait_for_selector("text=was not verified")
+            source.now = Verifying(500, 1_000)
+            page.wait_for_selector("text=500 of 1,000 records")
+            assert page.get_attribute("progress", "value") == "500"
+            found = Verification(
+                records=1_000, bytes=1, segments=1, findings=(Finding("error", EVIL, f"producer {EVIL}"),)
+            )
+            source.now = Verifying(1_000, 1_000, found)
+            page.wait_for_selector("text=orders is damaged")
+            shown = page.locator("#verification td").all_inner_texts()
+            elements = page.locator("#verification script, #verification img").count()
+            context.close()
+    assert shown == ["error", EVIL, f"producer {EVIL}"]
+    assert elements == 0
+    assert watched.complaints == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from oncelog.console.forms import Form, form_of
 from oncelog.console.pages import Pages
 from oncelog.console.source import NotedAct, Source
 from oncelog.console.viewer import Kind, Verb, Viewer
-from oncelog.errors import InvalidArgument, NotFound, OncelogError
+from oncelog.errors import InvalidArgument, NotFound
 from oncelog.settings import LogSettings, Window
 
 _Do = Callable[[Source, str, Form], str]
@@ -37,12 +36,16 @@ class Act(NamedTuple):
 def _redrive(source: Source, name: str, form: Form) -> str:
     letters = source.queue(name).dead_letters
     chosen = _letters(source, name, form) if form.get("position") or form.get("error") else None
-    return f"{letters.redrive(chosen):,} dead letters of {name} were sent back."
+    return _letters_were(letters.redrive(chosen), name, "sent back")
 
 
 def _discard(source: Source, name: str, form: Form) -> str:
     letters = source.queue(name).dead_letters
-    return f"{letters.discard(_letters(source, name, form)):,} dead letters of {name} were given up for good."
+    return _letters_were(letters.discard(_letters(source, name, form)), name, "given up for good")
+
+
+def _letters_were(count: int, name: str, done: str) -> str:
+    return f"1 dead letter of {name} was {done}." if count == 1 else f"{count:,} dead letters of {name} were {done}."
 
 
 def _letters(source: Source, name: str, form: Form) -> list[int]:
@@ -77,7 +80,9 @@ def _truncate(source: Source, name: str, form: Form) -> str:
 
 def _seal(source: Source, name: str, _form: Form) -> str:
     done = source.log(name).seal()
-    return f"{done.records:,} records of {name} were sealed."
+    return (
+        f"1 record of {name} was sealed." if done.records == 1 else f"{done.records:,} records of {name} were sealed."
+    )
 
 
 def _verify(source: Source, name: str, _form: Form) -> str:
@@ -148,21 +153,11 @@ class Acts:
             raise NotFound(message)
         if form.get("sure") != "yes":
             return await self._ask(viewer, verb, act, name, form)
-        said = await self._done(request, viewer, NotedAct(verb, act.kind, name, _details(form)), act.do, form)
+        source = self._pages.source
+        async with source.noted(request, viewer, NotedAct(verb, act.kind, name, _details(form))):
+            said: str = await self._pages.run(lambda: act.do(source, name, form))
         there = act.after or f"/{act.kind}"
         return await self._pages.show("done.html", viewer, title=_words(verb), said=said, there=there, name=name)
-
-    async def _done(self, request: Request, viewer: Viewer, noted: NotedAct, do: _Do, form: Form) -> str:
-        """Do an act between its line in the audit and, if it fails, a second line that says so."""
-        source = self._pages.source
-        await source.note(request, viewer, noted)
-        try:
-            said: str = await self._pages.run(lambda: do(source, noted.name, form))
-        except OncelogError as error:
-            with contextlib.suppress(OncelogError):  # the page shows the first error
-                await source.note(request, viewer, noted._replace(failed=str(error)))
-            raise
-        return said
 
     async def _ask(self, viewer: Viewer, verb: str, act: Act, name: str, form: Form) -> Response:
         """Show what would be done, and a button that does it."""

@@ -58,6 +58,7 @@ class QueuePages:
             "letters": letters[:PAGE_ROWS],
             "dead": dead,
             "dead_by_group": _by_group(stats, letters, dead),
+            "groups_partly": len(stats.groups) > 1 and dead > len(letters),
             "looked_at": len(letters),
             "errors": Counter(letter.last_error for letter in letters).most_common(_ERRORS_MAX),
             "reads": reads,
@@ -67,7 +68,7 @@ class QueuePages:
 
 def _by_group(stats: QueueStats, letters: Sequence[DeadLetter], dead: int) -> Mapping[str, int]:
     """Return the dead letters of each group. Where there are more than a page looks at, several groups are counted as
-    far as it looks.
+    far as it looks, and the page says so (``groups_partly``).
     """
     if len(stats.groups) == 1:
         return dict.fromkeys(stats.groups, dead)

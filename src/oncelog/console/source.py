@@ -1,4 +1,4 @@
-"""What the pages show, asked of a database. Every method but ``note`` blocks: pages call it in a thread.
+"""What the pages show, asked of a database. Every method but ``noted`` blocks: pages call it in a thread.
 
 A server has a subclass that knows more: answers, connections, tokens, and the acts of an administrator.
 """
@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -124,13 +125,12 @@ def content(entry: Entry) -> Other:
 
 
 class NotedAct(NamedTuple):
-    """A line of the audit: an act, what it is done to, what it was asked with, and why it failed, if it did."""
+    """A line of the audit: an act, what it is done to, and what it was asked with."""
 
     act: str
     kind: Kind
     name: str
     details: Mapping[str, str]
-    failed: str | None = None
 
 
 class FoundId(NamedTuple):
@@ -350,8 +350,10 @@ class Source:
 
     # What only a server knows.
 
-    async def note(self, request: Request, viewer: Viewer, noted: NotedAct) -> None:  # noqa: ARG002 (a server's subclass notes)
-        """Write an act to the audit before it is done, on the loop; an act that cannot be noted is not done."""
+    def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 (a server's subclass notes)
+        """Write an act to the audit before the body does it, on the loop, and once more if the body fails; an act that
+        cannot be noted is not done.
+        """
         message = "this console only looks: it changes nothing"
         raise InvalidArgument(message)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from oncelog.arguments import shown
 from oncelog.errors import InvalidArgument
+from oncelog.format.payload.arrays import integers
 from oncelog.log.stored.rows import Rows, each
 from oncelog.types import moment
 
@@ -103,7 +104,7 @@ def events_of(rows: Rows, chosen: NDArray[np.int64], versions: NDArray[np.int32]
     """Return chosen rows, all of them of streams, as events."""
     if not len(chosen):
         return []
-    payload = rows.payload if len(chosen) == rows.count else rows.payload.take(pa.array(chosen))
+    payload = rows.payload if len(chosen) == rows.count else rows.payload.take(integers(chosen))
     times = each(rows.timestamp_us, rows.count)[chosen].tolist()
     positions = (chosen + rows.first_position).tolist()
     columns = zip(*(_column(payload, name) for name in ("stream", "id", "type", "value", "headers")), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,8 @@ secret_file = "{secret}"
 on_conflict = "error"
 """
 SECRET = b"whsec_5up3r-s3cr3t"
+EVIL = "zz<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
+"""Text that would run on a page that takes it for a part of the page."""
 _names = itertools.count()
 
 
@@ -83,6 +86,7 @@ class Guarded:
         self.report = folder / "orders.report.html"
         (folder / "serve.toml").write_text(
             f'[inboxes]\nshop = "sqlite:///{self.inbox}"\n[reports]\norders = "{self.report}"\n'
+            f"[hooks.{json.dumps(EVIL)}]\nlog = 'hooks/evil'\nid = 'json:/id'\ntype = {json.dumps(EVIL)}\n"
         )
         options = ["--config", str(folder / "serve.toml")]
         self.server = Serving(f"file://{folder}/db", options, {"ONCELOG_SERVE_TOKENS": str(self.path)})

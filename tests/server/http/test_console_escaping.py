@@ -13,19 +13,20 @@ import oncelog
 from oncelog import IdConflict, Inbox, Message, QueueSettings, Record, RetryPolicy
 from oncelog.log.ingest.batch_marks import BatchName
 from tests.console.conftest import Watched
-from tests.server.http.conftest import Guarded
+from tests.server.http.conftest import EVIL, Guarded
 from tests.server.http.test_console import login
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-EVIL = "zz<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"
-LOG, STREAMS, QUEUE = EVIL, f"{EVIL}-streams", f"{EVIL}-queue"
+LOG, STREAMS, QUEUE, HOOKS = EVIL, f"{EVIL}-streams", f"{EVIL}-queue", "hooks/evil"
 ELEMENTS = "script:not([src^='/console/static/']), img, [onerror]"
 
 
 def fill(guarded: Guarded) -> None:
-    """Fill every field that a user can fill: names, ids, values, headers, lineage, labels, errors, refused content."""
+    """Fill every field that a user can fill: names, ids, values, headers, lineage, labels, errors, refused content, and
+    what a provider posts to a webhook.
+    """
     retry = RetryPolicy(max_attempts=1, backoff_s=0, max_backoff_s=0, jitter=0)
     headers = {EVIL: EVIL.encode(), "oncelog.file": EVIL.encode(), "oncelog.line": EVIL.encode()}
     with oncelog.connect(f"oncelog://{guarded.server.grpc}", options={"token": guarded.operator}) as db:
@@ -48,6 +49,11 @@ def fill(guarded: Guarded) -> None:
         with clicks.writer() as writer:
             table = pa.table({"value": [EVIL.encode()], "id": [EVIL]})
             writer.ingest([clicks.stage([table])], BatchName(producer=EVIL, number=0))
+        db.log(HOOKS, create=True)
+    with guarded.client(None) as http:
+        for value in ("new", "other"):  # the second is a conflict
+            posted = http.post(f"/v1/hooks/{quote(EVIL, safe='')}", json={"id": EVIL, EVIL: value})
+            assert posted.status_code == 200
     with Inbox(f"sqlite:///{guarded.inbox}") as inbox:
         with inbox.once(EVIL, topic=EVIL, tenant=EVIL) as effect:
             effect.result = {EVIL: EVIL}
@@ -64,6 +70,7 @@ def queries() -> list[str]:
         "find", "pipelines", f"streams?{urlencode({'log': STREAMS})}",
         f"stream?{urlencode({'log': STREAMS, 'stream': EVIL})}", "queues", f"queue?{urlencode({'name': QUEUE})}",
         "inboxes", f"verify?{urlencode({'name': LOG})}", "server",
+        f"log?name={HOOKS}&start=0", f"log?name={HOOKS}", f"record?log={HOOKS}&position=0",
     ]  # fmt: skip
     wrong = [
         f"logs?q={quote(EVIL)}&page={quote(EVIL)}", f"log?{urlencode({'name': LOG, 'start': EVIL})}",
@@ -112,7 +119,7 @@ def test_what_users_fill_in_is_text_on_every_page_and_in_every_act(guarded: Guar
     page.locator("button:text-is('Redrive…')").first.click()
     assert EVIL in is_text()  # the question names the error
     page.click("text=/^Yes, /")
-    assert "were sent back" in is_text()
+    assert "was sent back" in is_text()
     page.goto(f"{base}inboxes")
     page.click("text=Resolve…")
     assert f"failed {EVIL}" in is_text()

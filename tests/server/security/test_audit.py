@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,3 +71,65 @@ def test_servers_with_names_have_audit_logs_of_their_own(serve: Callable[..., Se
         assert client.get("/v1/logs").json()["names"] == ["_audit/east-1", "orders"]
         assert client.get("/v1/logs/_audit%2Feast-1/records").json()["entries"][0]["type"] == "logs_create"
         assert client.post("/v1/logs/_audit%2Feast-1/records", content=b"x").status_code == 403
+
+
+def test_an_act_that_fails_has_a_second_line_with_the_reason() -> None:
+    """The error of an act passes on; the reason is in the log, and no text of an error that is a bug."""
+    written: list[bytes] = []
+
+    async def append(log: str, record: Record) -> None:
+        written.append(record.value)
+
+    async def act(error: Exception) -> None:
+        async with AuditTrail(append).noted(OPEN, "", AuditLine(act="seal", kind="log", name="orders")):
+            raise error
+
+    for error in (LogBusy("held by another process"), KeyError("a secret")):
+        with pytest.raises(type(error)):
+            asyncio.run(act(error))
+    assert [b'"failed"' in line for line in written] == [False, True, False, True]
+    assert b'"failed":"held by another process"' in written[1]
+    assert b"secret" not in written[3]
+
+
+def test_an_act_fails_with_its_own_error_when_the_second_line_cannot_be_written() -> None:
+    """The caller learns why the act failed, not why the audit log did not take the line."""
+    fails = iter([False, True])
+
+    async def append(log: str, record: Record) -> None:
+        if next(fails):
+            message = "the disk is full"
+            raise Unavailable(message)
+
+    async def act() -> None:
+        async with AuditTrail(append).noted(OPEN, "", AuditLine(act="seal", kind="log", name="orders")):
+            message = "held"
+            raise LogBusy(message)
+
+    with pytest.raises(LogBusy):
+        asyncio.run(act())
+
+
+def test_acts_that_fail_over_http_and_grpc_are_audited_alike(serve: Callable[..., Serving], tmp_path: Path) -> None:
+    """Both faces write two lines for an act that fails, also for a job whose answer had begun; one for an act that
+    is done.
+    """
+    server = serve(f"{tmp_path.as_uri()}/db")
+    with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+        client.post("/v1/logs", json={"name": "orders"})
+        assert client.post("/v1/logs/orders/truncate", json={"before": 99}).status_code == 404
+        with oncelog.connect(f"oncelog://{server.grpc}") as db, pytest.raises(oncelog.NotFound):
+            db.log("orders").truncate(before=99)
+        for body in (tmp_path / "db" / "logs" / "orders" / "bodies").iterdir():
+            body.write_bytes(b"damage")
+        assert "error" in client.post("/v1/logs/orders/verify").text
+        lines = [json.loads(one["value"]) for one in client.get("/v1/logs/_audit/records").json()["entries"]]
+    found = [(line["act"], line.get("details"), "failed" in line) for line in lines if "reate" not in line["act"]]
+    assert found == [
+        ("logs_truncate", {"before": 99}, False),
+        ("logs_truncate", {"before": 99}, True),
+        ("Log.Truncate", {"before": 99}, False),
+        ("Log.Truncate", {"before": 99}, True),
+        ("logs_verify", None, False),
+        ("logs_verify", None, True),
+    ]

@@ -53,6 +53,15 @@ def integers(values: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) 
     return pa.Array.from_buffers(pa.int64(), len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
+def booleans(values: NDArray[np.bool_]) -> pa.Array:
+    """Return truth values as a boolean array.
+
+    >>> booleans(np.array([True, False])).to_pylist()
+    [True, False]
+    """
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+
 def _array(kind: pa.DataType, data: bytes, sizes: list[int], valid: list[bool] | None) -> pa.Array:
     if len(data) > _BYTES_MAX:
         message = f"{len(data)} bytes in one column: append in parts of less than 2 GiB"

@@ -13,8 +13,10 @@ from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from oncelog.format.payload.arrays import binaries, booleans
 from oncelog.format.payload.ipc import is_plain
 from oncelog.format.payload.schema import HEADERS, START, VALUE, schema_of
 
@@ -59,7 +61,7 @@ def _layout(mask: int) -> _Layout | None:
 
 
 def _something(kind: pa.DataType) -> pa.Array:
-    return pa.array([b"" if pa.types.is_binary(kind) else True], kind)
+    return binaries([b""]) if pa.types.is_binary(kind) else booleans(np.ones(1, np.bool_))
 
 
 def _places(sample: bytes, mask: int) -> set[int]:

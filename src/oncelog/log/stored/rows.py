@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from oncelog.format.gather import GatheredBlocks
 from oncelog.format.payload import columns
+from oncelog.format.payload.arrays import booleans
 from oncelog.format.sealed import Purged
 from oncelog.types import Entry
 
@@ -83,7 +84,7 @@ class Rows:
         """Return the records in the columns of a reader, all or those named, without copying them."""
         place = (self.first_position, self.segment, self.first_entry)
         found = columns.view(self.payload, *place, self.timestamp_us, names)
-        return found if self.purged is None else found.filter(pa.array(self.present()))
+        return found if self.purged is None else found.filter(booleans(self.present()))
 
     def present(self) -> NDArray[np.bool_]:
         """Return which of the records are there, and were not purged."""

@@ -140,9 +140,9 @@ class App:
         member = await self._elsewhere(call, name, handed_on=hop is not None)
         if member is not None:
             return await forward(call, member, _target(scope), sans)
-        if route.audited and name is not None:
-            await self._audited(call, name)
-        return await route.does(call)
+        if not route.audited or name is None:
+            return await route.does(call)
+        return await self._audited(call, name)
 
     def _hop(self, headers: Mapping[str, str]) -> Hop | None:
         """Return what another server says of a request that it hands on."""
@@ -204,11 +204,12 @@ class App:
         authorize.check(call.principal, route.verb, route.kind, name, making=route.making)
         return name
 
-    async def _audited(self, call: Call, name: str) -> None:
-        """Write an admin verb to the audit log, before it is done."""
+    async def _audited(self, call: Call, name: str) -> Response:
+        """Do an admin verb after its line in the audit log; if the verb fails, a second line says so."""
         details = _details(await call.body.whole(_ACT_BYTES_MAX))
-        act = AuditLine(act=call.route.name, kind=call.route.kind, name=name, details=details)
-        await self.audit.note(call.principal, call.peer, act)
+        call.act = AuditLine(act=call.route.name, kind=call.route.kind, name=name, details=details)
+        async with self.audit.noted(call.principal, call.peer, call.act):
+            return await call.route.does(call)
 
     async def _send(self, response: Response, body: Body, scope: Scope, receive: Receive, send: Send) -> None:
         """Send an answer. One that does not wait for the whole body ends the connection: the rest is no request.

@@ -10,10 +10,11 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.responses import Response
 
-from oncelog.errors import InvalidArgument
+from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.server.http import fields, spelling
 from oncelog.server.http.bodies import Body
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.security.audit import AuditLine
 from oncelog.server.security.authorize import Principal
 from oncelog.settings import TIMEOUT_S
 
@@ -47,11 +48,18 @@ class Call:
     body: Body
     peer: str
     span: Any = field(default=None)
+    act: AuditLine | None = None
+    """What the audit log says of an admin verb."""
 
     @property
     def server(self) -> Server:
         """The server that all calls share."""
         return self.app.server
+
+    async def note_failure(self, error: OncelogError) -> None:
+        """Write to the audit log that an admin verb failed after its answer had begun."""
+        if self.act is not None:
+            await self.app.audit.failed(self.principal, self.peer, self.act, error)
 
     @property
     def media_type(self) -> str:

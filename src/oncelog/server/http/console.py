@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -122,12 +123,12 @@ class ServerSource(Source):
             return []
         return [_answer(one) for one in seat.ring.latest(limit, id=id)]
 
-    async def note(self, request: Request, viewer: Viewer, noted: NotedAct) -> None:
-        """Write the act to the audit log."""
+    def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AbstractAsyncContextManager[None]:
+        """Write the act to the audit log before the body does it, and once more if the body fails."""
         assert isinstance(viewer, ServerViewer)
         peer = request.client.host if request.client is not None else ""
-        named = noted._replace(act=f"console.{noted.act}")
-        await self._app.audit.note(viewer.principal, peer, AuditLine(**named._asdict()))
+        named = act._replace(act=f"console.{act.act}")
+        return self._app.audit.noted(viewer.principal, peer, AuditLine(**named._asdict()))
 
     def delete_log(self, name: str) -> None:
         """Delete a log: its seat lets go of the writer first."""

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import grpc
@@ -111,10 +112,11 @@ class _Rpc:
             return None
         return self.admit(call, _named(request), request)
 
-    async def note(self, principal: Principal | None, call: Caller, request: Any) -> None:
-        """Write an admin verb to the audit log, before it is done."""
-        if self.server.gate is not None and principal is not None:  # servers have no principal
-            await self.server.gate.note(principal, call, self.key, _named(request), request)
+    def noted(self, principal: Principal | None, call: Caller, request: Any) -> AbstractAsyncContextManager[None]:
+        """Write an admin verb to the audit log before the body does it, and once more if the body fails."""
+        if self.server.gate is None or principal is None:  # servers have no principal
+            return nullcontext()
+        return self.server.gate.noted(principal, call, self.key, _named(request), request)
 
     async def elsewhere(self, call: Caller, subject: RoutedSubject | None) -> FleetMember | None:
         """Return the other server that a call goes to; ``None``: it is served here."""
@@ -202,8 +204,8 @@ def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
             subject = routing.subject(rpc.key, request)
             if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
                 return await rpc.hand_on(member, subject, context, call, data)
-            await rpc.note(principal, call, request)
-            return await does(request, call)
+            async with rpc.noted(principal, call, request):
+                return await does(request, call)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 (a client never sees a traceback)
@@ -235,8 +237,8 @@ def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[Non
             if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
                 await rpc.hand_on(member, subject, context, call, data)
                 return
-            await rpc.note(principal, call, request)
-            await _send(context, does(request, call), _Caller(rpc.server, principal))
+            async with rpc.noted(principal, call, request):
+                await _send(context, does(request, call), _Caller(rpc.server, principal))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001

@@ -6,7 +6,8 @@ if the verb failed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -16,6 +17,9 @@ from oncelog.types import Record
 
 LOG = "_audit"
 TIMEOUT_S = 5.0
+
+REASON_MAX = 1000
+"""Characters of the reason why an act failed that a line shows."""
 
 Append = Callable[[str, Record], Awaitable[object]]
 """Appends one record to a log of this name, creating the log when it is not there; returns when it is durable."""
@@ -50,3 +54,19 @@ class AuditTrail:
         except (OncelogError, TimeoutError) as error:
             message = f"{act.act} of {act.kind} {act.name!r} was not done: it could not be written to {self.log!r}"
             raise Unavailable(message, outcome="not written") from error
+
+    @asynccontextmanager
+    async def noted(self, principal: Principal, peer: str, act: AuditLine) -> AsyncIterator[None]:
+        """Write an act down before the body does it; if the body fails, write a second line that says why."""
+        await self.note(principal, peer, act)
+        try:
+            yield
+        except Exception as error:
+            await self.failed(principal, peer, act, error)
+            raise
+
+    async def failed(self, principal: Principal, peer: str, act: AuditLine, error: Exception) -> None:
+        """Write that an act failed. If the line cannot be written, the caller still learns the act's own error."""
+        reason = str(error) if isinstance(error, OncelogError) else "the server failed: see its log"
+        with suppress(OncelogError):
+            await self.note(principal, peer, msgspec.structs.replace(act, failed=reason[:REASON_MAX]))

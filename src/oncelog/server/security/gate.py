@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from oncelog.errors import NotAuthenticated
@@ -38,13 +39,18 @@ class Gate:
         authorization = None if call.bearer is None else f"Bearer {call.bearer}"
         return self._authorizer.principal(Credentials(authorization, call.certificate_names, call.peer))
 
-    async def note(self, principal: Principal, call: Caller, method: str, name: str | None, request: Any) -> None:
-        """Write an admin verb to the audit log, before it is done; ``Unavailable``, and it must not be done, else."""
+    def noted(
+        self, principal: Principal, call: Caller, method: str, name: str | None, request: Any
+    ) -> AbstractAsyncContextManager[None]:
+        """Write an admin verb to the audit log before the body does it, and once more if the body fails;
+        ``Unavailable``, and the body is not run, if the first line cannot be written.
+        """
         need = verbs.need(method, request)
-        if need.audited:
-            details = {field: _shown(request, field) for field in _DETAILS if hasattr(request, field)}
-            act = AuditLine(act=method, kind=need.kind, name=name or "", details=details)
-            await self._audit.note(principal, call.peer, act)
+        if not need.audited:
+            return nullcontext()
+        details = {field: _shown(request, field) for field in _DETAILS if hasattr(request, field)}
+        act = AuditLine(act=method, kind=need.kind, name=name or "", details=details)
+        return self._audit.noted(principal, call.peer, act)
 
     def check_still(self, principal: Principal) -> None:
         """Raise ``NotAuthenticated`` if the caller of a long stream is none any more."""

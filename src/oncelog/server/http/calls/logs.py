@@ -205,6 +205,7 @@ async def _lines(call: Call, key: tuple[object, ...], work: Callable[[Tell], obj
         async for one in call.server.jobs.follow(key, work):
             yield _line(forms.ProgressForm(done=one.done, total=one.total, result=one.result if one.ended else UNSET))
     except OncelogError as error:
+        await call.note_failure(error)
         yield _line(forms.ProgressForm(error=problem.of(error)))
 
 
