@@ -31,7 +31,7 @@ def test_a_verification_is_shown_as_far_as_it_is(monkeypatch: pytest.MonkeyPatch
         server.database.log("orders", create=True)
         source = ServerSource(http_app.build(server))
         await server.read(lambda: source.verify("orders"))
-        shown = []
+        shown: list[Verifying] = []
         while (now := source.verifying("orders")) is None or not now.ended:
             if now is not None and now.done and not shown:
                 shown.append(now)
