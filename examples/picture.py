@@ -39,8 +39,8 @@ def _figures(ours: Counted) -> list[Figure]:
         Figure("logical records", ours.logical),
         Figure("attempts", ours.attempts),
         Figure("stored", ours.stored),
-        Figure("duplicates refused", ours.duplicates),
-        Figure("conflicts quarantined", ours.conflicts),
+        Figure("duplicates", ours.duplicates),
+        Figure("conflicts", ours.conflicts),
         Figure("lost", ours.lost, ours.lost == 0),
         Figure("doubled", ours.doubled, ours.doubled == 0),
     ]
@@ -96,6 +96,6 @@ def _table(ours: Counted, control: Counted) -> Section:
         (title, *(getattr(counted, name) for name in names))
         for title, counted in (("Oncelog pipeline", ours), ("plain Spark append", control))
     ]
-    head = ("", "logical records", "attempts", "stored", "refused", "quarantined", "lost", "doubled")
+    head = ("", "logical records", "attempts", "stored", "duplicates", "conflicts", "lost", "doubled")
     text = "Lost: ids of the input that are not in the output. Doubled: rows of the output whose id is there already."
     return Section("In figures", text, page.table(head, rows, judged=("lost", "doubled")))

@@ -229,10 +229,10 @@ def inbox(url: str) -> None:
 def report(path: Path) -> None:
     """Write a report, as a pipeline does after a run."""
     stored, duplicates = [980, 1010, 640, 1000, 990], [20, 0, 360, 12, 10]
-    series = [Series("stored", "stored", stored), Series("duplicates refused", "duplicate", duplicates)]
+    series = [Series("stored", "stored", stored), Series("duplicates", "duplicate", duplicates)]
     plot = plots.columns([str(number) for number in range(5)], series, what="rows of each batch")
     section = Section("Batches", "The rows of each batch, by what became of them.", plots.legend(series) + plot)
-    figures = [Figure("rows read", 5022), Figure("records stored", 4620), Figure("duplicates refused", 402)]
+    figures = [Figure("rows read", 5022), Figure("records stored", 4620), Figure("duplicates", 402)]
     figures.append(Figure("not accounted for", 0, good=True))
     text = report_page.page("Pipeline orders", "1 run, into the log orders.", figures, [section], "Oncelog")
     report_page.write(path, text)

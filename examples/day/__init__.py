@@ -67,8 +67,8 @@ FIGURES = {
     "logical records": "logical",
     "attempts": "attempts",
     "stored": "stored",
-    "duplicates refused": "duplicates",
-    "conflicts quarantined": "conflicts",
+    "duplicates": "duplicates",
+    "conflicts": "conflicts",
     "lost": "lost",
     "doubled": "doubled",
 }

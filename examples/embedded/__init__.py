@@ -35,7 +35,7 @@ def produce(url: str, idempotence: str) -> None:
 
 
 def drive(url: str, idempotence: str) -> tuple[int, int, int]:
-    """Run the producer, kill it, run it again; return attempts, answers that were lost, and duplicates refused."""
+    """Run the producer, kill it, run it again; return attempts, answers that were lost, and duplicates."""
     answered = attempts = duplicates = lost = 0
     for life in range(KILLS + 1):
         process = subprocess.Popen(
@@ -67,7 +67,7 @@ def main() -> None:
     """Run the shop twice and show what is in its log."""
     console = Console()
     table = Table(title=f"{ORDERS} orders, the producer killed {KILLS} times, lost answers sent again")
-    for column in ("", "attempts", "answers lost", "duplicates refused", "stored", "lost", "doubled"):
+    for column in ("", "attempts", "answers lost", "duplicates", "stored", "lost", "doubled"):
         table.add_column(column, justify="right" if column else "left")
     with tempfile.TemporaryDirectory() as folder:
         for title, idempotence in (("with ids", "explicit"), ("control: idempotence off", "off")):

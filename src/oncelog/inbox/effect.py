@@ -11,7 +11,15 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from oncelog import limits
-from oncelog.errors import EffectFailed, IdConflict, InvalidArgument, LeaseLost, OncelogError, Unavailable
+from oncelog.errors import (
+    CorruptionError,
+    EffectFailed,
+    IdConflict,
+    InvalidArgument,
+    LeaseLost,
+    OncelogError,
+    Unavailable,
+)
 from oncelog.errors import Outcome as OutcomeWord
 from oncelog.inbox import decisions as states
 from oncelog.inbox.decisions import Expired, Identity, Stored, Verdict
@@ -22,6 +30,9 @@ from oncelog.inbox.stores.connections import Home
 
 _DRIVERS = {"sqlite3", "psycopg", "sqlalchemy", "redis"}
 _AWAY = {"OperationalError", "InterfaceError", "ConnectionError", "TimeoutError", "BusyLoadingError"}
+
+_DAMAGED = ("SQLITE_NOTADB", "SQLITE_CORRUPT")
+"""The errors by which SQLite says that a file is not what SQLite wrote. A second attempt would find the same bytes."""
 
 _TAKEN_BACK = "40"
 """The class of errors by which PostgreSQL says that it took a transaction back: a deadlock, a serialization failure."""
@@ -365,11 +376,13 @@ class explained:  # noqa: N801  (used as a verb)
                 raise meant from error
 
 
-def _explanation(error: Exception, connection: Connection | None, outcome: OutcomeWord) -> Unavailable | None:
-    """Return what an error means, if it comes from a driver and means that the database is away or too busy."""
+def _explanation(error: Exception, connection: Connection | None, outcome: OutcomeWord) -> OncelogError | None:
+    """Return what an error means, if it comes from a driver and means that the database is away, too busy or damaged."""
     if isinstance(error, OncelogError):
         return None
     original = getattr(error, "orig", None) or error
+    if str(getattr(original, "sqlite_errorname", "")).startswith(_DAMAGED):
+        return CorruptionError(f"the inbox's database is damaged, or is no database of SQLite ({original}): restore it")
     kinds = type(original).__mro__
     of_driver = bool({kind.__module__.partition(".")[0] for kind in kinds} & _DRIVERS)
     away = bool({kind.__name__ for kind in kinds} & _AWAY)

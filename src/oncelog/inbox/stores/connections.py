@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -165,12 +167,46 @@ def _source(given: Any) -> tuple[_Make | None, _GiveBack | None]:
 def _from_url(url: str) -> _Make:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
-        path = unquote(parts.path[1:])
-        return lambda: sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        path = sqlite_path(url)
+        return lambda: _sqlite_connect(path)
     if parts.scheme in ("postgresql", "postgres"):
         return lambda: _psycopg_connect(url)
     message = f"home: an inbox's URL is sqlite:///path, postgresql://… or redis://…, not {url!r}"
     raise InvalidArgument(message)
+
+
+def sqlite_path(url: str) -> str:
+    """Return the file that a URL of SQLite names. SQLite takes an empty name for a file that it removes at the end:
+    an inbox there would remember nothing.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path[1:])
+    if parts.netloc or not path:
+        message = f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db for a whole path"
+        raise InvalidArgument(message)
+    return path
+
+
+def _sqlite_connect(path: str) -> sqlite3.Connection:
+    try:
+        return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    except sqlite3.OperationalError as error:
+        reason = _no_file_here(Path(path))
+        if reason is None:  # no file handles left, say: that passes
+            raise
+        message = f"home: the inbox's database cannot be opened: {reason}"
+        raise InvalidArgument(message) from error
+
+
+def _no_file_here(path: Path) -> str | None:
+    """Return why no file can be opened at a path, if that stays so; SQLite says only that it cannot."""
+    if path.is_dir():
+        return f"{path} is a folder: name a file in it"
+    if not path.parent.is_dir():
+        return f"{path.parent} is not a folder: make it, or name another file"
+    if not os.access(path if path.exists() else path.parent, os.R_OK | os.W_OK):
+        return f"this user may not write {path}"
+    return None
 
 
 def _psycopg_connect(url: str) -> Any:

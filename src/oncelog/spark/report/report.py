@@ -45,8 +45,8 @@ def figures(outcome: Outcome) -> list[Figure]:
     found = [
         Figure("rows read", outcome.attempts),
         Figure("records stored", outcome.stored),
-        Figure("duplicates refused", outcome.duplicates),
-        Figure("conflicts aside", outcome.conflicts, None if outcome.conflicts == 0 else False),
+        Figure("duplicates", outcome.duplicates),
+        Figure("conflicts", outcome.conflicts, None if outcome.conflicts == 0 else False),
         Figure("rows rejected", outcome.rejected, None if outcome.rejected == 0 else False),
     ]
     if outcome.left_out:
@@ -65,8 +65,8 @@ def kinds(
     """Return what becomes of rows, as series of a plot."""
     return [
         Series("stored", "stored", stored),
-        Series("duplicates refused", "duplicate", duplicates),
-        Series("conflicts quarantined", "conflict", conflicts),
+        Series("duplicates", "duplicate", duplicates),
+        Series("conflicts", "conflict", conflicts),
     ]
 
 

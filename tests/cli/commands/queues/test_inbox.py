@@ -60,3 +60,34 @@ def test_prune_removes_what_need_not_be_kept_and_nothing_else(call: Call, home: 
     assert call("inbox", "prune", "--json").json == {"pruned": 1}
     assert call("inbox", "prune").seen == "0 keys removed\n"
     assert [one["key"] for one in call("inbox", "list", "--json").lines] == ["order-3", "order-2", "order-1"]
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("sqlite:///{0}/nowhere/inbox.db", 2, "there is no file"),
+        ("sqlite:///{0}", 2, "is a folder"),
+        ("sqlite://inbox.db", 2, "write sqlite:///shop.db"),
+        ("sqlite:///{0}/letter.txt", 4, "is no database of SQLite"),
+    ],
+)
+def test_a_file_that_can_be_no_inbox_is_named_and_not_to_be_tried_again(
+    call: Call, tmp_path: Path, url: str, code: int, words: str
+) -> None:
+    """A path that is wrong stays wrong: the line says what is wrong with it, and nothing is made at that path."""
+    (tmp_path / "letter.txt").write_text("this is a letter, and no database" * 40)
+    done = call("inbox", "list", "--inbox", url.format(tmp_path))
+    said = done.err.decode()
+    assert (done.code, "try again" in said) == (code, False)
+    assert words in said
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_an_effect_in_a_folder_that_is_not_there_is_not_to_be_tried_again(tmp_path: Path) -> None:
+    """A program that names a folder which is not there learns that, and not that the database is busy."""
+    with (
+        oncelog.Inbox(f"sqlite:///{tmp_path}/nowhere/inbox.db") as inbox,
+        pytest.raises(oncelog.InvalidArgument, match="nowhere is not a folder"),
+        inbox.once("order-1"),
+    ):
+        pass

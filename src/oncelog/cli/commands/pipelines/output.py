@@ -57,8 +57,8 @@ def tell_outcome(outcome: Outcome, report: Path | None) -> None:
     facts: list[tuple[str, str | Text]] = [
         ("rows read", f"{outcome.attempts:,}"),
         ("stored", Text(f"{outcome.stored:,}", "green")),
-        ("duplicates refused", f"{outcome.duplicates:,}"),
-        ("conflicts quarantined", Text(f"{outcome.conflicts:,}", "yellow" if outcome.conflicts else "")),
+        ("duplicates", f"{outcome.duplicates:,}"),
+        ("conflicts", Text(f"{outcome.conflicts:,}", "yellow" if outcome.conflicts else "")),
         ("rows rejected", Text(f"{outcome.rejected:,}", "yellow" if outcome.rejected else "")),
     ]
     for name, count in (
@@ -142,8 +142,8 @@ def tell_status(found: Status) -> None:
     facts += [
         ("rows read", f"{found.attempts:,}"),
         ("stored", f"{found.stored:,}"),
-        ("duplicates refused", f"{found.duplicates:,}"),
-        ("conflicts quarantined", f"{found.conflicts:,}"),
+        ("duplicates", f"{found.duplicates:,}"),
+        ("conflicts", f"{found.conflicts:,}"),
         ("rows rejected", f"{found.rejected:,}"),
     ]
     more = (("left out by SQL", found.left_out), ("rows with fields rescued", found.rescued))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -47,6 +48,12 @@ _STYLES = {"COMMITTED": "green", "PENDING": "yellow", "FAILED": "red"}
 
 @contextmanager
 def _opened(home: str) -> Iterator[Inbox]:
+    """Open an inbox that is there: SQLite would make an empty file under a name that was misspelt."""
+    from oncelog.inbox.stores.connections import sqlite_path  # noqa: PLC0415 (help does not wait for drivers)
+
+    if home.startswith("sqlite:") and not Path(path := sqlite_path(home)).exists():
+        message = f"there is no file {path}: an inbox makes it with its first effect"
+        raise NotFound(message)
     with oncelog.Inbox(home) as inbox:
         yield inbox
 
