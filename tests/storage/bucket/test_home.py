@@ -455,6 +455,14 @@ class TestErrors:
         with pytest.raises(Unavailable, match="credentials") as refused:
             database.log("orders", create=True)
         assert refused.value.outcome == "not written"
+        with pytest.raises(Unavailable, match="credentials"):
+            database.logs()
+
+    def test_a_bucket_that_is_not_there(self, seaweedfs: SeaweedFS) -> None:
+        """Who names no bucket that there is, is told that, and not the words of a protocol."""
+        database = oncelog.connect("s3://nowhere/shop", options=seaweedfs.options)
+        with pytest.raises(Unavailable, match=r"there is no such bucket: make it first, or name another one$"):
+            database.logs()
 
     def test_by_options(self, seaweedfs: SeaweedFS) -> None:
         """Options are enough: nothing has to be in the environment."""

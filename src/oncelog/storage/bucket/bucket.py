@@ -32,6 +32,8 @@ _ALIGNMENT_BYTES = 64
 _EXPRESS = "--x-s3"
 _FAILURES = (exceptions.BaseError, OSError, NotImplementedError)
 _REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+_LIST_REFUSED = "status code: 403"
+_NO_BUCKET = "NoSuchBucket"
 _CHANGING = {"copy", "delete", "upload"}
 _UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
 """What S3 says when two creates meet and neither is decided. The client takes it for "exists"; perhaps nothing does."""
@@ -167,12 +169,8 @@ class Bucket:
             return NotFound(f"{where}: no such object, or no such bucket")
         if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
             return Unsupported(f"{where}: this store cannot do what a log needs: {_first_line(error)}")
-        reason = _first_line(error)
-        if isinstance(
-            error, _REFUSED
-        ):  # perhaps of the second of two requests: what was done by the first is not known
-            reason = "access denied: check the credentials, and that they may read, write, list and delete"
-        return Unavailable(f"{where}: {reason}", outcome=outcome)
+        # A refusal is perhaps of the second of two requests: what was done by the first is not known.
+        return Unavailable(f"{where}: {_reason(error)}", outcome=outcome)
 
 
 def is_express(url: str) -> bool:
@@ -188,6 +186,18 @@ def _aligned(data: Buffer) -> pa.Buffer:
     """Return bytes where Arrow likes them: what comes with a header of HTTP lies anywhere."""
     buffer = pa.py_buffer(data)
     return buffer if buffer.address % _ALIGNMENT_BYTES == 0 else joined([buffer])
+
+
+def _reason(error: Exception) -> str:
+    """Return why a store did not do what it was asked. The client has kinds of errors for single objects; those of a
+    list are of one kind, and tell their status in words.
+    """
+    text = str(error)
+    if isinstance(error, _REFUSED) or _LIST_REFUSED in text:
+        return "access denied: check the credentials, and that they may read, write, list and delete"
+    if _NO_BUCKET in text:
+        return "there is no such bucket: make it first, or name another one"
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
