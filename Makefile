@@ -32,7 +32,7 @@ soak: .venv/installed mutants ## every test, soak tests too, with larger counts 
 	ONCELOG_SOAK=1 ONCELOG_TEST_LIMIT_S=14400 $(PYTEST) -m "" -o faulthandler_timeout=30000
 
 docs: .venv/installed ## the documentation as a site, in build/site
-	.venv/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
 	@echo "open build/site/index.html; to search it: .venv/bin/python -m http.server -d build/site, then http://localhost:8000"
 
 screenshots: .venv/installed ## every page of the console, light and dark, in build/screenshots

@@ -10,7 +10,7 @@ import types as _types
 import typing as _typing
 
 if _sys.platform == "win32":
-    _message = "Oncelog does not run on Windows: use it in WSL (Windows Subsystem for Linux), or reach a server over HTTP."
+    _message = "Oncelog does not run on Windows: use it in WSL (Windows Subsystem for Linux), or use a server by HTTP."
     raise ImportError(_message)
 
 from oncelog.errors import (

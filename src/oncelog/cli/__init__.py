@@ -13,7 +13,7 @@ import typer
 from oncelog.cli.nouns import NOUNS, Commands
 from oncelog.cli.terminal import profile_option
 from oncelog.cli.terminal.options import paragraphs, show_help
-from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, silence_stdout
+from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, noted_interrupts, silence_stdout
 from oncelog.cli.terminal.plain import PlainGroup, Shell
 
 
@@ -103,6 +103,16 @@ def run(arguments: Sequence[str]) -> int:
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="backslashreplace")
+    with noted_interrupts() as interrupts:
+        try:
+            return _outcome(arguments, as_json=as_json)
+        except Exception:  # what broke because an import or a library's callback was interrupted is no bug
+            if not interrupts:
+                raise
+            return ExitCode.INTERRUPTED
+
+
+def _outcome(arguments: Sequence[str], *, as_json: bool) -> int:
     try:
         with profile_option.chosen(arguments) as rest:
             code = app(rest, prog_name="oncelog", standalone_mode=False)

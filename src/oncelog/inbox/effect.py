@@ -377,7 +377,7 @@ class explained:  # noqa: N801  (used as a verb)
 
 
 def _explanation(error: Exception, connection: Connection | None, outcome: OutcomeWord) -> OncelogError | None:
-    """Return what an error means, if it comes from a driver and means that the database is away, too busy or damaged."""
+    """Return what an error means, if it comes from a driver: the database is away, too busy, or damaged."""
     if isinstance(error, OncelogError):
         return None
     original = getattr(error, "orig", None) or error

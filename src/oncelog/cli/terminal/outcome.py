@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from types import FrameType
 
 import typer
 
@@ -107,6 +112,28 @@ def _message(error: Exception) -> str:
 
 def _one_line(message: str) -> str:
     return " ".join(line.strip() for line in message.splitlines())
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[list[int]]:
+    """Note each SIGINT, which raises ``KeyboardInterrupt`` as ever. An import, and a callback of a library, that are
+    interrupted may turn it into another error: the note tells such an error from a bug.
+    """
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (a handler gets it)
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, say: nohup
+        yield seen
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def silence_stdout() -> None:

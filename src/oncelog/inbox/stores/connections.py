@@ -182,7 +182,7 @@ def sqlite_path(url: str) -> str:
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
     if parts.netloc or not path:
-        message = f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db for a whole path"
+        message = f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db"
         raise InvalidArgument(message)
     return path
 

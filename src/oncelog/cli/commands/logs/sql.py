@@ -36,7 +36,7 @@ class LogTable:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.failure: OncelogError | None = None
+        self.failure: OncelogError | KeyboardInterrupt | None = None
         """What ended a scan: DuckDB makes a text of it, with a traceback."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
@@ -50,7 +50,7 @@ class LogTable:
     def _batches(self) -> Iterator[Any]:
         try:
             yield from self._log.read_arrow()
-        except OncelogError as error:
+        except (OncelogError, KeyboardInterrupt) as error:
             self.failure = error
             raise
 
@@ -76,6 +76,8 @@ def run(
                 raise InvalidArgument(message)
             _print(columns, iter(lambda: found.fetchmany(_ROWS_AT_ONCE), []), as_json=json)
         except _errors() as error:
+            if type(error).__name__ == "InterruptException":  # Ctrl-C, while DuckDB was at work
+                raise KeyboardInterrupt from None
             failure = next((table.failure for table in tables.values() if table.failure is not None), None)
             raise failure or InvalidArgument(_explained(str(error), names)) from None
 
