@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from oncelog.spark.session import spark_home
 
@@ -19,25 +21,27 @@ PYTHON_PATH = os.pathsep.join([str(ROOT), str(ROOT / "src")])
 def cluster(folder: Path) -> Iterator[str]:
     """Start a master and two workers; yield the master's URL."""
     with ExitStack() as running:
-        master, said = running.enter_context(
+        master = running.enter_context(
             _daemon("master.Master", folder / "master.log", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         )
-        url = _wait(master, said, "Starting Spark master at ").split()[-1]
+        url = _wait(master, folder / "master.log", "Starting Spark master at ").split()[-1]
         for number in (2, 3):
-            worker, said = running.enter_context(
+            log = folder / f"worker-{number}.log"
+            worker = running.enter_context(
                 _daemon(
                     "worker.Worker",
-                    folder / f"worker-{number}.log",
+                    log,
                     *("--host", f"127.0.0.{number}", "--cores", "2", "--memory", "1g", "--webui-port", "0"),
                     *("--work-dir", str(folder / f"work-{number}"), url),
                 )
             )
-            _wait(worker, said, "Successfully registered with master")
+            _wait(worker, log, "Successfully registered with master")
         yield url
 
 
 @contextmanager
-def _daemon(name: str, log: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def _daemon(name: str, log: Path, *arguments: str) -> Iterator[SimpleQueue[str | None]]:
+    """Start a process; yield the lines that it says, which are all read: a pipe that is full would stop the process."""
     spark = spark_home.made()
     environment = os.environ | {
         "SPARK_HOME": str(spark),
@@ -48,23 +52,32 @@ def _daemon(name: str, log: Path, *arguments: str) -> Iterator[tuple[subprocess.
     }
     command = [str(spark / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said: SimpleQueue[str | None] = SimpleQueue()
+    reading = threading.Thread(target=_read, args=(process, log, said))
+    reading.start()
     try:
-        yield process, log
+        yield said
     finally:
         process.terminate()
-        rest, _ = process.communicate()
-        with log.open("a") as file:
-            file.write(rest)
+        process.wait()
+        reading.join()
 
 
-def _wait(process: subprocess.Popen[str], log: Path, wanted: str) -> str:
-    """Read what a process says until it says what is wanted; return that line."""
+def _read(process: subprocess.Popen[str], log: Path, said: SimpleQueue[str | None]) -> None:
     assert process.stdout is not None
-    with log.open("a") as file:
+    with log.open("w") as file:
         for line in process.stdout:
             file.write(line)
-            if wanted in line:
-                return line
+            file.flush()
+            said.put(line)
+    said.put(None)
+
+
+def _wait(said: SimpleQueue[str | None], log: Path, wanted: str) -> str:
+    """Return the line in which a process says what is wanted."""
+    while (line := said.get()) is not None:
+        if wanted in line:
+            return line
     message = f"it ended without saying {wanted!r}: {log.read_text()}"
     raise AssertionError(message)
 
