@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, first, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
+from benchmarks import bucket, faces, files, first, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.remembering import BOUNDED, UNBOUNDED
@@ -102,6 +102,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _queue,
         _inbox,
         _spark,
+        _files,
         _jobs,
         _faces,
         _remote,
@@ -326,6 +327,30 @@ def _spark(table: Table) -> Iterator[Reached]:
     yield Reached("Spark sink, the driver's own share of a job", "under 20 %", share, "%", share < 20)
     added_s = table.best(spark.MICRO, spark.OURS) - table.best(spark.MICRO, spark.NOOP)
     yield Reached("Spark sink, a micro-batch, beside a sink that does nothing", "reported", added_s, "s more", None)
+
+
+def _files(table: Table) -> Iterator[Reached]:
+    plain = table.best(files.LINES, files.PLAIN)
+    ratio = 100 * (plain / table.best(files.LINES, files.COUNTED) - 1)
+    yield Reached(
+        "Spark's own reader: counts, file names, corrupt lines", "at most 5 % slower", ratio, "% slower", ratio <= 5
+    )
+    work = "reader of pipelines, JSON lines, time against Spark's reader"
+    yield Reached(
+        f"{work}, which loses what does not fit", "reported", plain / table.best(files.LINES, files.OURS), "x", None
+    )
+    ratio = plain / table.best(files.LINES, files.UNKNOWN)
+    yield Reached(f"{work}, a field in every line that the schema has not", "reported", ratio, "x", None)
+    ratio = table.best(files.LINES, files.NAMED) / table.best(files.LINES, files.OURS)
+    yield Reached(
+        "reader of pipelines, time against Spark's functions that find as much", "1 x", ratio, "x", ratio <= 1
+    )
+    best = table.best(files.SMALL, files.BATCH)
+    for name in (files.READ, files.STREAM, files.PIPELINE):
+        ratio = table.best(files.SMALL, name) / best
+        work = f"5,000 files of one row, {name}, against Spark's best batch read"
+        asked = name != files.PIPELINE
+        yield Reached(work, "within 1.5 x" if asked else "reported", ratio, "x", ratio <= 1.5 if asked else None)
 
 
 def _jobs(table: Table) -> Iterator[Reached]:
