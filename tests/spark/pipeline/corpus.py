@@ -8,7 +8,7 @@ import gzip
 import io
 import lzma
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, time
 from typing import Any
 
 import msgspec
@@ -39,11 +39,23 @@ def zstd(data: bytes) -> bytes:
     return compressed
 
 
-def parquet(**columns: Any) -> bytes:
+def parquet(options: Mapping[str, Any] | None = None, **columns: Any) -> bytes:
     """Return a Parquet file."""
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink)
+    pq.write_table(pa.table(columns), sink, **(options or {}))
     return sink.getvalue()
+
+
+def _changed_page() -> bytes:
+    """Return a Parquet file with the checksums that Spark writes, in which a letter was changed."""
+    options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False, "write_statistics": False}
+    return parquet(options, id=["fp1"]).replace(b"fp1", b"fp2", 1)
+
+
+def _flipped(data: bytes) -> bytes:
+    """Return data in which the bit in the middle is another one."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
 def parquet_of(columns: list[tuple[str, list[Any]]]) -> bytes:
@@ -144,7 +156,10 @@ JSON = [
     Case("row.json.gz", "gzip of a line that is much too large", gzip.compress(b'{"id":"ro1","z":"%s"}\n{"id":"ro2"}\n' % (b"x" * (17 << 20)), 1), {"ro2": {}},
          ((1, "the first 8,388,608 are kept"),)),
     Case("members.json.gz", "gzip of two members", gzip.compress(b'{"id":"me1"}\n') + gzip.compress(b'{"id":"me2"}\n'), {"me1": {}, "me2": {}}),
-    Case("behind.json.gz", "gzip with junk behind it", gzip.compress(b'{"id":"bh1"}\n') + b"junk", {}, ((0, "cannot be read"),)),
+    Case("behind.json.gz", "gzip with junk behind it", gzip.compress(b'{"id":"bh1"}\n') + b"junk", {"bh1": {}}, ((2, "cannot be read"),)),
+    Case("flipped.json.gz", "gzip in which a digit was changed", gzip.compress(b'{"id":"fl1","n":1}\n', 0).replace(b":1}", b":9}"), {}, ((0, "CRC check failed"),)),
+    Case("second.json.bz2", "bzip2 whose second stream is damaged", bz2.compress(b'{"id":"sb1"}\n') + bz2.compress(b'{"id":"sb2"}\n').replace(b"BZh9", b"BZ-9"), {},
+         ((0, "Invalid data stream"),)),
     Case("nested.json.gz", "gzip of gzip", gzip.compress(gzip.compress(b'{"id":"ng1"}\n', mtime=0), mtime=0), {}, ((1, "not UTF-8"),)),
     Case("nothing.json.gz", "gzip of nothing", gzip.compress(b"")),
     Case("frames.json.zst", "zstd of two frames", zstd(b'{"id":"fr1"}\n') + zstd(b'{"id":"fr2"}\n'), {"fr1": {}, "fr2": {}}),
@@ -154,6 +169,13 @@ JSON = [
     Case("table.orc", "ORC by its name", b"ORC", {}, ((0, "is orc by its name"),)),
     Case("table.avro", "Avro by its name", b"Obj\x01", {}, ((0, "is avro by its name"),)),
     Case("table.csv", "CSV among JSON", b"id,n\na,1\n", {}, ((0, "is csv by its name"),)),
+    Case("boms.json", "byte order marks where files were joined", b'\xef\xbb\xbf{"id":"bj1"}\n\xef\xbb\xbf{"id":"bj2"}\n', {"bj1": {}}, ((2, "is not JSON"),)),
+    Case("utf16-unmarked.json", "UTF-16 without its mark", '{"id":"uu1"}\n'.encode("utf-16-le"), {}, ((1, "is not JSON"), (2, "is not JSON"))),
+    Case("escaped.json", "a key that is escaped, and one that is so the second time", b'{"\\u0069d":"ek1"}\n{"id":"ek2","\\u0069d":"ek3"}\n', {"ek1": {}},
+         ((2, "'id' is there twice"),)),
+    Case("comma.json", "a list with a comma behind its last element", b'[{"id":"tc1"},]\n', {"tc1": {}}, ((1, "is not JSON"),)),
+    Case("comment.json", "a comment", b'// orders\n{"id":"cm1"}\n', {"cm1": {}}, ((1, "is not JSON"),)),
+    Case("exponent.json", "a whole number with an exponent", b'{"id":"ex1","n":1e2}\n', {"ex1": _rescued(n="1e2")}),
     Case("binary.json", "bytes of a picture", b"\x89PNG\r\n\x1a\n\x00\x00\x00", {}, ((1, "not UTF-8"), (2, "is not JSON"), (3, "is not JSON"))),
 ]  # fmt: skip
 
@@ -189,6 +211,11 @@ CSV = [
     Case("wide.csv", "5,000 columns", b"id" + b"".join(b",c%d" % n for n in range(4999)) + b"\nwi1,red" + b"," * 4998 + b"\n", {"wi1": _rescued(c0='"red"')}),
     Case("header-open.csv", "a header without its line feed", b"id,n"),
     Case("zstd.csv.zst", "zstd", zstd(b"id,n\nzs1,1\n"), {"zs1": {"n": 1}}),
+    Case("spaces.csv", "spaces around the names of a header", b"id , n\nsh1,5\n", {"sh1": {"n": 5}}),
+    Case("utf16.csv", "UTF-16 with its mark, as Excel writes", "id,n\nue1,1\n".encode("utf-16"), {"ue1": {"n": 1}}),
+    Case("sep.csv", "a first line for Excel", b"sep=,\nid,n\nsx1,1\n", {}, ((2, "none of the columns"), (3, "none of the columns"))),
+    Case("unnamed.csv", "two columns without a name", b"id,n,,\nun1,1,,\n", {}, ((2, "names '' twice"),)),
+    Case("flipped.csv.xz", "xz in which a bit was changed", _flipped(lzma.compress(b"id,n\nfx1,1\n")), {}, ((0, "cannot be read"),)),
     Case("lines.jsonl", "JSON among CSV", b'{"id":"x"}\n', {}, ((0, "is json by its name"),)),
 ]  # fmt: skip
 
@@ -216,6 +243,14 @@ PARQUET = [
     Case("cases.parquet", "names that differ in their case alone", parquet(id=["cs1"], n=[1], N=[2]), {"cs1": {"n": 1, **_rescued(N="2")}}),
     Case("years.parquet", "years 1 and 9999", parquet(id=["y1", "y2"], t=pa.array([-62135596800, 253402300799], pa.timestamp("s", "UTC"))),
          {"y1": {"t": "0001-01-01T00:00:00.000000Z"}, "y2": {"t": "9999-12-31T23:59:59.000000Z"}}),
+    Case("categories.parquet", "categoricals for text", parquet(id=pa.array(["ct1"]).dictionary_encode(), note=pa.array(["red"]).dictionary_encode()), {"ct1": {"note": "red"}}),
+    Case("views.parquet", "string views for text", parquet(id=pa.array(["sv1"], pa.string_view())), {"sv1": {}}),
+    Case("int96.parquet", "times of 96 bits", parquet({"use_deprecated_int96_timestamps": True}, id=["i96"], t=pa.array([1767225600123456], pa.timestamp("us"))),
+         {"i96": {"t": "2026-01-01T00:00:00.123456Z"}}),
+    Case("truth.parquet", "a truth value and a time of day for numbers", parquet(id=["tv1"], n=[True], x=[time(1, 2)]), {"tv1": _rescued(n="true", x='"01:02:00"')}),
+    Case("unsigned.parquet", "an unsigned number that is too large", parquet(id=["us1"], n=pa.array([2**63], pa.uint64())), {"us1": _rescued(n="9223372036854775808")}),
+    Case("nan.parquet", "NaN in a column more", parquet(id=["nn1"], more=[float("nan")]), {"nn1": _rescued(more='"NaN"')}),
+    Case("flipped.parquet", "a page in which a letter was changed", _changed_page(), {}, ((0, "CRC checksum verification failed"),)),
     Case("none.parquet", "no rows", parquet(id=pa.array([], pa.string()))),
     Case("cut.parquet", "a file that is cut", parquet(id=["c1"])[:-30], {}, ((0, "cannot be read"),)),
     Case("empty.parquet", "no bytes at all", b""),

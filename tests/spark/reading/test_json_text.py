@@ -96,7 +96,7 @@ def test_plain_lines_are_looked_at_together() -> None:
     lines = [line.encode() + b"\r\n" for line in PLAIN] + [PLAIN[0].encode()]
     found = JsonParser(SHAPE)._clean(lines, 7)
     assert found is not None
-    assert (found.line, len(found.lines)) == (7, len(PLAIN) + 1)
+    assert (found.line, len(found.ends)) == (7, len(PLAIN) + 1)
 
 
 @pytest.mark.parametrize("space", [" ", "\t", "  ", "\r"])
@@ -119,7 +119,7 @@ def test_lines_are_numbered_over_chunks(size: int) -> None:
     found: dict[int, bool] = {}
     for pieces in JsonParser(SHAPE).pieces(chunks):
         if isinstance(pieces, Clean):
-            found |= dict.fromkeys(range(pieces.line, pieces.line + len(pieces.lines)), False)
+            found |= dict.fromkeys(range(pieces.line, pieces.line + len(pieces.ends)), False)
         else:
             found |= {piece.line: isinstance(piece, Rejected) for piece in pieces}
     assert found == {n + 1: n % 3 == 0 for n in range(20)}

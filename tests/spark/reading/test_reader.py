@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import oncelog
 from oncelog.errors import Unavailable
+from oncelog.spark.reading import bytes_of, reader
 from oncelog.spark.reading.reader import EXTRA, LINE, FileRows, FilesReader, Wanted
 
 
@@ -73,3 +78,63 @@ def test_file_that_is_not_as_it_was_listed(tmp_path: Path) -> None:
     path.write_bytes(LINES)
     with pytest.raises(Unavailable, match="changed while it was read"):
         read(path, 2, length=len(LINES) - 1)
+
+
+def test_rejected_row_has_one_id_whichever_way_its_file_is_read(tmp_path: Path) -> None:
+    """A stream names a file of a bucket as Spark does, a backfill as Oncelog does: the row that both reject was there
+    twice. Its file, line and reason are the same, too: else the second one would be a conflict.
+    """
+    url = (tmp_path / "data").as_uri()
+    wanted = Wanted(kind="json", columns=("id",), shape={"id": "string"}, url=url, log="rejected")
+    kept = []
+    for scheme in ("s3a", "s3", "s3n"):
+        given = {"path": [f"{scheme}://shop/in/a.json"], "content": [b"broken\n"]}
+        counted: Any = Counted()
+        list(FilesReader(wanted, counted)([pa.RecordBatch.from_pydict(given)]))
+        ((path, _, _), found) = counted.sums.popitem()
+        with oncelog.connect(url) as db, db.log("rejected").writer() as writer:
+            kept.append(writer.ingest(list(found.staged)))
+            assert path == "s3://shop/in/a.json"
+    assert [(one.records, one.duplicates, one.conflicts) for one in kept] == [(1, 0, 0), (0, 1, 0), (0, 1, 0)]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ESTALE])
+def test_file_that_cannot_be_reached_is_not_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A disk that fails, a right, a limit: the batch fails, to come again. Rejected, the file was never read again."""
+    path = tmp_path / "a.json"
+    path.write_bytes(LINES)
+
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(bytes_of, "unchanged", fail)
+    with pytest.raises(Unavailable, match=r"a\.json cannot be read: .*run the pipeline again"):
+        read(path, None)
+
+
+def test_file_that_was_removed_is_rejected(tmp_path: Path) -> None:
+    """Or its batch would fail for ever; unless its folder is not there, either: tasks of a cluster may not see it."""
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.json"
+    path.write_bytes(LINES)
+    reading = FilesReader(Wanted(kind="json", columns=(), on_bad_row="drop"), counted := Counted())  # type: ignore[arg-type]
+    given = [pa.RecordBatch.from_pydict({"path": [path.as_uri()]})]
+    path.unlink()
+    assert list(reading(given)) == []
+    assert [(found.rows, found.rejected) for found in counted.sums.values()] == [(0, 1)]
+    path.parent.rmdir()
+    with pytest.raises(Unavailable, match="a folder that all machines share"):
+        list(reading(given))
+
+
+def test_file_is_read_as_a_whole_where_a_job_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that has changed since it was listed has other parts now: one task reads all of it, the others nothing."""
+    path = tmp_path / "a.json"
+    path.write_bytes(LINES)
+    whole = read(path, None)
+    properties = {bytes_of.UNDIVIDED: "true"}
+    context = SimpleNamespace(partitionId=lambda: 0, getLocalProperty=properties.get)
+    monkeypatch.setattr(reader, "TaskContext", SimpleNamespace(get=lambda: context))
+    assert read(path, 3, length=len(LINES) - 100) == whole

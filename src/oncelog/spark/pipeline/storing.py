@@ -77,34 +77,41 @@ class Storing:
             known = self._mark(query)  # an attempt before may have stored the batch, and counted it
             return self._write(rows, batch, query)
 
-        seen, found = self._settled(write)
+        seen, found = self._settled(rows, write)
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
 
     def store_all(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> Account:
         """Store all rows of a source that Spark does not follow."""
-        seen, found = self._settled(lambda: (self._observed(rows, write, None), dict(self._found.value)))
+        seen, found = self._settled(rows, lambda: self._written(rows, write, None, {}))
         self._put_aside(found, None, "")
-        if seen["bad"]:
-            self._reject(frames.records(self._spec, rows, self._version), {})
         read = sum(one.rows for one in found.values()) if found else seen["rows"]
         bad = sum(one.rejected for one in found.values())
         return Account(
             rows=read + bad, rejected=bad + seen["bad"], rescued=seen["rescued"], left_out=read - seen["rows"]
         )
 
-    def _settled(self, write: Callable[[], Written]) -> Written:
-        """Write rows; do so again, a little later, if a file was changed while it was read: nothing was stored."""
-        for wait_s in (*_CHANGING_S, None):
-            self._found.value = {}
-            try:
-                return write()
-            except Exception as error:
-                if wait_s is None or bytes_of.CHANGED not in str(error):
-                    raise
-            condition = threading.Condition()
-            with condition:
-                self._clock.wait(condition, wait_s)
+    def _settled(self, rows: DataFrame, write: Callable[[], Written]) -> Written:
+        """Write rows; do so again, a little later, if a file was changed while it was read: its rows were not stored.
+
+        A stream divides large files once a batch: Spark keeps what it has shuffled. The parts of a file that has since
+        changed are those of the old one, so every further attempt reads each file as a whole.
+        """
+        context = rows.sparkSession.sparkContext
+        try:
+            for wait_s in (*_CHANGING_S, None):
+                self._found.value = {}
+                try:
+                    return write()
+                except Exception as error:
+                    if wait_s is None or bytes_of.CHANGED not in str(error):
+                        raise
+                context.setLocalProperty(bytes_of.UNDIVIDED, "true")
+                condition = threading.Condition()
+                with condition:
+                    self._clock.wait(condition, wait_s)
+        finally:
+            context.setLocalProperty(bytes_of.UNDIVIDED, None)  # type: ignore[arg-type]  # that is how Spark removes it
         raise AssertionError
 
     def _write(self, rows: DataFrame, batch: int, query: str) -> Written:
@@ -113,6 +120,12 @@ class Storing:
         def write(good: DataFrame) -> None:
             good.write.format(frames.FORMAT).mode("append").options(**self.options(), **named).save()
 
+        return self._written(rows, write, batch, named)
+
+    def _written(
+        self, rows: DataFrame, write: Callable[[DataFrame], None], batch: int | None, named: dict[str, str]
+    ) -> Written:
+        """Write the rows that can be records, and put the others aside."""
         seen = self._observed(rows, write, batch)
         found = dict(self._found.value)
         if seen["bad"]:

@@ -10,7 +10,7 @@ import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,9 @@ _MARKS = {
 }
 CHANGED = "was changed while it was read"
 """What an error says of a file in which old and new content may be mixed."""
+
+UNDIVIDED = "oncelog.files.undivided"
+"""A property of Spark's jobs. Where it is set, part 0 is the whole file, as it is now, and other parts are empty."""
 
 _COMPRESSED = _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _PEEKED_BYTES = 6
@@ -75,6 +78,25 @@ def check_listed(path: Path, file: IO[bytes], size: int, changed_ms: int) -> Non
         raise _changed(path)
 
 
+def check_reached(path: str, error: Exception) -> None:
+    """Check that an error is one of a file's content, or that the file was removed. Else ``Unavailable``.
+
+    What a disk, a limit or a right keeps from being read is not known, and may be read later: it is not rejected. So is
+    a file whose folder is not there: a task of a cluster may not see the folder that this machine listed.
+    """
+    if not isinstance(error, OSError) or error.errno is None:
+        return
+    if not isinstance(error, FileNotFoundError):
+        message = f"{path} cannot be read: {error}. Nothing of its batch was stored: run the pipeline again"
+        raise Unavailable(message) from error
+    if not local(path).parent.is_dir():
+        message = (
+            f"{path} cannot be read: a task finds no such folder. Nothing of its batch was stored. On a cluster, "
+            "the source must be in a folder that all machines share, or in a bucket"
+        )
+        raise Unavailable(message) from error
+
+
 def _version(file: IO[bytes]) -> tuple[int, int]:
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
@@ -89,19 +111,108 @@ def _changed(path: Path) -> Unavailable:
 
 
 def opened(file: IO[bytes]) -> Any:
-    """Return a stream of a file's content: of gzip, bzip2, xz and zstd what was compressed, else the file itself."""
+    """Return a stream of a file's content: of gzip, bzip2, xz and zstd what was compressed, else the file itself.
+
+    A compressed file is decompressed once before that: its checksum is at its end, and a row that was damaged may look
+    like any other. ``DAMAGED`` if it does not fit. Of a file that is cut short, what comes before the cut can be read.
+    """
     buffered = io.BufferedReader(file, 1 << 20) if isinstance(file, io.RawIOBase) else file
     start = buffered.read(_PEEKED_BYTES)
     buffered.seek(0)
+    if not start.startswith(_COMPRESSED):
+        return buffered
+    try:
+        _check_sums(buffered, start)
+    except DAMAGED as error:
+        if not _is_readable_before(error):
+            raise
+    buffered.seek(0)
+    return _Readable(_decompressed(buffered, start))
+
+
+def _decompressed(file: IO[bytes], start: bytes) -> Any:
     if start.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=buffered)
+        return gzip.GzipFile(fileobj=file)
     if start.startswith(_BZIP2):
-        return bz2.BZ2File(buffered)
+        return bz2.BZ2File(file)
     if start.startswith(_XZ):
-        return lzma.LZMAFile(buffered)
-    if start.startswith(_ZSTD):
-        return pa.CompressedInputStream(pa.PythonFile(buffered, "r"), "zstd")
-    return buffered
+        return lzma.LZMAFile(file)
+    return pa.CompressedInputStream(pa.PythonFile(_Kept(file), "r"), "zstd")
+
+
+class _Kept(io.RawIOBase):
+    """A file that stays open when Arrow, which closes what it was given, is done with it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        """Tell Arrow that it can be read."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes, at most so many."""
+        return self._file.read(size)
+
+
+def _check_sums(file: IO[bytes], start: bytes) -> None:
+    """Read compressed data to its end; ``DAMAGED`` if it is damaged, or cut short."""
+    if start.startswith((_BZIP2, _XZ)):
+        _check_streams(file, bz2.BZ2Decompressor if start.startswith(_BZIP2) else lzma.LZMADecompressor)
+        return
+    stream = _decompressed(file, start)
+    while stream.read1(CHUNK_BYTES):
+        pass
+
+
+def _check_streams(file: IO[bytes], make: Callable[[], Any]) -> None:
+    """Read the streams of a file. Python's own files end at a stream behind the first that is damaged, without a word.
+
+    A cut is no error here: whoever reads comes to it.
+    """
+    data = file.read(CHUNK_BYTES)
+    while data:
+        stream = make()
+        while data or not (stream.eof or stream.needs_input):
+            stream.decompress(data, CHUNK_BYTES)
+            if stream.eof:
+                break
+            data = file.read(CHUNK_BYTES) if stream.needs_input else b""
+        data = stream.unused_data or file.read(CHUNK_BYTES)
+
+
+def _is_readable_before(error: Exception) -> bool:
+    """Tell whether what was read before an error is whole: the file is cut, or has junk behind whole members."""
+    return isinstance(error, EOFError) or any(part in str(error) for part in ("Not a gzipped file", "Truncated"))
+
+
+class _Readable(io.RawIOBase):
+    """A stream of which all that comes before damage is read, and then the error is raised."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._error: Exception | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes, at most so many; none at the end. All of them: what is whole alone."""
+        if self._error is not None:
+            raise self._error
+        if size < 0:
+            return bytes(self._stream.read())
+        parts: list[bytes] = []
+        while size > 0 and (piece := self._piece(min(size, _LOOKED_BYTES))):
+            parts.append(piece)
+            size -= len(piece)
+        if not parts and self._error is not None:
+            raise self._error
+        return b"".join(parts)
+
+    def _piece(self, size: int) -> bytes:
+        try:
+            return bytes(self._stream.read1(size))
+        except DAMAGED as error:
+            self._error = error
+            return b""
 
 
 def encoding_of(start: bytes, given: str | None) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from oncelog.spark.reading import bytes_of
 from oncelog.spark.reading.rows import ROW_BYTES_MAX, Piece, Rejected, TextRow
 
 PIECE_BYTES = 8 << 20
@@ -72,17 +73,21 @@ class CsvParser:
         places: list[str] | None = None if self._dialect.header else list(self._columns)
         wrong: str | None = None
         found: list[Piece] = []
-        for number, raw, cells in records:
-            if isinstance(cells, str):
-                found += _rejected(number, raw, cells)
-            elif places is None:
-                places = self._named(cells)
-                wrong = _header_fault(places, self._columns)
-            else:
-                found.append(self._row(number, raw, cells, places, wrong))
-            if len(found) >= _BATCH:
-                yield found
-                found = []
+        try:
+            for number, raw, cells in records:
+                if isinstance(cells, str):
+                    found += _rejected(number, raw, cells)
+                elif places is None:
+                    places = self._named(cells)
+                    wrong = _header_fault(places, self._columns)
+                else:
+                    found.append(self._row(number, raw, cells, places, wrong))
+                if len(found) >= _BATCH:
+                    yield found
+                    found = []
+        except bytes_of.DAMAGED:
+            yield found  # what comes before the damage
+            raise
         yield found
 
     def _records(self, lines: _Lines) -> Iterator[tuple[int, bytes, list[str] | str]]:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from oncelog.shapes import UNREADABLE
 from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, TextRow
@@ -117,7 +118,10 @@ class JsonParser:
         ``":`` than fields; with as many of those in all lines as fields in all objects, each line has as many.
         """
         data = b"".join(chunk)
-        colons = _colons(data, chunk) if len(data) <= ROW_BYTES_MAX else None
+        if len(data) > ROW_BYTES_MAX:
+            return None
+        ends = _ends(data)
+        colons = _colons(data, ends)
         if colons is None:
             return None
         try:
@@ -133,7 +137,7 @@ class JsonParser:
         for at, absent in enumerate(missing):
             if absent:
                 columns[at] = [None if value is msgspec.UNSET else value for value in columns[at]]
-        return Clean(number, chunk, columns)
+        return Clean(number, data, ends, columns)
 
     def _lines(self, chunk: list[bytes], number: int) -> list[Piece]:
         found: list[Piece] = []
@@ -228,12 +232,17 @@ class JsonParser:
         return TextRow(number, text, rescued=_rescued(value, self._shape))
 
 
-def _colons(data: bytes, lines: list[bytes]) -> int | None:
+def _ends(data: bytes) -> NDArray[np.int64]:
+    """Return where each line ends; the last one may have no line feed."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _LINE_FEED) + 1
+    return ends if data.endswith(b"\n") else np.append(ends, len(data))
+
+
+def _colons(data: bytes, ends: NDArray[np.int64]) -> int | None:
     """Return how often ``":`` is in lines that each begin and end with a brace; ``None`` if one does not, or if a space
     stands behind a quote.
     """
     found = np.frombuffer(data, np.uint8)
-    ends = np.cumsum([len(line) for line in lines])
     first = np.concatenate(([0], ends[:-1]))
     last = ends - 1 - (found[ends - 1] == _LINE_FEED)
     last -= found[last] == _RETURN

@@ -5,6 +5,7 @@ Spark's reader drops columns that the schema has not, and stops at a file whose 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ BATCH_ROWS = 10_000
 
 def tables(file: Any, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch, list[list[tuple[str, str]] | None]]]:
     """Yield the number of the first row, rows in a schema, and for each row what has no place in the schema."""
-    opened = pq.ParquetFile(file)
+    opened = pq.ParquetFile(file, page_checksum_verification=True)
     names = _named(opened.schema_arrow.names, schema.names)
     first_row = 0
     for found in opened.iter_batches(BATCH_ROWS):
@@ -52,6 +53,8 @@ def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, 
     if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     found = batch.column(field.name)
+    if pa.types.is_dictionary(found.type):
+        found = found.dictionary_decode()  # a categorical of pandas or polars
     if found.type == field.type:
         return found
     try:
@@ -61,19 +64,31 @@ def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, 
 
 
 def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast where nothing is lost by it: a number is no text, a time in nanoseconds must be whole microseconds, and a
-    struct must not have more fields.
+    """Cast where nothing is lost by it: a number is no text, no time and no truth value, a time in nanoseconds must be
+    whole microseconds, and a struct must not have more fields.
     """
     if pa.types.is_nested(kind) and not _is_within(found.type, kind):
         message = "another shape"
         raise pa.ArrowInvalid(message)
-    if pa.types.is_string(kind) != pa.types.is_string(found.type) and not pa.types.is_large_string(found.type):
-        message = "another kind of value"
-        raise pa.ArrowInvalid(message)
-    if pa.types.is_timestamp(kind) != pa.types.is_timestamp(found.type):
+    if _sort_of(found.type) != _sort_of(kind) and not pa.types.is_null(found.type):
         message = "another kind of value"
         raise pa.ArrowInvalid(message)
     return pc.cast(found, kind, safe=True)
+
+
+_SORTS = (
+    ("text", (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)),
+    ("moment", (pa.types.is_timestamp,)),
+    ("day", (pa.types.is_date,)),
+    ("time", (pa.types.is_time,)),
+    ("duration", (pa.types.is_duration,)),
+    ("truth", (pa.types.is_boolean,)),
+)
+
+
+def _sort_of(kind: pa.DataType) -> str:
+    """Return what values of a type are. A value of another sort has another meaning, also where Arrow can cast it."""
+    return next((sort for sort, tests in _SORTS if any(test(kind) for test in tests)), "")
 
 
 def _is_within(found: pa.DataType, kind: pa.DataType) -> bool:
@@ -107,8 +122,17 @@ def _text(value: pa.Scalar) -> str:
     """Return a value as JSON; a time in nanoseconds as its text, for Python has none."""
     if pa.types.is_timestamp(value.type) and value.type.unit == "ns":
         return msgspec.json.encode(pc.cast(value, pa.string()).as_py()).decode()
-    found = value.as_py()
+    found = _spelled(value.as_py())
     try:
         return msgspec.json.encode(found).decode()
     except (TypeError, msgspec.MsgspecError, ValueError):
         return msgspec.json.encode(str(found)).decode()
+
+
+def _spelled(value: Any) -> Any:
+    """Return a value in which numbers that are not finite, which JSON has not, are texts, as Spark writes them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _spelled(each) for name, each in value.items()}
+    return [_spelled(each) for each in value] if isinstance(value, list) else value

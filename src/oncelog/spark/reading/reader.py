@@ -27,7 +27,7 @@ from oncelog.spark.connector.staging import Stager
 from oncelog.spark.reading import bytes_of, csv_text, json_text, parquet_rows
 from oncelog.spark.reading.csv_text import Dialect
 from oncelog.spark.reading.rows import Clean, Piece, Rejected, TextRow
-from oncelog.storage.bucket.paths import bucket_of
+from oncelog.storage.bucket.paths import bucket_of, plain
 
 Kind = Literal["json", "csv", "parquet"]
 OnBadRow = Literal["quarantine", "fail", "drop"]
@@ -129,14 +129,17 @@ class FilesReader:
         """Yield the rows of the files in these batches."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
+        undivided = context is not None and context.getLocalProperty(bytes_of.UNDIVIDED) is not None
         number = 0
         for batch in batches:
             contents = batch.column("content") if "content" in batch.schema.names else None
             parts = batch.column("part") if "part" in batch.schema.names else None
-            for at, path in enumerate(batch.column("path").to_pylist()):
+            for at, path in enumerate(map(plain, batch.column("path").to_pylist())):
                 content = None if contents is None else contents[at].as_py()
                 part = None if parts is None else FilePart(**parts[at].as_py())
-                file = _File(self._wanted, path, content, part)
+                if undivided and part is not None and part.number:
+                    continue
+                file = _File(self._wanted, path, content, None if undivided else part)
                 yield from file.read()
                 self._found.add({(path, partition, number): file.found()})
                 number += 1
@@ -172,6 +175,7 @@ class _File:
             else:
                 yield from self._text()
         except bytes_of.DAMAGED as error:
+            bytes_of.check_reached(self._path, error)
             self._reject([Rejected(self._line, b"", f"the file cannot be read from here on: {error}")])
         except UnicodeError as error:
             self._reject([Rejected(self._line, b"", f"the file is not {error.args[0]}")])
@@ -237,12 +241,12 @@ class _File:
 
     def _clean(self, found: Clean) -> Iterator[pa.RecordBatch]:
         """Yield clean lines as Arrow has them: their texts as they lie in memory, and their values if wanted."""
-        count = len(found.lines)
+        count = len(found.ends)
         self._rows += count
         self._line = found.line + count
         offsets = np.zeros(count + 1, np.int32)
-        np.cumsum([len(line) for line in found.lines], out=offsets[1:])
-        text = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(b"".join(found.lines)))
+        offsets[1:] = found.ends
+        text = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(found.text))
         kinds = [KINDS[kind] for kind in self._wanted.kinds]
         columns = [pa.array(values, kind) for values, kind in zip(found.columns, kinds, strict=bool(kinds))]
         place = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from oncelog.limits import VALUE_BYTES_MAX
 
@@ -35,11 +37,13 @@ class Rejected(msgspec.Struct, frozen=True):
 class Clean(msgspec.Struct, frozen=True):
     """Neighbouring lines of which each is one object, with fields that are all known and none of them twice.
 
-    ``columns`` has the values of each field, in the order of the shape; ``None`` where a line has none.
+    ``text`` has the lines one behind the other, and ``ends`` where each ends. ``columns`` has the values of each field,
+    in the order of the shape; ``None`` where a line has none.
     """
 
     line: int
-    lines: list[bytes]
+    text: bytes
+    ends: NDArray[np.int64]
     columns: list[list[Any]]
 
 

@@ -273,6 +273,51 @@ def test_large_file_is_read_in_parts(tmp_path: Path, spark: SparkSession, monkey
     assert [id for id, line in places.items() if line.decode() != id] == []
 
 
+def test_large_file_that_changes_after_it_was_divided(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line is added when the parts of a file are known and before they are read: parts of two files do not fit
+    together. Spark keeps the parts, so that every attempt had those of the old file, and the run failed. Now the batch
+    is tried again with the file as a whole; each row is stored, and the account is even.
+    """
+    monkeypatch.setattr(source_files, "PART_BYTES", 500)
+    given = made(tmp_path, "json")
+    file, once = tmp_path / "in" / "a.json", tmp_path / "once"
+    ids = [str(number) for number in range(100)]
+    file.write_text("".join(f'{{"id":"{id}"}}\n' for id in ids) + '{"n":1}\nbroken\n')
+
+    def changing(batches: Any) -> Any:
+        for batch in batches:
+            if not once.exists():
+                once.touch()
+                with file.open("a") as output:
+                    output.write('{"id":"more"}\n')
+            yield batch
+
+    divided = source_files._divided
+
+    def divided_then_changed(files: Any) -> Any:
+        found = divided(files)
+        return found.mapInArrow(changing, found.schema)
+
+    monkeypatch.setattr(source_files, "_divided", divided_then_changed)
+    outcome = run(given, tmp_path, spark)
+    assert once.exists()
+    assert (outcome.stored, outcome.duplicates, outcome.rejected) == (101, 0, 2)
+    assert sorted(stored(given)) == sorted([*ids, "more"])
+    assert sorted(one.line for one in rejects.rejected(given)) == [101, 102]
+    assert spark.sparkContext.getLocalProperty(bytes_of.UNDIVIDED) is None
+
+
+def test_chosen_files_of_a_bucket_are_read_alone(tmp_path: Path, spark: SparkSession) -> None:
+    """Asked for some files, the reader lists no bucket, and reads no other file."""
+    given = made(tmp_path, "json", "streaming = false")
+    given = msgspec.structs.replace(given, source=msgspec.structs.replace(given.source, path="s3://nowhere/in"))
+    found = source_files._in_bucket(spark, given, ["s3://nowhere/in/a.json"])
+    assert found is not None
+    assert [row.path for row in found.collect()] == ["s3://nowhere/in/a.json"]
+
+
 def test_link_to_nothing_is_no_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark lists no such link, nor a file that was removed meanwhile: the look for large files does not fail."""
     monkeypatch.setattr(source_files, "PART_BYTES", 3)

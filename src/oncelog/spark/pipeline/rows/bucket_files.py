@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from oncelog.errors import InvalidArgument
-from oncelog.storage.bucket.paths import bucket_of
+from oncelog.storage.bucket.paths import bucket_of, plain
 
 
 def url_of(path: str) -> str | None:
@@ -18,7 +18,7 @@ def url_of(path: str) -> str | None:
     >>> url_of("s3a://shop/in/"), url_of("/in")
     ('s3://shop/in', None)
     """
-    return re.sub("^s3[an]:", "s3:", path).rstrip("/") if re.match(r"(s3[an]?|gs|az)://", path) else None
+    return plain(path).rstrip("/") if re.match(r"(s3[an]?|gs|az)://", path) else None
 
 
 def listed(url: str, pattern: str | None, after: str | None, before: str | None) -> list[str]:

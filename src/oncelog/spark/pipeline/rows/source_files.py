@@ -97,7 +97,7 @@ def _read(
     from oncelog.spark.reading.reader import FilesReader, output  # noqa: PLC0415 (as in session)
 
     streaming = given.source.is_streaming if streaming is None else streaming
-    away = None if streaming else _in_bucket(spark, given)
+    away = None if streaming else _in_bucket(spark, given, paths)
     if away is not None:
         return away.mapInArrow(FilesReader(wanted, found), from_arrow_schema(output(wanted)))
     reader: Any = spark.readStream.schema(_FILES) if streaming else spark.read
@@ -118,8 +118,8 @@ def _read(
     return result
 
 
-def _in_bucket(spark: SparkSession, given: Spec) -> DataFrame | None:
-    """Return the files of a source in a bucket, to be fetched by the tasks; ``None`` for another source.
+def _in_bucket(spark: SparkSession, given: Spec, paths: Sequence[str] | None) -> DataFrame | None:
+    """Return the files of a source in a bucket, or some of them, to be fetched by the tasks; ``None`` for another.
 
     ``s3a://`` is left to Spark: a user of that URL has Spark's file system for it.
     """
@@ -128,7 +128,7 @@ def _in_bucket(spark: SparkSession, given: Spec) -> DataFrame | None:
     if url is None or path.startswith("s3a:"):
         return None
     choice = (option(given, name) for name in ("pathGlobFilter", "modifiedAfter", "modifiedBefore"))
-    named = [(name,) for name in bucket_files.listed(url, *choice)]
+    named = [(name,) for name in (bucket_files.listed(url, *choice) if paths is None else paths)]
     files = spark.createDataFrame(named, "path STRING")
     return files.repartition(2 * spark.sparkContext.defaultParallelism)
 
