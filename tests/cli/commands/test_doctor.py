@@ -168,5 +168,5 @@ def test_a_narrow_terminal_shows_no_empty_lines_of_a_row(tmp_path: Path) -> None
     """A row of which nothing is to be done has no line for it: what is wrong is found at a glance."""
     seen = terminal("doctor", url=(tmp_path / "shop").as_uri(), columns=40).out.decode()
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in seen.splitlines()]
-    assert "what   Python" in lines
+    assert "what     Python" in lines
     assert "do" not in lines

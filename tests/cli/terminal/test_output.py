@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog.cli.terminal import output
 from oncelog.cli.terminal.output import print_facts, print_table
 
 COLUMNS = [("key", "left"), ("topic", "left"), ("attempts", "right"), ("", "fold")]
@@ -31,3 +32,21 @@ def test_lines_end_with_their_last_character(capsys: pytest.CaptureFixture[str])
     assert lines == [line.rstrip() for line in lines]
     assert "a     x  y" in lines
     assert "permanent id  0b35" in lines
+
+
+def test_a_long_name_is_broken_behind_a_separator(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a narrow terminal a name goes over lines by its parts, not in the middle of a word; a number stays whole."""
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 44)
+    columns = [("log", "fold"), ("records", "right"), ("last", "right")]
+    print_table(columns, [("shop/eu-central/orders-of-the-web-shop", "1,000,000", "999,999")])
+    print_table(columns, [("a" * 40, "1", "2")])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["log", "records", "last"],
+        ["shop/eu-central/orders-", "1,000,000", "999,999"],
+        ["of-the-web-shop"],
+        ["log", "records", "last"],
+        ["a" * 29, "1", "2"],
+        ["a" * 11],
+    ]

@@ -70,7 +70,7 @@ def doctor(url: MaybeUrl = None, *, json: Json = False) -> None:
             print_json(check)
     else:
         rows = [(c.what, Text(c.verdict, _STYLES[c.verdict]), c.found, c.advice) for c in checks]
-        print_table([("what", "left"), ("", "left"), ("found", "fold"), ("do", "fold")], rows)
+        print_table([("what", "left"), ("verdict", "left"), ("found", "fold"), ("do", "fold")], rows)
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(ExitCode.FINDINGS)
 

@@ -16,6 +16,7 @@ from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.quantities import show_count
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError
 
@@ -149,7 +150,8 @@ def status(store: Store, *, json: Json = False) -> None:
         print_table([*columns, ("where", "fold"), ("trouble", "fold")], rows)
         for one in short:
             held = ", ".join(f"{name} {count}" for name, count in one.copies.items())
-            say((f"log {one.home}", "cyan"), f": segment {one.segment} has {one.blocks} blocks; held by {held}")
+            blocks = show_count(one.blocks, "block")
+            say((f"log {one.home}", "cyan"), f": segment {one.segment} has {blocks}; held by {held}")
     if short or any(node.trouble for node in found):
         raise typer.Exit(ExitCode.FINDINGS)
 

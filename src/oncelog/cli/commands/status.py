@@ -70,7 +70,7 @@ def _table(kind: str, rows: list[dict[str, object]], columns: tuple[str, ...]) -
     headings = [
         (kind, "fold"),
         *(("size" if column == "bytes" else column, "right") for column in columns),
-        ("", "fold"),
+        ("error", "fold"),
     ]
     print_table(headings, [_row(row, columns) for row in rows])
 

@@ -23,6 +23,7 @@ _PIPE_WIDTH = 1000
 
 _FOLDED_WIDTH = 20
 _GAP = 2
+_SEPARATORS = "/-._"
 _TWO_DIGITS = 0x100
 
 
@@ -114,9 +115,34 @@ def print_table(
         table.add_column(
             heading, justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
         )
+    room = _folded_room(columns, cells, terminal.width)
     for row in cells:
-        table.add_row(*row)
+        table.add_row(
+            *(broken(cell, room) if stands == "fold" else cell for cell, (_, stands) in zip(row, columns, strict=True))
+        )
     _print_lean(terminal, table)
+
+
+def _folded_room(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[Text]], width: int) -> int:
+    """Return the width that each column of long text has, when the others have what they need."""
+    kept = [number for number, (_, stands) in enumerate(columns) if stands != "fold"]
+    needed = _width([columns[number] for number in kept], [[row[number] for number in kept] for row in cells])
+    count = len(columns) - len(kept)
+    return max(_FOLDED_WIDTH, (width - needed - _GAP * count) // max(1, count))
+
+
+def broken(cell: Text, room: int) -> Text:
+    """Return a long name in lines that end behind a separator: a reader sees its parts whole. Text that has spaces is
+    folded at those.
+    """
+    name, at, ends = cell.plain, 0, list[int]()
+    if " " in name or cell.cell_len != len(name):
+        return cell
+    while len(name) - at > room:
+        behind = 1 + max(name.rfind(mark, at, at + room) for mark in _SEPARATORS)
+        at = behind if behind > at else at + room
+        ends.append(at)
+    return Text("\n").join(cell.divide(ends)) if ends else cell
 
 
 def _width(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[Text]]) -> int:

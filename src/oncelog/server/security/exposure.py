@@ -29,11 +29,12 @@ def check(hosts: dict[str, str], *, tls: bool, authenticated: bool, insecure: bo
 
     ``hosts`` are the addresses by the name of their option.
     """
-    missing = [what for what, there in (("TLS", tls), ("tokens", authenticated)) if not there]
+    missing = [what for what, there in (("TLS", tls), ("token", authenticated)) if not there]
     for option, host in hosts.items():
         if missing and not insecure and not is_loopback(host):
             message = (
                 f"{option} {host}: other machines reach this address, and there is no {' and no '.join(missing)}: "
-                "set tls_cert, tls_key and tokens, listen on 127.0.0.1, or say --insecure"
+                "give --tls-cert and --tls-key, make a token (oncelog token create), listen on 127.0.0.1, "
+                "or say --insecure"
             )
             raise InvalidArgument(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
 
 import oncelog
 from oncelog.cli.commands.servers import top
@@ -89,3 +91,21 @@ def test_rates_are_differences_over_time() -> None:
     assert (shown["a"]["records/s"], shown["a"]["duplicates/s"]) == (10, 0.5)
     assert shown["b"]["records/s"] == 0
     assert shown["c"]["records/s"] == 0
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_number_is_cut(width: int) -> None:
+    """A narrow terminal shows fewer figures, and a name over several lines; what it shows is whole."""
+    name = "shop/eu-central/orders-of-the-web-shop"
+    figures: dict[str, float | None] = dict.fromkeys(
+        ("records", "records/s", "duplicates/s", "conflicts/s", "pending", "ids"), 1_234_567.0
+    )
+    states = dict.fromkeys(("new", "waiting", "leased", "dying"), 1_234_567.0)
+    shown = top.ShownSample(source="db", logs={name: figures}, queues={f"{name} mailer": states})
+    drawn = Console(width=width, record=True, file=io.StringIO())
+    drawn.print(top.page(shown, width))
+    text = drawn.export_text()
+    assert "…" not in text
+    assert text.count("1,234,567") >= 2
+    assert max(map(len, text.splitlines())) <= width
+    assert ("ids" in text) == (width > 80)

@@ -70,7 +70,7 @@ def info(name: QueueName, url: Url, *, state: State = None, json: Json = False) 
         print_json({**known, "groups": list(stats.groups), "settings": settings})
         return
     retry = settings.retry
-    rests = f"{show_duration(retry.backoff_s)} doubled, up to {show_duration(retry.max_backoff_s)}"
+    backoff = f"{show_duration(retry.backoff_s)}, doubled each time, at most {show_duration(retry.max_backoff_s)}"
     attempts = "for ever" if retry.max_attempts is None else f"{retry.max_attempts:,}"
     facts: list[tuple[str, str | Text]] = [
         ("partitions", str(stats.partitions)),
@@ -78,7 +78,7 @@ def info(name: QueueName, url: Url, *, state: State = None, json: Json = False) 
         ("groups", ", ".join(stats.groups) or "none yet"),
         ("dead letters", Text(f"{letters:,}", "red" if letters else "")),
         ("max attempts", attempts),
-        ("rests", f"{rests}, less {retry.jitter:.0%} by chance"),
+        ("backoff", f"{backoff}, up to {retry.jitter:.0%} shorter at random"),
         ("ack timeout", show_duration(settings.ack_timeout_s)),
         ("outcome of a send kept", show_duration(settings.gate_s)),
         ("trimmed", "never" if settings.trim_s is None else f"every {show_duration(settings.trim_s)}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ import typer
 
 import oncelog
 from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
-from oncelog.cli.terminal.output import console, harmless, print_json
+from oncelog.cli.terminal.output import broken, console, harmless, print_json
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, NotAuthenticated, OncelogError, Unavailable
@@ -40,6 +40,10 @@ _COUNTED = {
     "oncelog_remembered_ids": "ids",
 }
 _RATED = ("records", "duplicates", "conflicts")
+_FIGURES = ("records", *(f"{rated}/s" for rated in _RATED), "pending", "ids")
+_STATES = ("new", "waiting", "leased", "dying")
+_NAME_WIDTH = 12
+_GAP = 2
 
 
 class LogSample(msgspec.Struct, kw_only=True):
@@ -122,38 +126,48 @@ def _live() -> Callable[[ShownSample | None], None]:
         if shown is None:
             live.stop()
         else:
-            live.update(page(shown), refresh=True)
+            live.update(page(shown, live.console.width), refresh=True)
 
     return show
 
 
-def page(shown: ShownSample) -> Any:
-    """Return a sample as tables, the busiest logs first."""
+def page(shown: ShownSample, width: int) -> Any:
+    """Return a sample as tables for a terminal of that width, the busiest logs first. No number is cut."""
     from rich.console import Group  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    logs = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    logs.add_column("log", no_wrap=True)
-    for heading in ("records", "records/s", "duplicates/s", "conflicts/s", "pending", "ids"):
-        logs.add_column(heading, justify="right")
     busiest = sorted(shown.logs.items(), key=lambda item: -(item[1]["records/s"] or 0))
-    for name, values in busiest[:_ROWS_MAX]:
-        cells = [values.get(heading) for heading in ("records", *(f"{rated}/s" for rated in _RATED), "pending", "ids")]
-        logs.add_row(Text(harmless(name), "cyan"), *map(_number, cells))
-    parts: list[Any] = [Text(shown.source, "bold"), logs]
+    parts: list[Any] = [Text(shown.source, "bold"), _table("log", _FIGURES, busiest[:_ROWS_MAX], width)]
     if len(busiest) > _ROWS_MAX:
         parts.append(Text(f"and {len(busiest) - _ROWS_MAX} more logs", "dim"))
     if shown.queues:
-        queues = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        queues.add_column("queue and group", no_wrap=True)
-        for heading in ("new", "waiting", "leased", "dying"):
-            queues.add_column(heading, justify="right")
-        for name, states in sorted(shown.queues.items())[:_ROWS_MAX]:
-            row = (_number(states.get(state)) for state in ("new", "waiting", "leased", "dying"))
-            queues.add_row(Text(harmless(name), "cyan"), *row)
-        parts += [Text(), queues]
+        queues = sorted(shown.queues.items())[:_ROWS_MAX]
+        parts += [Text(), _table("queue and group", _STATES, queues, width)]
     return Group(*parts)
+
+
+_Row = tuple[str, Mapping[str, float | None]]
+
+
+def _table(what: str, figures: Sequence[str], rows: Sequence[_Row], width: int) -> Any:
+    """Return a line a name, with as many of its figures as leave room for the name, the first ones first."""
+    from rich.table import Table  # noqa: PLC0415 (help need not wait for it)
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    table.add_column(what, overflow="fold")
+    columns: list[list[str]] = []
+    for figure in figures:
+        cells = [_number(values.get(figure)) for _, values in rows]
+        left = width - _GAP - max(len(text) for text in (figure, *cells))
+        if left < _NAME_WIDTH:
+            break
+        width = left
+        table.add_column(figure, justify="right", no_wrap=True)
+        columns.append(cells)
+    for number, (name, _) in enumerate(rows):
+        table.add_row(broken(Text(harmless(name), "cyan"), width), *(cells[number] for cells in columns))
+    return table
 
 
 def _number(value: float | None) -> str:
