@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 
@@ -88,3 +89,17 @@ def test_an_http_answer_does_not_wait_for_an_acknowledgement_of_tcp() -> None:
             return nodelay
 
     assert asyncio.run(accepted())
+
+
+def test_systemd_hears_that_the_server_is_ready_and_that_it_stops(
+    serve: Callable[..., Serving], tmp_path: Path
+) -> None:
+    """READY=1 comes when the ports are open, STOPPING=1 when the drain begins."""
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(120)
+        server = serve("memory://", NOTIFY_SOCKET=str(path))
+        assert manager.recv(100) == b"READY=1"
+        assert server.stop() == 0, server.errors()
+        assert manager.recv(100) == b"STOPPING=1"

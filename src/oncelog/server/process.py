@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -18,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from oncelog.connect import Database, connect
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.limits import MIB
-from oncelog.server import folder_lock, systemd
+from oncelog.server import folder_lock
 from oncelog.server import settings as settings_module
 from oncelog.server.crew import Crew
 from oncelog.server.fleet import starting
@@ -68,21 +69,32 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
         host, _ = settings_module.address(settings.grpc)
         listening = Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2]))
         if key is not None:
-            await starting.join(server, app, key, listening, stop.set)
+            await starting.join(server, tls, key, listening, stop.set)
+            app.audit.log = http_app.audit_log(server.name)
         http_server = _Uvicorn(_http_config(app))
         _reload_on_hangup(server, http_server, certificates)
         serving = asyncio.create_task(http_server.serve([http_socket]))
         server.start()
         announce(listening)
-        systemd.notify("READY=1")
+        _notify_systemd("READY=1")
         try:
             await stop.wait()
         finally:
-            systemd.notify("STOPPING=1")
+            _notify_systemd("STOPPING=1")
             await _drain(server, grpc_server)
             http_server.should_exit = True
             await serving
             await _close(opening, database)
+
+
+def _notify_systemd(state: str) -> None:
+    """Tell systemd how the server is, if systemd started it: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    target = "\0" + address[1:] if address.startswith("@") else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.sendto(state.encode(), target)
 
 
 def _stop_signals() -> asyncio.Event:

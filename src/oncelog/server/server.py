@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib.metadata
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -14,6 +13,7 @@ from oncelog import inner as database_inner
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
 from oncelog.errors import OncelogError, Unavailable, WriterFenced
+from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
@@ -58,8 +58,6 @@ LEAVE_GRACE_S = 2.0
 
 LEAVE_S = 30.0
 """How long a log that is to be deleted may take to store what is pending."""
-
-VERSION = importlib.metadata.version("oncelog")
 
 _log = logging.getLogger("oncelog.server")
 
@@ -259,7 +257,12 @@ class Server:
     def is_held(self, name: str) -> bool:
         """Tell whether this server has the writer of a log now."""
         seat = self.seats.get(name)
-        return seat is not None and seat.writer is not None
+        writer = None if seat is None else seat.writer
+        return writer is not None and not inner.has_ended(writer)
+
+    def open_count(self) -> int:
+        """Return how many logs have their writer open here."""
+        return self.seats.open_count()
 
     def look_s(self, name: str) -> float:
         """Return after how long a follower of a log looks by itself for what others have written. For the event loop.

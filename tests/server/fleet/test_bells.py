@@ -62,7 +62,7 @@ class _Fleet:
 
     async def watch(self, _: object, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Call the holder."""
-        async for said in Ringing(self._holder).names(_Requests(requests)):  # type: ignore[arg-type]
+        async for said in Ringing(self._holder).names(_Requests(requests).next):
             yield said.SerializeToString()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,8 +20,7 @@ from oncelog.server.fleet.members import FleetMember
 from oncelog.wire import messages
 
 if TYPE_CHECKING:
-    from oncelog.server.rpc.calls import Requests
-    from oncelog.server.server import Server
+    from oncelog.server.fleet.host import FleetHost
 
 AGAIN_S = 5.0
 """How long after a holder did not answer it is looked for again."""
@@ -36,7 +35,7 @@ Holder = tuple[str, int]
 class Bells:
     """What this server hears of logs that others hold. For the event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FleetHost) -> None:
         self._server = server
         self._calls: dict[Holder, _HolderCall] = {}
         self._asked: dict[str, int] = {}
@@ -93,7 +92,7 @@ def _seen(task: asyncio.Future[None]) -> None:
 class _HolderCall:
     """The call to one holder."""
 
-    def __init__(self, server: Server, member: FleetMember) -> None:
+    def __init__(self, server: FleetHost, member: FleetMember) -> None:
         self._server = server
         self._member = member
         self._requests: asyncio.Queue[bytes] = asyncio.Queue()
@@ -152,7 +151,7 @@ class _HolderCall:
 class Ringing:
     """What another server follows here, and which of it has grown. For the event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FleetHost) -> None:
         self._server = server
         self._grown: set[str] = set()
         self._refused: list[str] = []
@@ -160,9 +159,9 @@ class Ringing:
         self._changed = asyncio.Event()
         self._followed: dict[str, contextlib.ExitStack] = {}
 
-    async def names(self, requests: Requests) -> AsyncIterator[Any]:
+    async def names(self, next_request: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
         """Yield which logs have grown, each as soon as it is followed, too, and which are not held here any more."""
-        reading = asyncio.ensure_future(self._read(requests))
+        reading = asyncio.ensure_future(self._read(next_request))
         reading.add_done_callback(lambda _: self._changed.set())
         self._server.told.add(self._changed)
         try:
@@ -186,8 +185,8 @@ class Ringing:
             for log in list(self._followed):
                 self._leave(log)
 
-    async def _read(self, requests: Requests) -> None:
-        while (request := await requests.next()) is not None:
+    async def _read(self, next_request: Callable[[], Awaitable[Any]]) -> None:
+        while (request := await next_request()) is not None:
             if request.leave:
                 self._leave(request.log)
             elif not self._server.is_held(request.log):

@@ -31,8 +31,8 @@ from oncelog.server.fleet.hop import Hop, opened, opened_text
 from oncelog.server.fleet.members import Beat, Card, FleetMember, FleetMembership, Members
 
 if TYPE_CHECKING:
+    from oncelog.server.fleet.host import FleetHost
     from oncelog.server.fleet.peers import Peers
-    from oncelog.server.server import Server
 
 ASK_S = 10.0
 """How long a holder that cannot be reached, or is no server, is asked for a log."""
@@ -66,7 +66,7 @@ class _Tenure(NamedTuple):
 class Fleet:
     """Knows the other servers, and places logs. Made in the event loop; ``take`` is for threads."""
 
-    def __init__(self, server: Server, peers: Peers, key: bytes, on_replaced: Callable[[], None]) -> None:
+    def __init__(self, server: FleetHost, peers: Peers, key: bytes, on_replaced: Callable[[], None]) -> None:
         """Take what is there before this server has joined; ``on_replaced`` is called if its name is taken."""
         self._server = server
         self._clock: Clock = server.clock
@@ -121,7 +121,7 @@ class Fleet:
         assert self._membership is not None
         began_us = self._clock.elapsed_us()
         try:
-            self._membership.beat(Beat(self._server.seats.open_count()))
+            self._membership.beat(Beat(self._server.open_count()))
             self.members.look()
         except OncelogError as error:
             _log.warning("this server's beat failed: %s", error)
@@ -175,8 +175,7 @@ class Fleet:
         that was handed on is served here, or ``Unavailable``, not written.
         """
         self._server.check_bucket()
-        seat = self._server.seats.get(log)
-        if seat is not None and seat.writer is not None and not inner.has_ended(seat.writer):
+        if self._server.is_held(log):
             return None
         if self._here.get(log, 0) > self._clock.elapsed_us():
             return None

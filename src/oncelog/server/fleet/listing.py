@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
+from oncelog import __version__
 from oncelog.clock import Clock
+from oncelog.server.fleet.host import FleetHost
 from oncelog.server.fleet.members import FleetMember, Members
-
-if TYPE_CHECKING:
-    from oncelog.server.server import Server
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,17 +24,15 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     logs: int
 
 
-def servers(server: Server) -> list[ServerInfo]:
+def servers(server: FleetHost) -> list[ServerInfo]:
     """Return the servers of the fleet as a server sees them. For threads."""
     fleet = server.fleet
     if fleet is not None:
         return shown(fleet.members, server.clock)
-    from oncelog.server.server import VERSION  # noqa: PLC0415  (which knows this room)
-
     return [
         ServerInfo(
-            name=server.name, incarnation=1, grpc=server.settings.grpc, http=server.settings.http, version=VERSION,
-            started_us=server.started_us, state="living", beat_age_s=0.0, logs=server.seats.open_count(),
+            name=server.name, incarnation=1, grpc=server.settings.grpc, http=server.settings.http, version=__version__,
+            started_us=server.started_us, state="living", beat_age_s=0.0, logs=server.open_count(),
         )
     ]  # fmt: skip
 

@@ -21,8 +21,8 @@ from oncelog.wire.methods import METHODS, Method
 
 if TYPE_CHECKING:
     from oncelog.server.call import Caller
+    from oncelog.server.fleet.host import FleetHost
     from oncelog.server.security.setup import Tls
-    from oncelog.server.server import Server
 
 TAKE_S = 2.0
 """A server that does not say within this time that it takes a log is passed over."""
@@ -71,7 +71,7 @@ class HolderFailure(Exception):
 class Peers:
     """Channels to the other servers, by their cards. For the event loop."""
 
-    def __init__(self, server: Server, key: bytes, tls: Tls | None) -> None:
+    def __init__(self, server: FleetHost, key: bytes, tls: Tls | None) -> None:
         self._server = server
         self._key = key
         self._tls = tls

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from oncelog import inner
+from oncelog import __version__, inner
 from oncelog.errors import InvalidArgument
 from oncelog.server import settings as settings_module
 from oncelog.server.fleet import hop, members
@@ -16,8 +16,8 @@ from oncelog.server.fleet.peers import Peers
 from oncelog.server.security.exposure import is_loopback
 
 if TYPE_CHECKING:
-    from oncelog.server.http.app import App
-    from oncelog.server.server import Server
+    from oncelog.server.fleet.host import FleetHost
+    from oncelog.server.security.setup import Tls
 
 _WILDCARDS = ("0.0.0.0", "::", "*")  # noqa: S104  (what must not be advertised)
 _log = logging.getLogger("oncelog.server.fleet")
@@ -35,7 +35,7 @@ def is_local(url: str) -> bool:
     return url.startswith(("file:", "memory:"))
 
 
-def fleet_key(server: Server) -> bytes | None:
+def fleet_key(server: FleetHost) -> bytes | None:
     """Return the key that the servers of a database share; ``None`` for a database with one server. For threads."""
     if is_local(server.database.url):
         return None
@@ -47,7 +47,7 @@ def sessions_key(key: bytes | None) -> bytes | None:
     return None if key is None else hop.derived(key, "sessions")
 
 
-def advertised(server: Server, listening: Addresses) -> Addresses:
+def advertised(server: FleetHost, listening: Addresses) -> Addresses:
     """Return where the other servers reach this one; ``InvalidArgument`` if a wildcard leaves that open."""
     settings = server.settings
     found = Addresses(settings.advertise or listening.grpc, settings.advertise_http or listening.http)
@@ -61,13 +61,11 @@ def advertised(server: Server, listening: Addresses) -> Addresses:
     return found
 
 
-async def join(server: Server, app: App, key: bytes, listening: Addresses, on_replaced: Callable[[], None]) -> None:
+async def join(
+    server: FleetHost, tls: Tls | None, key: bytes, listening: Addresses, on_replaced: Callable[[], None]
+) -> None:
     """Win an incarnation of the server's name, and begin to beat."""
-    from oncelog.server.http.app import audit_log  # noqa: PLC0415  (which knows the server)
-    from oncelog.server.server import VERSION  # noqa: PLC0415
-
     where = advertised(server, listening)
-    tls = app.security.tls
     fleet = Fleet(server, Peers(server, key, tls), key, on_replaced)
     card = Card(
         name=server.settings.name or where.grpc,
@@ -76,11 +74,11 @@ async def join(server: Server, app: App, key: bytes, listening: Addresses, on_re
         http=where.http,
         tls=tls is not None,
         tls_name=server.settings.tls_name,
-        version=VERSION,
+        version=__version__,
         started_us=server.started_us,
         nonce=server.clock.token(8).hex(),
     )
     await server.closers.run(lambda: fleet.join(card))
-    server.fleet, server.name, app.audit.log = fleet, card.name, audit_log(card.name)
+    server.fleet, server.name = fleet, card.name
     if not await fleet.peers.reaches(fleet.card):
         _log.warning("the address %s does not lead back to this server: others may not reach it either", where.grpc)

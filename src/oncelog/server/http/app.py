@@ -16,14 +16,15 @@ from oncelog import limits
 from oncelog.errors import NotAuthenticated, OncelogError
 from oncelog.server.budget import Budget
 from oncelog.server.fleet import routing
-from oncelog.server.fleet.forward import forward
 from oncelog.server.fleet.hop import HTTP_HEADER, Hop
 from oncelog.server.fleet.members import FleetMember
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.call import Call, headers_of, query_of
+from oncelog.server.http.calls.hooks import Hooks
+from oncelog.server.http.calls.metrics import ServerMetrics
 from oncelog.server.http.console import console_app
-from oncelog.server.http.hooks import Hooks
+from oncelog.server.http.forward import forward
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.routes import Route
 from oncelog.server.security import authorize, sessions, setup
@@ -35,7 +36,6 @@ from oncelog.server.security.gate import Gate
 from oncelog.server.security.sessions import BrowserSessions
 from oncelog.server.security.setup import Security
 from oncelog.server.watch import tracing
-from oncelog.server.watch.server_metrics import ServerMetrics
 from oncelog.types import Record
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -11,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from oncelog import __version__
 from oncelog.server.http import problem
 from oncelog.server.http.routes import ROUTES, Route
 
@@ -59,7 +59,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Oncelog",
-            "version": importlib.metadata.version("oncelog"),
+            "version": __version__,
             "description": "An append-only log in which a retried write is never a second write.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

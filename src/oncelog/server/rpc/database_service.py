@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from oncelog import __version__
 from oncelog.errors import InvalidArgument
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.call import Caller
@@ -13,7 +14,7 @@ from oncelog.server.fleet.bells import Ringing
 from oncelog.server.rpc.calls import Requests, check_of_fleet
 from oncelog.server.rpc.log_service import document, optional
 from oncelog.server.security.scopes import Kind
-from oncelog.server.server import VERSION, Server
+from oncelog.server.server import Server
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.wire import messages, values
 
@@ -44,7 +45,7 @@ class DatabaseService:
         described = {
             "url": server.database.url,
             "name": server.name,
-            "version": VERSION,
+            "version": __version__,
             "protocol": messages.PROTOCOL,
             "started_us": server.started_us,
         }
@@ -131,7 +132,7 @@ class DatabaseService:
     def watch(self, requests: Requests, call: Caller) -> AsyncIterator[Any]:
         """Say which of the logs that are named have grown."""
         check_of_fleet(call)
-        return Ringing(self._server).names(requests)
+        return Ringing(self._server).names(requests.next)
 
 
 def _given(request: Any, kind: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
+from oncelog import __version__
 from oncelog.errors import AppendErrors, InvalidArgument, LogBusy, OncelogError, Unavailable
 from oncelog.limits import BLOCK_BYTES_MAX
 from oncelog.log import inner
@@ -17,7 +18,7 @@ from oncelog.server.call import Caller
 from oncelog.server.desk import Ask, Lane, Way, stops
 from oncelog.server.rpc.calls import Requests
 from oncelog.server.seats import Seat
-from oncelog.server.server import VERSION, Server
+from oncelog.server.server import Server
 from oncelog.server.sessions import FrameAnswer, FrameSession
 from oncelog.types import ColumnAcks
 from oncelog.wire import failures, frames, messages, values
@@ -316,7 +317,7 @@ class WriteStream:
             version=messages.PROTOCOL,
             log_id=log_id,
             epoch=epoch,
-            server=f"oncelog {VERSION} {self._server.name}",
+            server=f"oncelog {__version__} {self._server.name}",
             resumed=resumed,
             last_tag=self._session.last_tag,
             frames_max=frames.FRAMES_MAX,

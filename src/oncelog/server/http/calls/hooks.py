@@ -1,16 +1,148 @@
-"""``POST /v1/hooks/{name}``: what a provider posts, stored once."""
+"""``POST /v1/hooks/{name}``: what a provider posts becomes a record, once, however often it is posted.
+
+The id comes from a header (``header:X-GitHub-Delivery``) or from the body by a JSON pointer, RFC 6901 (``json:/id``).
+The provider's signature is the authorization. Providers change fields between retries, so by default the first body
+stands, and a retry with another one is answered like a duplicate.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 from starlette.responses import Response
 
+from oncelog import names
 from oncelog.errors import IdConflict, InvalidArgument, NotAuthenticated, OncelogError
 from oncelog.server.http import spelling
 from oncelog.server.http.call import Call, answer
-from oncelog.server.http.hooks import DEADLINE_S, Hook
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security import signatures
+from oncelog.server.security.signatures import Scheme
+from oncelog.shapes import UNREADABLE
 from oncelog.types import Ack, Record
+
+DEADLINE_S = 8.0
+"""Providers wait about ten seconds."""
+
+_POINTER = re.compile(r"json:((?:/(?:[^~/]|~[01])*)+)")
+_HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*+.^_`|~-]+)")
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One webhook. ``secret_file`` has the secrets, one a line: two while one replaces the other."""
+
+    log: str
+    id: str
+    signature: Scheme | Literal["none"] = "none"
+    secret_file: str | None = None
+    age_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
+    type: str | None = None
+    """The type of the records; by default none."""
+    on_conflict: Literal["original", "error"] = "original"
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook that was checked, with its secrets."""
+
+    name: str
+    settings: HookSettings
+    secrets: tuple[bytes, ...]
+    header: str | None
+    pointer: tuple[str, ...] | None
+
+    def __repr__(self) -> str:
+        return f"<Hook {self.name}>"
+
+    def id_of(self, headers: Mapping[str, str], body: bytes) -> str:
+        """Return the id that a request brings; ``InvalidArgument`` when it brings none."""
+        if self.header is not None:
+            found: Any = headers.get(self.header)
+        else:
+            found = _pointed(body, self.pointer or ())
+        if isinstance(found, int) and not isinstance(found, bool):
+            found = str(found)
+        if not isinstance(found, str) or not found:
+            message = f"hook {self.name!r}: there is no id at {self.settings.id!r}"
+            raise InvalidArgument(message)
+        return found
+
+
+def _pointed(body: bytes, pointer: tuple[str, ...]) -> Any:
+    """Return the value that a JSON pointer names; ``None`` if there is none."""
+    try:
+        found = msgspec.json.decode(body)
+    except UNREADABLE:
+        return None
+    for part in pointer:
+        if isinstance(found, dict):
+            found = found.get(part)
+        elif isinstance(found, list) and part.isascii() and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return None
+    return found
+
+
+class Hooks:
+    """The webhooks of a server, by name, and what was counted of them."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        """Take the tables of the settings; ``InvalidArgument`` names the hook and what is wrong with it."""
+        self._hooks = {name: _hook(name, table) for name, table in given.items()}
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def get(self, name: str) -> Hook | None:
+        """Return a webhook."""
+        return self._hooks.get(name)
+
+    def count(self, name: str, outcome: str) -> None:
+        """Count an outcome: stored, duplicate, conflict, no id, refused, failed."""
+        self.counts[name, outcome] += 1
+
+
+def _hook(name: str, table: Any) -> Hook:
+    where = f"hooks.{name}"
+    try:
+        settings = msgspec.convert(table, HookSettings)
+        names.check(settings.log)
+    except (msgspec.ValidationError, InvalidArgument) as error:
+        message = f"{where}: {error}"
+        raise InvalidArgument(message) from None
+    header, pointer = _HEADER.fullmatch(settings.id), _POINTER.fullmatch(settings.id)
+    if header is None and pointer is None:
+        message = f"{where}: id is {settings.id!r}, must be 'header:NAME' or 'json:/POINTER'"
+        raise InvalidArgument(message)
+    parts = pointer[1].split("/")[1:] if pointer else []
+    return Hook(
+        name=name,
+        settings=settings,
+        secrets=_secrets(where, settings),
+        header=header[1].lower() if header else None,
+        pointer=tuple(part.replace("~1", "/").replace("~0", "~") for part in parts) if pointer else None,
+    )
+
+
+def _secrets(where: str, settings: HookSettings) -> tuple[bytes, ...]:
+    if settings.signature == "none":
+        return ()
+    if settings.secret_file is None:
+        message = f"{where}: signature {settings.signature!r} needs a secret_file"
+        raise InvalidArgument(message)
+    try:
+        with open(settings.secret_file, "rb") as file:  # noqa: PTH123 (shorter)
+            found = tuple(line.strip() for line in file if line.strip())
+    except OSError as error:
+        message = f"{where}: secret_file {settings.secret_file}: {error.strerror}"
+        raise InvalidArgument(message) from None
+    if not found:
+        message = f"{where}: secret_file {settings.secret_file} is empty"
+        raise InvalidArgument(message)
+    return found
 
 
 async def post(call: Call) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from oncelog import __version__
 from oncelog.errors import OncelogError
 from oncelog.limits import METRIC_LOGS_MAX
 from oncelog.metrics import OTHER, LogCollector
@@ -53,7 +53,7 @@ class ServerMetrics(Collector):
         yield InfoMetricFamily(
             "oncelog_build",
             "What runs here.",
-            {"version": importlib.metadata.version("oncelog"), "python": platform.python_version()},
+            {"version": __version__, "python": platform.python_version()},
         )
         yield _gauge("server_ready", "1 while calls are taken.", server.ready and not server.is_cut_off)
         yield _gauge("server_received_bytes", "Bytes that were received and are not stored.", server.budget.used_bytes)

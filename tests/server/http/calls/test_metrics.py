@@ -14,7 +14,7 @@ import oncelog.server.watch
 from tests.servers import Serving
 
 DASHBOARD = json.loads((Path(oncelog.server.watch.__path__[0]) / "dashboard.json").read_text())
-PAGE = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "monitoring.md").read_text()
 NAME = re.compile(r"oncelog_[a-z_]+")
 
 
