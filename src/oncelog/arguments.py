@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from oncelog.errors import InvalidArgument
+from oncelog.limits import REASON_BYTES_MAX
 from oncelog.types import Record
 
 SECONDS_MAX = 1e9
@@ -44,6 +45,12 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 (the code of a caller's object)
         return f"an object of {type(value).__name__}"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def stored_reason(text: str) -> str:
+    """Return the reason of a failure as a queue or inbox stores it: without NUL, which PostgreSQL refuses, and cut."""
+    plain = text.replace("\0", "\\0")
+    return plain.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def number(name: str, value: object) -> float:

@@ -74,23 +74,20 @@ QUEUE_ATTEMPTS_MAX = 1_000_000_000
 QUEUE_PREFETCH_MAX = 10_000
 """Messages that one consumer may hold at once."""
 
+REASON_BYTES_MAX = 4 * KIB
+"""What a queue or an inbox keeps of the reason of a failure, in UTF-8; the rest is cut off."""
+
 QUEUE_HEADERS_MAX = HEADERS_MAX - 1
 """Headers on one message: one more is the queue's own, when it becomes a dead letter at the latest."""
 
 QUEUE_HEADER_BYTES_MAX = HEADER_BYTES_MAX - 8 * KIB
 """All of one message's headers together: the rest is for what a dead letter says of its end."""
 
-QUEUE_ERROR_BYTES_MAX = 4 * KIB
-"""A failure's reason, in UTF-8; what is longer is cut."""
-
 INBOX_KEY_BYTES_MAX = 64 * KIB
 """The key of an effect, in UTF-8."""
 
 INBOX_RESULT_BYTES_MAX = 16 * MIB
 """The stored result of an effect."""
-
-INBOX_ERROR_BYTES_MAX = 4 * KIB
-"""What is kept of the reason of a failure, in UTF-8; the rest is cut off."""
 
 INBOX_STORY_EVENTS_MAX = 100
 """Events that are kept of a key's story, the latest ones."""

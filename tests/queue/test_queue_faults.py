@@ -28,9 +28,9 @@ from oncelog.limits import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     LABEL_BYTES_MAX,
-    QUEUE_ERROR_BYTES_MAX,
     QUEUE_HEADER_BYTES_MAX,
     QUEUE_HEADERS_MAX,
+    REASON_BYTES_MAX,
 )
 from oncelog.queue.deliver.dead_letters import synthetic_id
 from oncelog.queue.send.sender import Outgoing
@@ -140,7 +140,7 @@ def test_whatever_can_be_sent_can_be_buried_and_sent_back(world: World) -> None:
     queue.send(b"a", id="i" * 255, key=key, tenant=tenant, headers=headers, retry=policy, delay_s=0, deadline_s=1e6)
     with queue.consume("g") as consumer:
         for _ in range(2):
-            consumer.receive()[0].nack("\N{SNOWMAN}" * QUEUE_ERROR_BYTES_MAX, retry=False)
+            consumer.receive()[0].nack("\N{SNOWMAN}" * REASON_BYTES_MAX, retry=False)
             assert [letter.headers for letter in queue.dead_letters.list()] == [headers]
             assert queue.dead_letters.redrive() == 1
         assert consumer.receive()[0].headers == headers

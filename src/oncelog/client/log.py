@@ -371,10 +371,7 @@ class RemoteLog(Log):
     @closes_anywhere
     def close(self) -> None:
         """Close what was opened here; what is pending is stored first. The log stays open on the server."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._of_this_process:
+        if self._closes_now():
             close_all(self._handles)
 
 

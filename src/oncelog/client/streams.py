@@ -387,8 +387,7 @@ class RemoteSubscription(Subscription):
 
     @closes_anywhere
     def close(self) -> None:
-        self._closed = True
-        if self._of_this_process:
+        if self._closes_now():
             self._pump.close()
 
 

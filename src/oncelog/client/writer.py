@@ -262,8 +262,7 @@ class RemoteWriter(Writer):
             return
         if timeout_s is not None:
             arguments.seconds("timeout_s", timeout_s)
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         try:
             for producer in self._producers:
@@ -286,10 +285,8 @@ class RemoteProducer(Producer):
     @closes_anywhere
     def close(self) -> None:
         """Flush this producer's records and end its session. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            if self._of_this_process:
-                self._writer.close()
+        if self._closes_now():
+            self._writer.close()
 
 
 class _Call(Generic[_T]):

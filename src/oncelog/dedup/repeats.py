@@ -1,4 +1,8 @@
-"""Keys that occur more than once in one batch of keys."""
+"""Keys that occur more than once among many keys.
+
+Almost all keys occur once, and halves of 64 bits hardly ever repeat by chance: so the high halves are sorted alone, and
+only keys whose high half repeats are compared.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +34,30 @@ def first_occurrence(keys: Keys) -> NDArray[np.int64]:
     first = np.empty(len(keys), dtype=np.int64)
     first[order] = order[fresh][np.cumsum(fresh) - 1]
     return first
+
+
+def alike(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the numbers that occur more than once, sorted."""
+    ordered = np.sort(numbers)
+    return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+def among(numbers: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the rows of numbers that are wanted; the wanted ones are sorted, and at least one."""
+    at = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+    return np.flatnonzero(wanted[at] == numbers)
+
+
+def repeated(keys: Keys, positions: NDArray[np.int64]) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys that occur at an earlier position, where they do again, and the earliest position of each."""
+    suspects = alike(keys[:, 0])
+    if not len(suspects):
+        return keys[:0], positions[:0], positions[:0]
+    chosen = among(keys[:, 0], suspects)
+    keys, positions = keys[chosen], positions[chosen]
+    order = np.lexsort((positions, keys[:, 1], keys[:, 0]))
+    keys, positions = keys[order], positions[order]
+    begins = np.ones(len(keys), np.bool_)
+    begins[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    firsts = positions[np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))]
+    return keys[~begins], positions[~begins], firsts[~begins]

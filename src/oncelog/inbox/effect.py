@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from oncelog import limits
+from oncelog.arguments import stored_reason
 from oncelog.errors import (
     CorruptionError,
     EffectFailed,
@@ -307,7 +308,7 @@ class Once:
     def _note(self, error: BaseException) -> Steps[None]:
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
         final = isinstance(error, (EffectFailed, *self._rules.final))
-        outcome = AttemptOutcome("FAILED", error=_cut(reason), final=final, event="failed")
+        outcome = AttemptOutcome("FAILED", error=stored_reason(reason), final=final, event="failed")
         try:
             if self._leased:
                 yield from self.connection.begin()
@@ -345,11 +346,6 @@ def encoded(result: object, returns: Any) -> tuple[bytes | None, Any]:
         message = f"a result of {len(stored)} bytes: at most {limits.INBOX_RESULT_BYTES_MAX} are stored"
         raise InvalidArgument(message)
     return stored, plain
-
-
-def _cut(reason: str) -> str:
-    plain = reason.replace("\0", "\\0")
-    return plain.encode("utf-8", "backslashreplace")[: limits.INBOX_ERROR_BYTES_MAX].decode("utf-8", "ignore")
 
 
 # What drivers raise, in the words of the tree.

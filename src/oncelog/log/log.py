@@ -381,10 +381,7 @@ class Log(StoredLog):
     @closes_anywhere
     def close(self) -> None:
         """Close the log's readers and its writer; what is pending is stored first."""
-        if self._closed:
-            return
-        self._closed = True
-        if not self._of_this_process:
+        if not self._closes_now():
             return
         with contextlib.ExitStack() as ending:  # all are ended, also if one of them fails
             writer = self._writer or self._ending

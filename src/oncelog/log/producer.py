@@ -167,7 +167,5 @@ class Producer(Handle):
     @closes_anywhere
     def close(self) -> None:
         """End this producer's session; the next one begins behind what is durable then. May be repeated."""
-        if not self._closed:
-            self._closed = True
-            if self._of_this_process:
-                inner.leave_producer(self._writer, self)
+        if self._closes_now():
+            inner.leave_producer(self._writer, self)

@@ -329,9 +329,8 @@ class Subscription(Fed[StreamEvent | CaughtUp]):
     @closes_anywhere
     def close(self) -> None:
         """End the subscription; a thread that waits in it returns."""
-        if not self._closed:
-            super().close()
-            if self._of_this_process and self._joined:
+        if self._closes_now():
+            if self._joined:
                 self._live.leave()
-            elif self._of_this_process:
+            else:
                 self._live.wake()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import oncelog
 from oncelog import LogSettings, Window
@@ -110,23 +107,6 @@ def test_truncated_records_are_not_counted(tmp_path: Path) -> None:
         assert 0 < begins <= 20
         found = log.audit()
         assert (found.records, found.first_position, found.ok) == (50 - begins, begins, True)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 8), max_size=60))
-def test_repeated_is_what_a_dictionary_says(numbers: list[int]) -> None:
-    """Sorting and comparing halves of keys gives what looking each up would."""
-    keys = np.array([(number % 3, number) for number in numbers], np.uint64).reshape(-1, 2)
-    places = np.arange(len(numbers))[::-1].copy()
-    first: dict[int, int] = {}
-    expected = {}
-    for place, number in sorted(zip(places.tolist(), numbers, strict=True)):
-        if number in first:
-            expected[place] = first[number]
-        first.setdefault(number, place)
-    again, positions, firsts = find_repeats.repeated(keys, places)
-    assert again[:, 1].tolist() == [numbers[len(numbers) - 1 - place] for place in positions]
-    assert dict(zip(positions.tolist(), firsts.tolist(), strict=True)) == expected
 
 
 # Rebuilding.

@@ -1,19 +1,24 @@
-"""What was decided for the rows of a payload, and the acks that follow from it."""
+"""What was decided for the rows of a payload, and the answers that follow from it: acks, or errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.errors import IdConflict, OncelogError
-from oncelog.log.append.groups import Group
+from oncelog.log.append.groups import Group, Ticket
 from oncelog.log.stored.segment_index import Places
+from oncelog.settings import LogSettings
 from oncelog.types import Ack, moment
+
+if TYPE_CHECKING:
+    from oncelog.log.append.open_segment import SegmentRun
+    from oncelog.log.memory.recall import Recall
 
 PlacesOf: TypeAlias = Callable[[NDArray[np.int64]], Places]
 """Tells where stored positions are."""
@@ -151,3 +156,40 @@ def id_conflict(id: str | None, position: int) -> IdConflict:
         "give this record an id of its own, or set on_conflict='original' to get the first one's ack"
     )
     return IdConflict(message, position=position)
+
+
+class Answers:
+    """Makes the answers of one writer. No lock is needed: what is stored does not move."""
+
+    def __init__(self, run: SegmentRun, recall: Recall, settings: LogSettings) -> None:
+        self._run = run
+        self._recall = recall
+        self._refuses = settings.on_conflict == "error"
+
+    def one(self, ticket: Ticket, id: str | None) -> Ack:
+        """Return the ack for a record whose group, if it has one, is stored; or raise ``IdConflict``."""
+        position, group, timestamp_us, duplicate, conflict, error = ticket
+        if error is not None:
+            raise error
+        if position < 0:
+            return Ack(None, None, None, None, duplicate=True)  # a sequence that is known, from long ago
+        if conflict and self._refuses:
+            raise id_conflict(id, position)
+        if group is not None:
+            place: tuple[int | None, int | None] = group.segment, group.first_entry + position - group.first_position
+            timestamp_us = group.timestamp_us
+        else:
+            place = self._run.place_of(position)
+            if timestamp_us == RECALLED_US:
+                timestamp_us = self._recalled_time(position)
+        return Ack(position, *place, moment(timestamp_us) if timestamp_us >= 0 else None, duplicate, conflict)
+
+    def _recalled_time(self, position: int) -> int:
+        """Return when a record that is known from a run was stored."""
+        positions = np.array([position])
+        places = self._run.places_of(positions)
+        return int(recalled_times(places, positions, np.zeros(1, np.int64), self._recall.timestamps_of)[0])
+
+    def rows(self, admitted: Admitted, rows: NDArray[np.int64] | None = None) -> list[Ack | OncelogError]:
+        """Return the acks, or the errors, of rows that are stored or refused: all of them, or these."""
+        return admitted.answers(self._run.places_of, self._recall.timestamps_of, refuse=self._refuses, rows=rows)

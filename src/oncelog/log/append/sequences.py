@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from oncelog.dedup.producers import UNKNOWN, ProducerMark, Producers, Pushed
 from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.format.payload import arrays, schema
+from oncelog.format.payload.rows_by_producer import Owners, owners_of
 from oncelog.format.payload.schema import FIELDS, PRODUCER, SEQUENCE
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Judged, Met
 from oncelog.log.append.groups import Group, Ticket
-from oncelog.log.append.rows_by_producer import Owners, owners_of
 from oncelog.settings import ProducerPolicy
 from oncelog.types import Record
 

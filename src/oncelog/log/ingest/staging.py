@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from oncelog import shapes
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.repeats import alike, among, repeated
 from oncelog.errors import InvalidArgument
 from oncelog.format import identities as identities_format
 from oncelog.format import sealed
@@ -178,31 +179,23 @@ Repeats = tuple[int, NDArray[np.int64], NDArray[np.uint64]]
 
 
 def repeats(identities: Sequence[Identities | None]) -> Iterator[Repeats]:
-    """Yield, for each file that has any, the identities that occur before in it or in an earlier file.
-
-    Halves of 64 bits hardly ever repeat by chance, so they are sorted alone, and only what is alike is looked at.
-    """
-    alike = _alike([found.high for found in identities if found is not None])
-    if not alike.size:
+    """Yield, for each file that has any, the identities that occur before in it or in an earlier file."""
+    halves = _alike([found.high for found in identities if found is not None])
+    if not halves.size:
         return
-    candidates = []
-    for number, found in enumerate(identities):
+    begins = np.cumsum([0, *(0 if found is None else len(found.high) for found in identities)])
+    parts = []
+    for found, begin in zip(identities, begins, strict=False):
         if found is not None:
-            at = np.minimum(np.searchsorted(alike, found.high), len(alike) - 1)
-            places = np.flatnonzero(alike[at] == found.high)
-            candidates.append((np.full(len(places), number), places, found.high[places], found.low[places]))
-    numbers, places, high, low = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
-    order = np.lexsort((places, numbers, low, high))
-    numbers, places, high, low = numbers[order], places[order], high[order], low[order]
-    again = np.concatenate([[False], (high[1:] == high[:-1]) & (low[1:] == low[:-1])])
-    first = np.maximum.accumulate(np.where(again, 0, np.arange(len(again))))
-    fingerprints = np.empty(len(again), np.uint64)
-    for number, found in enumerate(identities):
-        if found is not None:
-            fingerprints[numbers == number] = found.fingerprints[places[numbers == number]]
-    for number in np.unique(numbers[again]).tolist():
-        chosen = again & (numbers == number)
-        yield number, places[chosen], fingerprints[first[chosen]]
+            rows = among(found.high, halves)
+            keys = np.stack([found.high[rows], found.low[rows]], axis=1)
+            parts.append((keys, begin + rows, found.fingerprints[rows]))
+    keys, places, prints = (np.concatenate(part) for part in zip(*parts, strict=True))
+    _, again, firsts = repeated(keys, places)
+    files = np.searchsorted(begins, again, "right") - 1
+    for number in np.unique(files).tolist():
+        chosen = files == number
+        yield number, again[chosen] - begins[number], prints[np.searchsorted(places, firsts[chosen])]
 
 
 def _alike(runs: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -213,13 +206,11 @@ def _alike(runs: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     bounds = np.array([number * 2**64 // parts for number in range(1, parts)], np.uint64)
     cuts = [[0, *np.searchsorted(run, bounds).tolist(), len(run)] for run in runs]
 
-    def repeated(part: int) -> NDArray[np.uint64]:
+    def alike_in(part: int) -> NDArray[np.uint64]:
         held = [run[cut[part] : cut[part + 1]] for run, cut in zip(runs, cuts, strict=True)]
-        numbers = np.concatenate([np.empty(0, np.uint64), *held])
-        numbers.sort()
-        return np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+        return alike(np.concatenate([np.empty(0, np.uint64), *held]))
 
-    return np.concatenate(at_once(repeated, range(parts), os.cpu_count() or 1))
+    return np.concatenate(at_once(alike_in, range(parts), os.cpu_count() or 1))
 
 
 def at_once(work: Callable[[_Part], _Result], parts: Sequence[_Part], count: int, parts_min: int = 2) -> list[_Result]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.dedup.identity import Hasher
+from oncelog.dedup.repeats import repeated
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format.manifest import Manifest
 from oncelog.format.payload import arrays
@@ -182,28 +183,6 @@ def _repeated_in(
     none = (np.empty((0, 2), np.uint64), np.empty(0, np.int64))
     keys = np.concatenate([none[0], *(one.keys for one in taken)])
     return repeated(keys, np.concatenate([none[1], *(one.positions for one in taken)]))
-
-
-def repeated(
-    keys: NDArray[np.uint64], positions: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the keys that occur at an earlier position, where they do again, and the earliest of each.
-
-    Almost all keys occur once: those whose high half does are put aside before anything else is compared.
-    """
-    high = np.sort(keys[:, 0])
-    suspects = np.unique(high[1:][high[1:] == high[:-1]])
-    if not len(suspects):
-        return keys[:0], positions[:0], positions[:0]
-    at = np.minimum(np.searchsorted(suspects, keys[:, 0]), len(suspects) - 1)
-    chosen = np.flatnonzero(suspects[at] == keys[:, 0])
-    keys, positions = keys[chosen], positions[chosen]
-    order = np.lexsort((positions, keys[:, 1], keys[:, 0]))
-    keys, positions = keys[order], positions[order]
-    begins = np.ones(len(keys), np.bool_)
-    begins[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-    firsts = positions[np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))]
-    return keys[~begins], positions[~begins], firsts[~begins]
 
 
 def concerned(walk: Walk, wanted: NDArray[np.int64]) -> Iterator[tuple[Unit, NDArray[np.int64]]]:

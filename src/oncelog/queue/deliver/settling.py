@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from oncelog.arguments import stored_reason
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.concurrency.pending import settle as answer
 from oncelog.errors import InvalidArgument, LeaseLost, OncelogError
-from oncelog.limits import QUEUE_ERROR_BYTES_MAX
 from oncelog.queue.deliver.broker import Broker, ConsumerStep
 from oncelog.queue.rules.delivery import MessageRun
 
@@ -30,9 +30,7 @@ class SettlementRequest(NamedTuple):
         if not isinstance(reason, str):
             error = f"reason: is {type(reason).__name__}, must be a str that says what went wrong"
             raise InvalidArgument(error)
-        plain = reason.replace("\0", "\\0")  # which PostgreSQL cannot store
-        cut = plain.encode("utf-8", "backslashreplace")[:QUEUE_ERROR_BYTES_MAX].decode("utf-8", "ignore")
-        return cls("refused", reason=cut, again=retry)
+        return cls("refused", reason=stored_reason(reason), again=retry)
 
 
 class _Leases:

@@ -167,8 +167,7 @@ class PostgresqlDatabase(Handle):
 
     def close(self) -> None:
         """Let the connections go."""
-        super().close()
-        if self._of_this_process:
+        if self._closes_now():
             self._durable.close()
             self._loose.close()
 

@@ -159,8 +159,7 @@ class SqliteDatabase(Handle):
 
     def close(self) -> None:
         """Close the files."""
-        super().close()
-        if self._of_this_process:
+        if self._closes_now():
             self._state.close()
             self._gate.close()
 
