@@ -14,9 +14,10 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from oncelog.client.channel import Broken, Channel
+from oncelog.client.channel import ArrivalBell, Broken, Channel
 from oncelog.client.frames_out import is_passing
 from oncelog.errors import OncelogError, Unavailable
+from oncelog.handle import Handle, closes_anywhere
 
 T = TypeVar("T")
 
@@ -127,3 +128,24 @@ class Pump(Generic[T]):
         self._channel.bell.ring()
         if call is not None:
             call.cancel()
+
+
+class Pumped(Handle):
+    """What reads from a pump: it waits by the bell of its channel, and closes the pump with itself."""
+
+    _bell: ArrivalBell
+    _pump: Pump[Any]
+
+    def _await_more(self, timeout_s: float) -> None:
+        self._bell.wait(timeout_s)
+
+    def _end_wait(self) -> None:
+        self._bell.ring()
+
+    def _source(self) -> object:
+        return self._bell
+
+    @closes_anywhere
+    def close(self) -> None:
+        if self._closes_now():
+            self._pump.close()

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from oncelog import arguments
 from oncelog.client.channel import Broken
-from oncelog.client.pump import Pump
+from oncelog.client.pump import Pump, Pumped
 from oncelog.concurrency.feeding import AT_ONCE
 from oncelog.errors import OncelogError, Unavailable
-from oncelog.handle import Handle, closes_anywhere
+from oncelog.handle import Handle
 from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Start
 from oncelog.types import Entry
@@ -105,7 +105,7 @@ class RemoteReader(Reader):
             self._call.cancel()
 
 
-class RemoteTail(Tail):
+class RemoteTail(Pumped, Tail):
     """The entries of a log as they become durable, for ever. Iterate it, or ``poll``; ``close()`` ends it."""
 
     def __init__(self, log: RemoteLog, start: Start, *, lease_s: float | None) -> None:
@@ -163,17 +163,3 @@ class RemoteTail(Tail):
 
     def _look(self) -> list[Entry]:
         return self._take(AT_ONCE)
-
-    def _await_more(self, timeout_s: float) -> None:
-        self._bell.wait(timeout_s)
-
-    def _end_wait(self) -> None:
-        self._bell.ring()
-
-    def _source(self) -> object:
-        return self._bell
-
-    @closes_anywhere
-    def close(self) -> None:
-        if self._closes_now():
-            self._pump.close()

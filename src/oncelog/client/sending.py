@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +31,8 @@ from oncelog.wire.frames import Kind
 
 if TYPE_CHECKING:
     from oncelog.client.log import RemoteLog
+
+_T = TypeVar("_T")
 
 TABLE_ROWS = 65_536
 TABLE_BYTES = 3 << 20
@@ -125,13 +127,7 @@ class Sending:
         deadline_us = self._channel.deadline(timeout_s)
         pending: Pending[Ack] = begun()  # with a condition of its own: its neighbours' answers wake nobody here
         self._submit(record, pending, deadline_us)
-        left_s = self._channel.left(deadline_us)
-        try:
-            return pending.result(None if left_s is None else left_s + frames_out.GRACE_S)
-        except TimeoutError:
-            if pending.done():
-                return pending.result()
-            raise self.session.withdraw(pending) from None
+        return self._result(pending, deadline_us, lambda: self.session.withdraw(pending))
 
     def _submit(self, record: Record, pending: Pending[Ack], deadline_us: int | None) -> None:
         size_bytes = record_bytes(record)
@@ -174,13 +170,17 @@ class Sending:
 
     def waited(self, frame: Frame, pending: Future[Any], deadline_us: int | None) -> Any:
         """Return the answer to a frame; ``Unavailable`` when its time is over."""
+        return self._result(pending, deadline_us, lambda: self.session.expire(frame))
+
+    def _result(self, pending: Future[_T], deadline_us: int | None, give_up: Callable[[], OncelogError]) -> _T:
+        """Wait for an answer until a deadline; then give up, and raise what that returns."""
         left_s = self._channel.left(deadline_us)
         try:
             return pending.result(None if left_s is None else left_s + frames_out.GRACE_S)
         except TimeoutError:
             if pending.done():
                 return pending.result()
-            raise self.session.expire(frame) from None
+            raise give_up() from None
 
     # Tables.
 

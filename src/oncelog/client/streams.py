@@ -13,7 +13,7 @@ from oncelog import arguments
 from oncelog.client.channel import Broken, told
 from oncelog.client.frames_out import is_passing
 from oncelog.client.log import RemoteLog, close_all
-from oncelog.client.pump import Pump
+from oncelog.client.pump import Pump, Pumped
 from oncelog.client.reading import ATTEMPTS_MAX
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.feeding import AT_ONCE
@@ -322,7 +322,7 @@ class RemoteStreams(Streams):
             close_all(self._handles)
 
 
-class RemoteSubscription(Subscription):
+class RemoteSubscription(Pumped, Subscription):
     """Events as they become durable, from some point on. Iterate it, or ``poll``; ``close()`` ends it."""
 
     def __init__(self, log: RemoteLog, request: Any, start: int, place: Callable[[StreamEvent], int]) -> None:
@@ -375,20 +375,6 @@ class RemoteSubscription(Subscription):
         while len(found) < AT_ONCE and (one := self._poll(0.0)) is not None:
             found.append(one)
         return found
-
-    def _await_more(self, timeout_s: float) -> None:
-        self._bell.wait(timeout_s)
-
-    def _end_wait(self) -> None:
-        self._bell.ring()
-
-    def _source(self) -> object:
-        return self._bell
-
-    @closes_anywhere
-    def close(self) -> None:
-        if self._closes_now():
-            self._pump.close()
 
 
 def _start(start: int | None) -> int | None:

@@ -76,6 +76,11 @@ class BlockHeader(msgspec.Struct, frozen=True, gc=False):
     checksum: int
 
     @property
+    def next_entry(self) -> int:
+        """The entry behind the last one of the block."""
+        return self.first_entry + self.count
+
+    @property
     def size_bytes(self) -> int:
         """The whole block, header and body."""
         return HEADER_BYTES + self.body_bytes

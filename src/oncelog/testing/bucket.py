@@ -69,10 +69,4 @@ class FaultyBucket(Bucket):
         self._call("delete", path, lambda: self._inner.delete(path))
 
     def _call(self, operation: str, what: str, work: Callable[[], T]) -> T:
-        error, when = self.faults.next_call(operation, what)
-        if error is not None and when == "before":
-            raise error
-        answer = work()
-        if error is not None:
-            raise error
-        return answer
+        return self.faults.call(operation, what, work)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
+T = TypeVar("T")
 When = Literal["before", "during", "after"]
 """Whether a call that fails has done nothing, a part (of what can be done in parts), or all of its work."""
 
@@ -56,6 +57,16 @@ class Faults:
     def is_killed(self) -> bool:
         """Whether the process has died and was not started again."""
         return self._killed
+
+    def call(self, operation: str, what: str, work: Callable[[], T]) -> T:
+        """Do the work of an operation, unless it is to fail, before or after."""
+        error, when = self.next_call(operation, what)
+        if error is not None and when == "before":
+            raise error
+        answer = work()
+        if error is not None:
+            raise error
+        return answer
 
     def next_call(self, operation: str, what: str) -> tuple[BaseException | None, When]:
         """Count a call; return what it is to raise, and when. Raises ``Killed`` when the process is dead already."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from oncelog.errors import Unavailable
 from oncelog.storage.base import Chunk, Claim, LogHome, SegmentEnd, SegmentWriter, Storage
 from oncelog.testing.faults import Faults, When
-
-T = TypeVar("T")
 
 
 class FaultyStorage:
@@ -50,7 +47,7 @@ class FaultyStorage:
 
     def homes(self) -> list[str]:
         """Return the keys of the inner storage's homes."""
-        return self.call("homes", self.url, self._inner.homes)
+        return self.faults.call("homes", self.url, self._inner.homes)
 
     def home(self, key: str) -> FaultyHome:
         """Return a home that fails on demand."""
@@ -58,21 +55,11 @@ class FaultyStorage:
 
     def remove_home(self, key: str) -> None:
         """Delete a log's home."""
-        self.call("remove_home", key, lambda: self._inner.remove_home(key))
+        self.faults.call("remove_home", key, lambda: self._inner.remove_home(key))
 
     def close(self) -> None:
         """Close the inner storage."""
         self._inner.close()
-
-    def call(self, operation: str, what: str, work: Callable[[], T]) -> T:
-        """Do the work of an operation, unless it is to fail."""
-        error, when = self.faults.next_call(operation, what)
-        if error is not None and when == "before":
-            raise error
-        answer = work()
-        if error is not None:
-            raise error
-        return answer
 
     def keep_claim(self, claim: Claim) -> FaultyClaim:
         """Remember a claim, to be released when the process is started again."""
@@ -94,7 +81,7 @@ class FaultyHome:
 
     def probe(self) -> None:
         """Probe the inner home."""
-        self._storage.call("probe", self._key, self._inner.probe)
+        self._storage.faults.call("probe", self._key, self._inner.probe)
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Create an object, twice if so asked."""
@@ -103,11 +90,11 @@ class FaultyHome:
             answer = self._inner.create(key, data)
             return self._inner.create(key, data) if self._storage.duplicate_creates else answer
 
-        return self._storage.call("create", key, work)
+        return self._storage.faults.call("create", key, work)
 
     def read(self, key: str, start: int = 0, length: int | None = None, *, mapped: bool = False) -> pa.Buffer:
         """Read an object."""
-        return self._storage.call("read", key, lambda: self._inner.read(key, start, length, mapped=mapped))
+        return self._storage.faults.call("read", key, lambda: self._inner.read(key, start, length, mapped=mapped))
 
     def location(self, key: str) -> str:
         """Tell where an object is, without being counted."""
@@ -115,15 +102,15 @@ class FaultyHome:
 
     def exists(self, key: str) -> bool:
         """Look for an object."""
-        return self._storage.call("exists", key, lambda: self._inner.exists(key))
+        return self._storage.faults.call("exists", key, lambda: self._inner.exists(key))
 
     def list(self, prefix: str) -> list[str]:
         """List objects."""
-        return self._storage.call("list", prefix, lambda: self._inner.list(prefix))
+        return self._storage.faults.call("list", prefix, lambda: self._inner.list(prefix))
 
     def delete(self, key: str) -> None:
         """Delete an object."""
-        self._storage.call("delete", key, lambda: self._inner.delete(key))
+        self._storage.faults.call("delete", key, lambda: self._inner.delete(key))
 
     def claim(self, wait_s: float, *, force: bool) -> FaultyClaim:
         """Claim the log. A claim is between a process and its own machine: when it fails, nothing is left held."""
@@ -134,7 +121,7 @@ class FaultyHome:
             return held[0]
 
         try:
-            return self._storage.call("claim", self._key, work)
+            return self._storage.faults.call("claim", self._key, work)
         except Unavailable:
             for claim in held:
                 claim.release()
@@ -146,35 +133,37 @@ class FaultyHome:
         def work() -> FaultySegmentWriter:
             return FaultySegmentWriter(self._storage, self._inner.start_segment(segment, epoch), segment)
 
-        return self._storage.call("start_segment", str(segment), work)
+        return self._storage.faults.call("start_segment", str(segment), work)
 
     def fence(self, segment: int, epoch: int) -> SegmentEnd:
         """Fence a segment."""
-        return self._storage.call("fence", str(segment), lambda: self._inner.fence(segment, epoch))
+        return self._storage.faults.call("fence", str(segment), lambda: self._inner.fence(segment, epoch))
 
     def blocks(self, segment: int, cursor: int, end: int | None, limit_bytes: int) -> tuple[Sequence[pa.Buffer], int]:
         """Read blocks."""
-        return self._storage.call("blocks", str(segment), lambda: self._inner.blocks(segment, cursor, end, limit_bytes))
+        return self._storage.faults.call(
+            "blocks", str(segment), lambda: self._inner.blocks(segment, cursor, end, limit_bytes)
+        )
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:
         """Locate an entry."""
-        return self._storage.call("locate", str(segment), lambda: self._inner.locate(segment, entry, end))
+        return self._storage.faults.call("locate", str(segment), lambda: self._inner.locate(segment, entry, end))
 
     def visible(self, segment: int) -> int:
         """Return how many entries of an open segment can be read now."""
-        return self._storage.call("visible", self._key, lambda: self._inner.visible(segment))
+        return self._storage.faults.call("visible", self._key, lambda: self._inner.visible(segment))
 
     def has_segments(self) -> bool:
         """Look for segments."""
-        return self._storage.call("has_segments", "", self._inner.has_segments)
+        return self._storage.faults.call("has_segments", "", self._inner.has_segments)
 
     def at_risk(self, segment: int, end: int) -> bool:
         """Tell whether a closed segment should be sealed now."""
-        return self._storage.call("at_risk", str(segment), lambda: self._inner.at_risk(segment, end))
+        return self._storage.faults.call("at_risk", str(segment), lambda: self._inner.at_risk(segment, end))
 
     def remove_segment(self, segment: int) -> None:
         """Remove a segment."""
-        self._storage.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
+        self._storage.faults.call("remove_segment", str(segment), lambda: self._inner.remove_segment(segment))
 
     def wait(self, cursor_seen: tuple[int, int], timeout_s: float) -> bool:
         """Wait, without being counted."""
@@ -223,7 +212,7 @@ class FaultySegmentWriter:
 
     def append(self, number: int, block: Sequence[Chunk]) -> int:
         """Append a block."""
-        return self._storage.call("append", str(self._segment), lambda: self._inner.append(number, block))
+        return self._storage.faults.call("append", str(self._segment), lambda: self._inner.append(number, block))
 
     def close(self) -> None:
         """Close, without being counted."""

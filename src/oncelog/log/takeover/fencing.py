@@ -185,10 +185,10 @@ def _describe(home: LogHome, manifest: Manifest, tail: SegmentEnd) -> Segment | 
     assert number is not None
     first = _header_at(home, number, 0, tail)
     last = _header_at(home, number, home.locate(number, tail.entries - 1, tail.end), tail)
-    if first.first_position != manifest.next_position or last.first_entry + last.count != tail.entries:
+    if first.first_position != manifest.next_position or last.next_entry != tail.entries:
         message = (
             f"segment {number} begins at position {first.first_position} and ends at entry "
-            f"{last.first_entry + last.count}; the manifest expects {manifest.next_position}, its tail {tail.entries}"
+            f"{last.next_entry}; the manifest expects {manifest.next_position}, its tail {tail.entries}"
         )
         raise CorruptionError(message)
     return Segment(

@@ -47,8 +47,8 @@ def queue_names(database: StateDatabase) -> list[str]:
         return statements.queue_names(transaction)
 
 
-class _Shared:
-    """The state of a storage in memory: it lives as long as the storage does, also when it is closed."""
+class SharedState:
+    """A state in memory that several handles share: it stays when one of them closes it."""
 
     one_machine = True
 
@@ -58,24 +58,30 @@ class _Shared:
     def writing(
         self, *, durable: bool = True, wait_s: float = WAIT_S
     ) -> contextlib.AbstractContextManager[Transaction]:
+        """Begin a transaction."""
         return self._database.writing(durable=durable, wait_s=wait_s)
 
     def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
+        """Begin to read."""
         return self._database.reading(durable=durable)
 
     def close(self) -> None:
-        """Leave it to the storage."""
+        """Keep everything: others use it."""
+
+
+class _OfStorage(SharedState):
+    """The state of a storage in memory: it lives as long as the storage does."""
 
     def __del__(self) -> None:
         self._database.close()
 
 
-_shared: weakref.WeakKeyDictionary[Storage, _Shared] = weakref.WeakKeyDictionary()
+_shared: weakref.WeakKeyDictionary[Storage, _OfStorage] = weakref.WeakKeyDictionary()
 _shared_lock = threading.Lock()
 
 
 def _in_memory(storage: Storage, clock: Clock) -> StateDatabase:
     with _shared_lock:
         if storage not in _shared:
-            _shared[storage] = _Shared(clock)
+            _shared[storage] = _OfStorage(clock)
         return _shared[storage]

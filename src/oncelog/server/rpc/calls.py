@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -173,13 +172,15 @@ def _handler(rpc: _Rpc, does: Callable[..., Any]) -> Any:
 
 
 def _watched(rpc: _Rpc, handle: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Return a handler that is counted, and traced."""
+    """Return a handler that is counted, and traced, and whose errors end the call with all their fields."""
 
     async def watched(request: Any, context: Any) -> Any:
         began_us = rpc.server.clock.elapsed_us()
         with tracing.call_span(rpc.key, context.invocation_metadata()):
             try:
                 return await handle(request, context)
+            except Exception as error:  # noqa: BLE001 (a client never sees a traceback)
+                await _abort(context, rpc, error)
             finally:
                 code = getattr(context.code(), "name", None) or "OK"
                 rpc.server.calls.observe("grpc", rpc.key, code, (rpc.server.clock.elapsed_us() - began_us) / 1e6)
@@ -197,75 +198,55 @@ def _serialized(method: Method, answer: Any) -> bytes:
 
 def _once(rpc: _Rpc, does: Unary) -> Callable[[bytes, Any], Awaitable[Any]]:
     async def handle(data: bytes, context: Any) -> Any:
-        try:
-            call = call_of(rpc.server, context)
-            request = rpc.decoded(data)
-            principal = rpc.admit_request(call, request)
-            subject = routing.subject(rpc.key, request)
-            if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
-                return await rpc.hand_on(member, subject, context, call, data)
-            async with rpc.noted(principal, call, request):
-                return await does(request, call)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 (a client never sees a traceback)
-            await _abort(context, rpc, error)
+        call = call_of(rpc.server, context)
+        request = rpc.decoded(data)
+        principal = rpc.admit_request(call, request)
+        subject = routing.subject(rpc.key, request)
+        if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
+            return await rpc.hand_on(member, subject, context, call, data)
+        async with rpc.noted(principal, call, request):
+            return await does(request, call)
 
     return handle
 
 
 def _gathering(rpc: _Rpc, does: Unary) -> Callable[[Any, Any], Awaitable[Any]]:
     async def handle(_: Any, context: Any) -> Any:
-        try:
-            call = call_of(rpc.server, context)
-            return await does(Requests(rpc, context, call, None), call)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            await _abort(context, rpc, error)
+        call = call_of(rpc.server, context)
+        return await does(Requests(rpc, context, call, None), call)
 
     return handle
 
 
 def _answering(rpc: _Rpc, does: Answers) -> Callable[[bytes, Any], Awaitable[None]]:
     async def handle(data: bytes, context: Any) -> None:
-        try:
-            call = call_of(rpc.server, context)
-            request = rpc.decoded(data)
-            principal = rpc.admit_request(call, request)
-            subject = routing.subject(rpc.key, request)
-            if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
-                await rpc.hand_on(member, subject, context, call, data)
-                return
-            async with rpc.noted(principal, call, request):
-                await _send(context, does(request, call), _Caller(rpc.server, principal))
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            await _abort(context, rpc, error)
+        call = call_of(rpc.server, context)
+        request = rpc.decoded(data)
+        principal = rpc.admit_request(call, request)
+        subject = routing.subject(rpc.key, request)
+        if subject is not None and (member := await rpc.elsewhere(call, subject)) is not None:
+            await rpc.hand_on(member, subject, context, call, data)
+            return
+        async with rpc.noted(principal, call, request):
+            await _send(context, does(request, call), _Caller(rpc.server, principal))
 
     return handle
 
 
 def _talking(rpc: _Rpc, does: Talk) -> Callable[[Any, Any], Awaitable[None]]:
     async def handle(_: Any, context: Any) -> None:
-        try:
-            call = call_of(rpc.server, context)
-            first = await context.read() if rpc.server.fleet is not None else None
-            subject = None
-            if first is not None and first is not grpc.aio.EOF:
-                subject = routing.first_subject(rpc.key, rpc.decoded(first))
-            if subject is not None:
-                rpc.admit(call, subject.name)
-                if (member := await rpc.elsewhere(call, subject)) is not None:
-                    await rpc.hand_on(member, subject, context, call, first)
-                    return
-            requests = Requests(rpc, context, call, first)
-            await _send(context, does(requests, call), requests.caller)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            await _abort(context, rpc, error)
+        call = call_of(rpc.server, context)
+        first = await context.read() if rpc.server.fleet is not None else None
+        subject = None
+        if first is not None and first is not grpc.aio.EOF:
+            subject = routing.first_subject(rpc.key, rpc.decoded(first))
+        if subject is not None:
+            rpc.admit(call, subject.name)
+            if (member := await rpc.elsewhere(call, subject)) is not None:
+                await rpc.hand_on(member, subject, context, call, first)
+                return
+        requests = Requests(rpc, context, call, first)
+        await _send(context, does(requests, call), requests.caller)
 
     return handle
 

@@ -13,6 +13,7 @@ never acknowledged, and readers, who stop at the first hole, never saw it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -196,7 +197,7 @@ class ObjectHome:
             return SegmentEnd(entries=0, blocks=0, end=0, checksum=0)
         last = self._header(segment, hole - 1)
         return SegmentEnd(
-            entries=last.first_entry + last.count,
+            entries=last.next_entry,
             blocks=hole,
             end=hole,
             checksum=last.checksum,
@@ -274,15 +275,7 @@ class ObjectHome:
     def locate(self, segment: int, entry: int, end: int | None) -> int:
         """Return the number of the block that holds ``entry``, by looking at a few headers."""
         behind = self._visible(segment)[0] if end is None else end
-        low, high = 0, behind
-        while low < high:
-            middle = (low + high) // 2
-            header = self._header(segment, middle)
-            if entry >= header.first_entry + header.count:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_right(range(behind), entry, key=lambda number: self._header(segment, number).next_entry)
 
     def visible(self, segment: int) -> int:
         """Return how many entries of an open segment can be read now."""
@@ -302,7 +295,7 @@ class ObjectHome:
         if number == known[0]:
             return known
         last = self._header(segment, number - 1)
-        found = number, last.first_entry + last.count
+        found = number, last.next_entry
         self._seen[segment] = max(found, self._seen.get(segment, found))
         return found
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -279,17 +280,13 @@ class QuorumHome:
 
     def locate(self, segment: int, entry: int, end: int | None) -> int:
         """Return the number of the block that holds ``entry``, by looking at a few headers."""
-        low, high = 0, self._visible(segment)[0] if end is None else end
+        behind = self._visible(segment)[0] if end is None else end
         registers = self._found(segment)
-        while low < high:
-            assert registers is not None
-            middle = (low + high) // 2
-            header = registers.header(middle)
-            if entry >= header.first_entry + header.count:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return (
+            0
+            if registers is None
+            else bisect_right(range(behind), entry, key=lambda number: registers.header(number).next_entry)
+        )
 
     def visible(self, segment: int) -> int:
         """Return how many entries of an open segment can be read now."""
@@ -305,7 +302,7 @@ class QuorumHome:
         if number == known[0]:
             return known
         last = registers.header(number - 1)
-        found = number, last.first_entry + last.count
+        found = number, last.next_entry
         self._seen[segment] = max(found, self._seen.get(segment, found))
         return found
 

@@ -214,7 +214,7 @@ class Registers:
         else:
             last = self.header(end - 1)
             size_bytes = sum(max(one.get(number, 0) for one in listed.values()) for number in range(end))
-            entries = last.first_entry + last.count
+            entries = last.next_entry
             tail = SegmentEnd(entries=entries, blocks=end, end=end, checksum=last.checksum, size_bytes=size_bytes)
         return stored.decide_tail(self._store, self.segment, tail)
 

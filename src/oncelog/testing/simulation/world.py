@@ -13,8 +13,7 @@ from unittest import mock
 from oncelog import handle
 from oncelog.connect import Database
 from oncelog.queue import open_queue
-from oncelog.queue.state.database import WAIT_S, Transaction
-from oncelog.queue.state.sqlite import SqliteDatabase
+from oncelog.queue.state.open_state import SharedState
 from oncelog.storage.base import Storage
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
@@ -76,26 +75,8 @@ class ProcessDisk:
         self._open.clear()
 
 
-class VirtualState:
+class VirtualState(SharedState):
     """The database of queues' state, as one server would have it: it outlives every process that uses it."""
-
-    one_machine = True
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._database = SqliteDatabase(None, clock)
-
-    def writing(
-        self, *, durable: bool = True, wait_s: float = WAIT_S
-    ) -> contextlib.AbstractContextManager[Transaction]:
-        """Begin a transaction."""
-        return self._database.writing(durable=durable, wait_s=wait_s)
-
-    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[Transaction]:
-        """Begin to read."""
-        return self._database.reading(durable=durable)
-
-    def close(self) -> None:
-        """Keep everything: a process closes its connection only."""
 
     def roll_back(self, process: Process) -> None:
         """End the transaction that a process was in when it died, as a server does."""

@@ -32,6 +32,9 @@ app = Shell(
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
+MaybeStream = Annotated[
+    str | None, typer.Argument(metavar="[STREAM]", help="The stream; without one, all.", show_default=False)
+]
 Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only streams whose names begin so.")]
 Types = Annotated[list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type.")]
 
@@ -130,9 +133,7 @@ def _told(acks: Sequence[EventAck]) -> str:
 def read(
     name: Name,
     url: Url,
-    stream: Annotated[
-        str | None, typer.Argument(metavar="[STREAM]", help="The stream; without one, all.", show_default=False)
-    ] = None,
+    stream: MaybeStream = None,
     *,
     begin: Annotated[
         int | None, typer.Option("--from", min=0, metavar="N", help="The version, or for all streams the position.")
@@ -165,9 +166,7 @@ def _check_chosen(stream: str | None, prefix: str, types: list[str] | None) -> N
 def subscribe(
     name: Name,
     url: Url,
-    stream: Annotated[
-        str | None, typer.Argument(metavar="[STREAM]", help="The stream; without one, all.", show_default=False)
-    ] = None,
+    stream: MaybeStream = None,
     *,
     begin: Annotated[
         str, typer.Option("--from", metavar="N", help="The version, or for all streams the position; or latest.")

@@ -47,6 +47,7 @@ app.add_typer(dlq, name="dlq")
 queue_settings.add_to(app)
 
 _BATCH = 500
+Force = Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")]
 
 
 @queue_command(app, "queue", "create emails", "create emails --partitions 4")
@@ -369,7 +370,7 @@ def remove_group(
     url: Url,
     *,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
+    force: Force = False,
     state: State = None,
     json: Json = False,
 ) -> None:
@@ -402,7 +403,7 @@ def delete(
     url: Url,
     *,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")] = False,
+    force: Force = False,
     state: State = None,
     json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import oncelog
+from oncelog.cli.commands.queues.options import Group, State
 from oncelog.cli.terminal.options import Json, Url, paragraphs
 from oncelog.cli.terminal.output import note, print_json, say
 from oncelog.cli.terminal.quantities import duration_s
@@ -35,6 +36,14 @@ _EXAMPLES = """Examples, with ONCELOG_URL set:
   [cyan]oncelog worker shop.mails:send emails --group mailer --inbox redis://localhost --lease 30s[/]
   [cyan]oncelog worker shop.mails:send emails shop.bills:make bills --time-limit 1m --ack-timeout 2m[/]"""
 
+Pairs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODULE:FUNCTION QUEUE",
+        help="What to run, and the name of the queue to run it for; as many pairs as there are functions.",
+        show_default=False,
+    ),
+]
 Inbox = Annotated[
     str | None,
     typer.Option(
@@ -47,57 +56,40 @@ Inbox = Annotated[
 ]
 
 
+def _duration(help: str, default: str) -> Any:
+    return typer.Option(parser=duration_s, metavar="DURATION", help=help, show_default=default)
+
+
+Concurrency = Annotated[int, typer.Option(min=1, metavar="N", help="How many messages at once, a function.")]
+AckTimeout = Annotated[
+    float | None, _duration("After how long without a sign of life a message is another worker's.", "as the queue says")
+]
+TimeLimit = Annotated[
+    float | None,
+    _duration("How long a function may take; then it has failed, and its message comes again.", "no limit"),
+]
+Lease = Annotated[
+    float | None, _duration("Take keys ahead, for so long; always so in Redis.", "one transaction with the effect")
+]
+LogLevel = Annotated[str, typer.Option(metavar="LEVEL", help="What is logged to stderr: debug, info, warning, error.")]
+Expired = Annotated[
+    str, typer.Option(metavar="POLICY", help="What becomes of an effect whose lease ran out: rerun, fail, manual.")
+]
+
+
 def run(
-    pairs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODULE:FUNCTION QUEUE",
-            help="What to run, and the name of the queue to run it for; as many pairs as there are functions.",
-            show_default=False,
-        ),
-    ],
+    pairs: Pairs,
     url: Url,
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")] = "default",
+    group: Group = "default",
     inbox: Inbox = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages at once, a function.")] = 1,
-    ack_timeout: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration_s,
-            metavar="DURATION",
-            help="After how long without a sign of life a message is another worker's.",
-            show_default="as the queue says",
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration_s,
-            metavar="DURATION",
-            help="How long a function may take; then it has failed, and its message comes again.",
-            show_default="no limit",
-        ),
-    ] = None,
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="What is logged to stderr: debug, info, warning, error.")
-    ] = "warning",
-    lease: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration_s,
-            metavar="DURATION",
-            help="Take keys ahead, for so long; always so in Redis.",
-            show_default="one transaction with the effect",
-        ),
-    ] = None,
-    expired: Annotated[
-        str, typer.Option(metavar="POLICY", help="What becomes of an effect whose lease ran out: rerun, fail, manual.")
-    ] = "rerun",
-    state: Annotated[
-        str | None,
-        typer.Option(envvar="ONCELOG_QUEUE_STATE", metavar="URL", help="Where the queue's brokers remember."),
-    ] = None,
+    concurrency: Concurrency = 1,
+    ack_timeout: AckTimeout = None,
+    time_limit: TimeLimit = None,
+    log_level: LogLevel = "warning",
+    lease: Lease = None,
+    expired: Expired = "rerun",
+    state: State = None,
     json: Json = False,
 ) -> None:
     """Run a function for the messages of a queue."""

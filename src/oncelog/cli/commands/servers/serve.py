@@ -27,62 +27,68 @@ _EXAMPLES = """Examples:
   [cyan]oncelog serve --url s3://shop --http 0.0.0.0:7677 --tls-cert c.pem --tls-key k.pem --tokens tokens.json[/]"""
 
 
+Grpc = Annotated[
+    str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC listens.", show_default="127.0.0.1:7676")
+]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Where HTTP listens.", show_default="127.0.0.1:7677")
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Its name among the servers of the database.")]
+Advertise = Annotated[
+    str | None, typer.Option("--advertise", metavar="HOST:PORT", help="Where the other servers reach its gRPC.")
+]
+AdvertiseHttp = Annotated[
+    str | None, typer.Option("--advertise-http", metavar="HOST:PORT", help="Where the other servers reach its HTTP.")
+]
+QueueState = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        "--queue-state",
+        envvar="ONCELOG_QUEUE_STATE",
+        metavar="URL",
+        help="Where queues remember: postgresql://…",
+    ),
+]
+Drain = Annotated[
+    float | None,
+    typer.Option(
+        "--drain", parser=duration_s, metavar="DURATION", help="How long closing may take.", show_default="30 s"
+    ),
+]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", "-t", envvar="ONCELOG_TOKENS", metavar="PATH", help="The file of tokens.")
+]
+TlsCert = Annotated[
+    str | None, typer.Option("--tls-cert", metavar="PATH", help="The server's certificate and its chain, in PEM.")
+]
+TlsKey = Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="Its key, in PEM.")]
+TlsClientCa = Annotated[
+    str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Who signs the certificates of clients.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", metavar="", help="Listen on any address without TLS and tokens.")]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="ONCELOG_SERVE_CONFIG", metavar="FILE", help="A TOML file with settings."),
+]
+
+
 def run(
     *,
     url: MaybeUrl = None,
-    grpc: Annotated[
-        str | None,
-        typer.Option("--grpc", metavar="HOST:PORT", help="Where gRPC listens.", show_default="127.0.0.1:7676"),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="Where HTTP listens.", show_default="127.0.0.1:7677"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Its name among the servers of the database.")
-    ] = None,
-    advertise: Annotated[
-        str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="Where the other servers reach its gRPC."),
-    ] = None,
-    advertise_http: Annotated[
-        str | None,
-        typer.Option("--advertise-http", metavar="HOST:PORT", help="Where the other servers reach its HTTP."),
-    ] = None,
-    queue_state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "--queue-state",
-            envvar="ONCELOG_QUEUE_STATE",
-            metavar="URL",
-            help="Where queues remember: postgresql://…",
-        ),
-    ] = None,
-    drain_s: Annotated[
-        float | None,
-        typer.Option(
-            "--drain", parser=duration_s, metavar="DURATION", help="How long closing may take.", show_default="30 s"
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option("--tokens", "-t", envvar="ONCELOG_TOKENS", metavar="PATH", help="The file of tokens."),
-    ] = None,
-    tls_cert: Annotated[
-        str | None, typer.Option("--tls-cert", metavar="PATH", help="The server's certificate and its chain, in PEM.")
-    ] = None,
-    tls_key: Annotated[str | None, typer.Option("--tls-key", metavar="PATH", help="Its key, in PEM.")] = None,
-    tls_client_ca: Annotated[
-        str | None, typer.Option("--tls-client-ca", metavar="PATH", help="Who signs the certificates of clients.")
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", metavar="", help="Listen on any address without TLS and tokens.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", envvar="ONCELOG_SERVE_CONFIG", metavar="FILE", help="A TOML file with settings."),
-    ] = None,
+    grpc: Grpc = None,
+    http: Http = None,
+    name: Name = None,
+    advertise: Advertise = None,
+    advertise_http: AdvertiseHttp = None,
+    queue_state: QueueState = None,
+    drain_s: Drain = None,
+    tokens: Tokens = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    insecure: Insecure = False,
+    config: Config = None,
     json: Json = False,
 ) -> None:
     """Serve a database over gRPC and HTTP."""
