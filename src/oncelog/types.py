@@ -63,8 +63,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Ack(msgspec.Struct, frozen=True, gc=False):
     """The answer to an append: the record is durable, at this place.
 
-    ``duplicate``: it was there before, and this is its original place. ``conflict``: under
-    ``on_conflict="original"``, the id was there before with other content, which stands.
+    ``duplicate``: the record was stored before, and this is its original place. ``conflict``: under
+    ``on_conflict="original"``, a record with this id and other content was stored before, and stands.
     """
 
     position: int | None

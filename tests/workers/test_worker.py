@@ -83,7 +83,7 @@ def test_a_result_that_a_handler_sets_is_kept(queue: Queue, tmp_path: Path) -> N
         assert [greet("anna"), greet("anna")] == ["hello anna", "hello anna"]
 
 
-def test_a_message_whose_effect_is_there_is_skipped_and_acknowledged(kind: AnyPlace, queue: Queue) -> None:
+def test_a_message_whose_effect_is_stored_is_a_duplicate_and_acknowledged(kind: AnyPlace, queue: Queue) -> None:
     """A worker that died between its effect and its ack leaves a message that comes again, and does nothing."""
     queue.send(b"welcome", id="user-7")
     until = Until()
@@ -94,9 +94,9 @@ def test_a_message_whose_effect_is_there_is_skipped_and_acknowledged(kind: AnyPl
                 kind.act(effect.connection)
         delivery.nack("the worker died")
         with work(queue, lambda _: pytest.fail("it ran again"), until, inbox=inbox) as worker:
-            until.wait("skipped")
+            until.wait("duplicate")
     assert kind.effects() == ["effect"]
-    assert worker.counts() == {"skipped": 1}
+    assert worker.counts() == {"duplicate": 1}
     assert queue.lag("mailer") == 0
 
 
@@ -112,7 +112,7 @@ def test_a_dead_letter_whose_effect_had_committed_is_not_run_again(kind: AnyPlac
             delivery.nack("the answer was lost", retry=False)
         assert queue.dead_letters.redrive() == 1
         with work(queue, lambda _: pytest.fail("it ran again"), until, inbox=inbox):
-            until.wait("skipped")
+            until.wait("duplicate")
     assert kind.effects() == ["effect"]
 
 

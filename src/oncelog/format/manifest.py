@@ -106,7 +106,7 @@ class MarkedBatch(msgspec.Struct, frozen=True, array_like=True):
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """How far a producer of batches (a Spark query, say) has come: its last batches, the newest last.
 
-    ``owner`` is the query that first used the name. The totals count what was adopted, what was there before, and what
+    ``owner`` is the query that first used the name. The totals count what was adopted, duplicates, and what
     was put aside because its id was taken by other content.
     """
 

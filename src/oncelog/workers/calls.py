@@ -88,7 +88,7 @@ class Calls:
             if not effect.done:
                 with trying:
                     _keep(effect, self._handler(trying.delivery, **self._named(effect)))
-        return "skipped" if effect.done else "done"
+        return "duplicate" if effect.done else "done"
 
     async def _have_async(self, trying: Trying) -> str:
         try:
@@ -108,7 +108,7 @@ class Calls:
             if not effect.done:
                 with trying:
                     _keep(effect, await self._limited(self._handler(trying.delivery, **self._named(effect))))
-        return "skipped" if effect.done else "done"
+        return "duplicate" if effect.done else "done"
 
     async def _limited(self, running: Any) -> Any:
         """Await a handler; when it is out of time, cancel it."""

@@ -118,8 +118,8 @@ class Worker:
             threading.Thread(target=consumer.close, daemon=True).start()  # it may wait for a message now
 
     def counts(self) -> dict[str, int]:
-        """Return what became of messages: done, skipped (their effect was there), failed, dead, late, and how often the
-        inbox was away. A handler that ran out of time counts as failed, and as late when it ends after all.
+        """Return what became of messages: done, duplicate (their effect was stored before), failed, dead, late, and how
+        often the inbox was away. A handler that ran out of time counts as failed, and as late when it ends after all.
         """
         with self._changed:
             return dict(self._counts)

@@ -1,4 +1,4 @@
-"""Deciding records in columns: which are new, which were there before, and which clash with what was there."""
+"""Deciding records in columns: which are new, which are duplicates, and which conflict with a stored record."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ _Key = TypeVar("_Key")
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What there is of one kind, or in one hour: records, and of them those that were there before."""
+    """What there is of one kind, or in one hour: records, and how many of them repeat an id."""
 
     records: int
     repeats: int
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """A record whose id was there before: where, and whether with the same content."""
+    """A record whose id an earlier record has: where that is, and whether it has the same content."""
 
     position: int
     first: int
@@ -47,8 +47,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit found in the closed segments of a log.
 
     ``records`` are those that a reader sees; ``purged`` were taken out of sight before. ``duplicates`` are records
-    whose id and content were there before, ``conflicts`` those whose id was there with other content: both came in when
-    the window had forgotten the first. ``by`` counts records by a column (those without are under an empty name),
+    with the id and content of an earlier record, ``conflicts`` those with its id and other content: both were stored
+    after the window had forgotten the first. ``by`` counts records by a column (those without are under an empty name),
     ``hours`` by the hour in which they were stored. ``findings`` say what is not whole.
     """
 

@@ -92,7 +92,7 @@ def find(
     *,
     tolerant: bool = False,
 ) -> FoundRepeats[_Seen]:
-    """Return the records whose id was there before. ``look`` sees all records, in columns, where the work is done.
+    """Return the records whose id an earlier record has. ``look`` sees all records, in columns, where the work is done.
 
     What is damaged is raised or, of the ``tolerant``, left out and told.
     """

@@ -27,8 +27,8 @@ from oncelog.storage.base import LogHome
 class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """What a purge found and did.
 
-    ``duplicates`` are records whose id and content were there before; ``purged`` of them are emptied now, ``unsealed``
-    are not in a sealed file yet. ``conflicts``, the same id with other content, are left alone: somebody has to look.
+    ``duplicates`` are records with the id and content of an earlier one; ``purged`` of them are emptied now,
+    ``unsealed`` are not in a sealed file yet. ``conflicts``, the same id with other content, are left alone: somebody has to look.
     """
 
     records: int

@@ -62,8 +62,8 @@ class WindowRepeats:
 class _NeverAgain:
     """The rule of a log that remembers without bounds: no id that is in the log comes again.
 
-    It was in force from ``window_since`` on. An id that is there before may be there several times: the window of those
-    days had forgotten it. What a run covers is compared by ``MemoryCheck``, without being in memory.
+    It was in force from ``window_since`` on. Before that position an id may occur several times: the bounded window of
+    those days had forgotten it. What a run covers is compared by ``MemoryCheck``, without being in memory.
     """
 
     def __init__(self, manifest: Manifest, covered: Callable[[int], bool]) -> None:

@@ -177,7 +177,7 @@ class Settled(msgspec.Struct, frozen=True):
 
     @property
     def duplicates(self) -> int:
-        """The rows that were there before."""
+        """The rows that the log had already."""
         if self.counted is not None:
             return self.counted
         account = self.batch.account

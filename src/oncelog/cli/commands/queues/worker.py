@@ -22,7 +22,7 @@ from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
 
-_STYLES = {"done": "green", "skipped": "cyan", "back": "green", "failed": "yellow", "dead": "red", "away": "red"}
+_STYLES = {"done": "green", "duplicate": "cyan", "back": "green", "failed": "yellow", "dead": "red", "away": "red"}
 _LEVELS = ("debug", "info", "warning", "error")
 _HELP = """Run MODULE:FUNCTION for each message of QUEUE, until SIGTERM or Ctrl-C: then what is in hand is finished.
 
@@ -180,7 +180,7 @@ def _look_here() -> None:
 def _report(event: oncelog.WorkerEvent) -> None:
     at = datetime.fromtimestamp(SYSTEM.now_us() / 1e6, UTC)
     first, *_ = event.about.splitlines() or [""]
-    say((f"{at:%H:%M:%S} ", "dim"), (f"{event.word:<8} ", _STYLES.get(event.word, "")), first)
+    say((f"{at:%H:%M:%S} ", "dim"), (f"{event.word:<9} ", _STYLES.get(event.word, "")), first)
 
 
 def _json_report(event: oncelog.WorkerEvent) -> None:
