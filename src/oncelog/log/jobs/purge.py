@@ -28,7 +28,8 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     """What a purge found and did.
 
     ``duplicates`` are records with the id and content of an earlier one; ``purged`` of them are emptied now,
-    ``unsealed`` are not in a sealed file yet. ``conflicts``, the same id with other content, are left alone: somebody has to look.
+    ``unsealed`` are not in a sealed file yet. ``conflicts``, the same id with other content, are left alone: somebody
+    has to look.
     """
 
     records: int
