@@ -1,4 +1,4 @@
-"""A handle knows whether it may still be used: it was not closed, and its process is the one that made it."""
+"""Handles: objects that can be closed, and that belong to the process that opened them."""
 
 from __future__ import annotations
 

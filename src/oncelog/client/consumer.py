@@ -92,9 +92,10 @@ class Leases:
             answer(pending, lambda mine=mine: _check(mine))  # type: ignore[misc]
 
     def lost_of(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> list[RemoteDelivery]:
-        """Settle deliveries in one call; return those that were lost to others.
+        """Settle deliveries in one call; return those whose lease another consumer has taken.
 
-        A repeat after a break that finds a lease gone does not know whether its first attempt ended it: unknown.
+        If the call is repeated after a broken connection and a lease is gone, the first attempt may have ended it: the
+        outcome is unknown.
         """
         request = messages.SettleRequest(
             queue=self.queue,

@@ -243,9 +243,10 @@ class RemoteQueue(Queue):
 
     @arguments.checked
     def remove_group(self, group: str, *, force: bool = False) -> None:
-        """Forget a group: what it has not settled is kept for it no longer. Its consumers that are open here end.
+        """Forget a group and all that the group has not settled. Consumers of the group that are open here end.
 
-        It is asked once: after a break it may be done, and ``NotFound`` to the next attempt says that it is.
+        The server is asked once. After a broken connection the group may be gone: then the next attempt raises
+        ``NotFound``.
         """
         self._check_usable()
         with told(write=True):

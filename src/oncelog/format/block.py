@@ -297,9 +297,10 @@ def read_header(buffer: pa.Buffer | bytes | memoryview, offset: int = 0) -> Bloc
 
 
 def read_extent(head: bytes) -> tuple[int, int, int] | None:
-    """Return the segment, the entry behind the last and the size in bytes, as a header that was just made says them.
+    """Return the segment, the entry behind the last one and the size in bytes that the header of a new block says;
+    ``None`` if the bytes are no header.
 
-    ``None`` when it is no header. It is not checked: that is for who reads it back.
+    The checksum is not checked: the bytes were just made. A reader of stored bytes calls ``read_header``.
     """
     if len(head) < HEADER_BYTES:
         return None

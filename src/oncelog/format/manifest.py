@@ -94,7 +94,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MarkedBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch that a producer brought in: its number, its rows, and a digest of them that does not depend on their
+    """A batch of a producer: its number, the number of its rows, and a digest of its rows that does not depend on their
     order.
     """
 

@@ -47,8 +47,9 @@ SCHEMA = pa.schema(
         pa.field(START, pa.bool_(), nullable=False),
     ]
 )
-"""The columns of a file that was sealed here: those of a record, when it was stored, its writer's up-time then, and
-whether it begins a batch."""
+"""The columns of a file that a writer sealed: those of a record, the time of storing, the up-time of the writer at that
+time, and whether the record begins a batch.
+"""
 
 
 _PURGE_FIELDS = [
@@ -56,8 +57,9 @@ _PURGE_FIELDS = [
     pa.field(IDENTITY, pa.binary(IDENTITY_BYTES)),
     pa.field(FINGERPRINT, pa.uint64()),
 ]
-"""What a row that was purged keeps, and others lack: the position of the record that stands in its stead, and its own
-identity and fingerprint. Files in which nothing was purged do not have these columns."""
+"""The columns of a purged row: the position of the record that replaces it, its own identity and its fingerprint. A
+file without purged rows does not have these columns.
+"""
 
 
 def with_purged(schema: pa.Schema) -> pa.Schema:
@@ -211,7 +213,7 @@ STAGED_SCHEMA = pa.schema(_PAYLOAD)
 
 
 def staged_schema(names: Iterable[str]) -> pa.Schema:
-    """Return the columns of a file that is made to be adopted, if it is to have these alone: it may lack others."""
+    """Return the schema of a staged file that has only the given columns: the others are optional."""
     wanted = {"value", *names}
     return pa.schema([field for field in _PAYLOAD if field.name in wanted])
 

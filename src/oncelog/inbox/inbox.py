@@ -246,10 +246,11 @@ class Inbox(Handle):
         return None if stored is None else _known(KeyRow(identity.digest, identity, stored))
 
     def resolve(self, message: object = None, *, to: Decision, result: object = None, **named: Any) -> None:
-        """Decide what became of a key whose lease ran out or that failed: it is ``"committed"``, with a result, has
-        ``"failed"`` for good, or may be tried ``"again"``. An attempt that still holds it has lost it.
+        """Decide by hand what became of a key whose lease expired or whose attempt failed: ``"committed"`` with a
+        result, ``"failed"`` for good, or ``"again"`` for another attempt.
 
-        Raises ``NotFound``, ``InvalidArgument`` if it is committed, ``Unavailable`` while its lease runs.
+        An attempt that still runs loses the key. Raises ``NotFound``; ``InvalidArgument`` if the key is committed;
+        ``Unavailable`` while its lease runs.
         """
         identity = self._identity(message, **named)
         stored = self._there(identity)

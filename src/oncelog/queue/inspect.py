@@ -59,8 +59,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peeked(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a group has not settled, and how it stands. ``due_in_s`` is until it is delivered, or its lease
-    ends.
+    """A message that a group has not settled, and its state. ``due_in_s`` is the time until it is delivered, or until
+    its lease ends.
     """
 
     partition: int

@@ -362,8 +362,8 @@ class Worker:
             self._tell("away", str(error), delivery, error)
 
     def _watch(self) -> None:
-        """Give up handlers that are out of time. One that is a coroutine is cancelled by its loop, and given up here if
-        it does not end by that.
+        """Give up handlers whose time is over. The loop cancels a coroutine first; it is given up here if it does not
+        end.
         """
         grace_us = _GRACE_US if self._calls.is_async else 0
         while True:

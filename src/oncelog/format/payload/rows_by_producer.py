@@ -1,4 +1,4 @@
-"""Whose the rows of a payload are: its producers, each with its rows, at a cost that hardly grows with their number."""
+"""The producers in a payload, each with its rows, at a cost that hardly grows with the number of producers."""
 
 from __future__ import annotations
 

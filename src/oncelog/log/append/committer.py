@@ -180,9 +180,9 @@ class Committer:
         self._sleep(self._left_s(deadline_us))
 
     def _have_it_stored(self) -> None:
-        """Have the committer's own threads store what is pending; notify them once of all that is new.
+        """Have the committer's own threads store what is pending, and notify them once of all new groups.
 
-        A waiter that notified them whenever it woke would wake the other waiters, and they would wake it.
+        If each waiter notified the threads whenever it woke, waiters would wake each other for ever.
         """
         core = self.core
         if self._told_position != core.next_position or len(self._threads) < core.in_flight_max:

@@ -30,7 +30,7 @@ from oncelog.types import Record
 
 
 class Name(NamedTuple):
-    """By what a record is recognised: the halves of its identity, and its fingerprint."""
+    """The key of a record: the two halves of its identity, and its fingerprint."""
 
     high: int
     low: int

@@ -24,8 +24,8 @@ def record_bytes(record: Record) -> int:
 
 
 class Ticket(NamedTuple):
-    """What was decided for one record: where it is, or will be once ``group`` is stored (-1: that is no longer known);
-    or the error that refuses it.
+    """The decision for one record: its position, now or once ``group`` is stored (-1: no longer known), or the error
+    that refuses it.
     """
 
     position: int

@@ -38,9 +38,10 @@ LOCKED_KEYS = 65_536
 
 
 class JudgedFiles(NamedTuple):
-    """Staged files and what the log says of them: for each file its identities, which of them are known (or come
-    earlier), and which of those have other content. It was so when the log ended at ``position``, and so many runs had
-    been ``built``.
+    """Staged files and their judgement: for each file its identities, which of them are known (or occur earlier in
+    these files), and which of the known ones have other content.
+
+    The judgement was made when the log ended at ``position`` and ``built`` runs had been built.
     """
 
     staged: tuple[Staged, ...]
@@ -57,7 +58,9 @@ class JudgedFiles(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """What is asked of the log: the identities of files, what the runs said of them, and which occur twice in them."""
+    """The question about files: their identities, what the runs know of these, and which identities occur twice among
+    them.
+    """
 
     identities: list[Identities | None]
     looked: list[Looked | None]
@@ -152,7 +155,7 @@ class Adopter:
     def commit(
         self, judged: JudgedFiles, wanted: Adoption, identities: Sequence[Identities | None], deadline_us: int | None
     ) -> list[Segment] | None:
-        """Adopt what was judged; ``None`` if ids have come since that are among it.
+        """Adopt files that were judged; ``None`` if an id of theirs was appended since.
 
         Files with many ids bring a run with them.
         """

@@ -21,7 +21,9 @@ Replay = Literal["new", "same", "other", "forgotten"]
 
 
 class BatchName(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch by name: which of whose. ``owner`` is the query that hands it over (empty: a job that is no query)."""
+    """Identifies a batch: the name of its producer and the number of the batch. ``owner`` is the query that commits it
+    (empty: a job that is no query).
+    """
 
     producer: str
     number: int

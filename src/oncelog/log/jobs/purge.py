@@ -110,7 +110,7 @@ def _purge_files(manifests: Manifests, walk: Walk, chosen: Repeats, progress: Pr
 
 
 class PurgePart(msgspec.Struct, frozen=True):
-    """A file that is to be written again: its segments, what is to be purged of it, and the log's staging floor."""
+    """A file that a purge writes again: its segments, its rows to purge, and the staging floor of the log."""
 
     unit: Unit
     chosen: Repeats

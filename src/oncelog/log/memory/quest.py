@@ -70,7 +70,9 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class QuestAnswers:
-    """What was found so far, for each row of a batch. ``failed_at`` is where the newest run ends that failed for it."""
+    """The findings so far, for each row of a batch. ``failed_at`` is the end of the newest run that could not be
+    searched for the row.
+    """
 
     def __init__(self, count: int) -> None:
         self._positions = np.full(count, -1, np.int64)

@@ -1,6 +1,5 @@
-"""What producers and streams had got to: folded from the base and the records behind it.
-
-Segments say which of these labels their records carry, so those that carry none are not read for it.
+"""The state of producers and streams: folded from the base and the records behind it. A segment says which of these
+labels its records carry, so a segment without them is not read.
 """
 
 from __future__ import annotations

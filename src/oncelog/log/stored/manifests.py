@@ -28,7 +28,9 @@ from oncelog.format.manifest import (
 from oncelog.storage.base import REMOVING, LogHome
 
 BODIES_KEPT = 16
-"""A reader that found a version has that many more of them to fetch its body in, else it looks for a newer one."""
+"""How many further versions may come while a reader fetches the body of a version. After more of them the reader looks
+for a newer version.
+"""
 
 _OF_LOGS = ("manifest/", "bodies/", "pages/", "segments/")
 _OF_COPIES = ("sealed/", "dedup_snapshot/")
@@ -45,8 +47,9 @@ class Known(NamedTuple):
 
 
 Change = Callable[[Manifest], Manifest]
-"""What an update does to the manifest. It may be applied to newer ones again, so it returns its argument
-unchanged when it finds itself done already, and raises (``WriterFenced``, say) when it no longer may."""
+"""A change of the manifest. It may be applied again to a newer manifest: then it returns its argument unchanged if the
+change is there already, and raises (``WriterFenced``, say) if the change is no longer allowed.
+"""
 
 
 def version_key(number: int) -> str:
@@ -164,10 +167,11 @@ class Manifests:
             current = newer
 
     def look(self, known: Known, work: Callable[[Manifest], _T]) -> tuple[Known, _T]:
-        """Return what ``work`` finds by a manifest, and that manifest: a newer one if what the first led to is gone.
+        """Return what ``work`` finds by a manifest, and that manifest.
 
-        Pages that were replaced, segments that were sealed and files that were merged are deleted under those who
-        still use the manifest before. What is gone although the newest refers to it is a ``CorruptionError``.
+        Pages that were replaced, segments that were sealed and files that were merged are deleted while readers still
+        use an older manifest. If ``work`` finds such an object gone, it runs again with the newest manifest. An object
+        that the newest manifest names and that is gone is a ``CorruptionError``.
         """
         while True:
             try:

@@ -1,4 +1,6 @@
-"""Who the stored records are: by the ids they carry or, of those that were purged, by what is kept of them."""
+"""The identities of stored records: hashed from their ids; for purged records, read from the columns that purging
+leaves.
+"""
 
 from __future__ import annotations
 

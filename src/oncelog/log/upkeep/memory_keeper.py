@@ -82,7 +82,9 @@ class MemoryKeeper:
         return bool(found) and (len(found) > 1 or is_worth_a_run(table.count, found[0].records))
 
     def work(self) -> None:
-        """Build a run of what is closed, if that is enough for one; merge what is worth it; delete what was merged."""
+        """Build a run of closed segments if they have enough ids; merge runs where it pays; delete runs that were
+        merged.
+        """
         if self._table is None and self._adopted is None:
             return
         try:
@@ -254,9 +256,9 @@ class MemoryKeeper:
         return store_run(self._home, manifest.log_id, key, entries, first_position, next_position, commits)
 
     def _publish(self, run: Run, change: Change, *, built: bool) -> bool:
-        """Have the manifest name a run, then look-ups see it, then the table forget what it has.
+        """Have the manifest name a run, then show the run to look-ups, then drop its ids from the table.
 
-        Returns whether the manifest took it. If that is not known (``Unavailable``), its objects stay.
+        Returns whether the manifest took the run. If that is not known (``Unavailable``), the objects of the run stay.
         """
         known = self._manifests.update(change, self._run.known)
         if run not in known.manifest.memory:

@@ -34,7 +34,7 @@ _PARKED_MAX = 2_000
 can be delivered.
 """
 _LOOKED_AT_MIN = 256
-"""So many fresh messages are read at once at least: those that are delayed, say, must not hide what is behind them."""
+"""At least so many new messages are read at once, so that delayed messages do not hide those behind them."""
 _LOOKS_MAX = 50
 _CLOSE_S = 30.0
 

@@ -119,9 +119,9 @@ class _StateFile:
 
 
 def _make(path: Path) -> None:
-    """Make a database's file, so that nobody but its owner reads it: SQLite itself would make it for everybody.
+    """Create the file of a database so that only its owner can read it: SQLite would create it readable for everybody.
 
-    The files that SQLite makes beside it have the mode of the first. A link in its place is an error.
+    Files that SQLite creates beside it get the same mode. A symbolic link in its place is an error.
     """
     links.check_owner(path.parent.parent)
     path.parent.parent.mkdir(mode=links.FOLDER_MODE, parents=True, exist_ok=True)

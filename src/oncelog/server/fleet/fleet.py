@@ -133,9 +133,9 @@ class Fleet:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this server could not beat for so long that the others take it for dead, and take its logs.
+        """Whether this server missed its beats for so long that the other servers take it for dead, and take its logs.
 
-        A server that slept is cut off, too, until its next beat.
+        A server that was suspended is cut off until its next beat.
         """
         return self._clock.elapsed_us() - self._beaten_us > self.members.dead_s * 1e6
 
@@ -250,9 +250,9 @@ class Fleet:
         return next((member for member in others if member.card.name == best), None)
 
     def give(self, log: str) -> None:
-        """Have another server take a log that this one has let go, before anybody asks for it. For threads.
+        """Have another server take a log that this server has closed, before a client asks for it. For threads.
 
-        If that fails, the first server that is asked for the log takes it.
+        If that fails, the first server that a client asks takes the log.
         """
         try:
             log_id = self._server.open_log(log).log_id

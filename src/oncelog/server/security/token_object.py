@@ -95,7 +95,9 @@ class TokenObject:
                 return
 
     def _created(self, version: int, data: bytes) -> bool:
-        """Create a version; when the answer is lost, look whose it is. Each token in it has a digest of its own."""
+        """Create a version. If the answer is lost, read the version and compare: the digests of its tokens tell whose
+        it is.
+        """
         try:
             if self._home.create(_key(version), [data]):
                 return True

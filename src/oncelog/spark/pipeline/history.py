@@ -317,6 +317,6 @@ def kills(events: Sequence[Event]) -> list[int]:
 
 
 def recent(events: list[Event]) -> list[Event]:
-    """Return the events of the last run, and of those before it that were cut short and that it went on with."""
+    """Return the events of the last run, and of earlier runs that were cut short and that the last run continued."""
     ends = [number for number, event in enumerate(events[:-1]) if _is_end(event)]
     return events[ends[-1] + 1 :] if ends else events

@@ -24,7 +24,9 @@ _FORMAT = 0o170000
 """The bits of a mode that tell a file from a folder or a link."""
 
 Identity = tuple[int, int]
-"""Which file it is, whatever its name: device and inode. A file that is open or mapped keeps its own to itself."""
+"""Identifies a file independent of its name: device and inode. The system does not give the inode to another file while
+the file is open or mapped.
+"""
 
 PAST_CACHE_BYTES_MIN = 8 << 20
 """From here on the system's cache costs more than it gives: smaller files are mostly read again soon."""

@@ -101,7 +101,7 @@ class LocalStorage:
             home.forget()
 
     def _remove_homes(self, removed: Path) -> None:
-        """Remove what was renamed to be removed, now or by a process that died. What is not named so is not ours."""
+        """Remove folders that were renamed for removal, now or by a process that died. Other folders are left alone."""
         with contextlib.suppress(FileNotFoundError):
             for name, is_folder in self._disk.list_directory(removed):
                 if is_folder and _REMOVED_NAME.fullmatch(name):

@@ -24,10 +24,10 @@ FILE = "pipeline.json"
 
 
 class CheckpointOwner(msgspec.Struct, frozen=True):
-    """Whose a checkpoint is: which pipeline keeps its progress there, on its way into which log.
+    """The owner of a checkpoint: the pipeline that keeps its progress there, and the log it writes to.
 
-    ``log_id`` tells that log from one that is made again under its name; empty if it was not noted. ``encoding`` is the
-    version that its records are written in.
+    ``log_id`` tells this log from a later log with the same name; empty if it was not stored. ``encoding`` is the
+    version in which its records are written.
     """
 
     name: str
