@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog import limits
+from tests.log.shop import Shop, in_memory, on_disk
 
 
 @pytest.fixture
@@ -13,3 +14,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS", 8)
     monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 4)
     monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 1 << 20)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    """Return a shop in memory, and one on a disk."""
+    return in_memory() if request.param == "memory" else on_disk()

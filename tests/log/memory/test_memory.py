@@ -31,15 +31,9 @@ from tests.log.memory.orders import (
     retried,
     runs,
 )
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import Shop, in_memory
 
 pytestmark = pytest.mark.usefixtures("tiny")
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -19,15 +19,9 @@ from tests.log.memory.orders import (
     runs,
     table,
 )
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import Shop, in_memory
 
 pytestmark = pytest.mark.usefixtures("tiny")
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 def test_many_small_adoptions_leave_few_runs(shop: Shop) -> None:

@@ -20,7 +20,7 @@ from oncelog.log.upkeep.background import Housekeeper
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.types import Ack, Record
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import Shop, in_memory
 
 HOUR_S = 3600.0
 SETTINGS = LogSettings(
@@ -33,12 +33,6 @@ pytestmark = pytest.mark.usefixtures("tiny", "by_hand")
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be done in the background: tests say when."""
     monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 def record(number: int) -> Record:

@@ -17,7 +17,7 @@ from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.types import Ack, Record
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import Shop
 
 TESTS = Path(__file__).parents[2]
 SETTINGS = LogSettings(segment_bytes=64 * KIB, seal="off", snapshot_interval_s=1e6)
@@ -126,12 +126,6 @@ HOLES = {
         "crash/test_memory_kill.py::test_a_loader_that_is_killed_and_started_over_stores_every_row_once"
     ),
 }
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 def many(writer: Writer, numbers: range) -> list[Ack]:

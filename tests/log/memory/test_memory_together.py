@@ -17,15 +17,9 @@ from oncelog.log.memory.run_set import RunSet
 from oncelog.log.upkeep import memory_keeper as upkeep_memory
 from oncelog.log.writer import Writer
 from tests.log.memory.orders import SETTINGS, append, check, labelled, many, record, remember, retried, submit, table
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import in_memory
 
 pytestmark = pytest.mark.usefixtures("tiny")
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 def test_runs_are_never_read_with_the_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:

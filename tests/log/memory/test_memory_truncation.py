@@ -12,15 +12,9 @@ from tests.log.memory.orders import (
     runs,
     table,
 )
-from tests.log.shop import Shop, in_memory, on_disk
+from tests.log.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("tiny")
-
-
-@pytest.fixture(params=["memory", "disk"])
-def shop(request: pytest.FixtureRequest) -> Shop:
-    """Return a shop in memory, and one on a disk."""
-    return in_memory() if request.param == "memory" else on_disk()
 
 
 def test_truncation_takes_ids_with_their_records(shop: Shop) -> None:

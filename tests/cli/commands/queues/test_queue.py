@@ -14,7 +14,7 @@ import typer.main
 
 import oncelog
 from oncelog import Message, Queue
-from oncelog.cli import app, run
+from oncelog.cli import app
 from tests.cli.shell import COMMAND, Outcome, environment, shell
 
 Call = Callable[..., Outcome]
@@ -23,26 +23,6 @@ QUEUE: dict[str, Any] = ROOT.commands["queue"].commands
 COMMANDS: dict[tuple[str, ...], Any] = {
     ("queue", name): command for name, command in QUEUE.items() if name != "dlq"
 } | {("queue", "dlq", name): command for name, command in QUEUE["dlq"].commands.items()}
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """Return the URL of a database that is not there yet."""
-    return f"file://{tmp_path}/db"
-
-
-@pytest.fixture
-def call(url: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Return what runs a command line in this process, on the database of the test."""
-    monkeypatch.setenv("ONCELOG_URL", url)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def called(*arguments: str) -> Outcome:
-        capfdbinary.readouterr()
-        code = run(arguments)
-        return Outcome(code, *capfdbinary.readouterr())
-
-    return called
 
 
 @pytest.fixture
