@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from oncelog import Queue
-from tests.cli.commands.queues.test_queue import queue, url  # noqa: F401 (fixtures)
+from tests.cli.commands.queues.test_queue import queue  # noqa: F401 (a fixture)
 from tests.cli.shell import shell
 
 LINES = b"".join(b'{"user": {"id": %d}, "mail": "welcome"}\n' % number for number in range(1_200))

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from oncelog.errors import Unavailable
+from oncelog.handle import Handle
 
 Row = tuple[Any, ...]
 
@@ -84,6 +85,30 @@ class StateDatabase(Protocol):
     def close(self) -> None:
         """Let it go."""
         ...
+
+
+class StatePair(Handle):
+    """A state database in two parts: each commit to ``_state`` is durable, a commit to ``_gate`` need not be."""
+
+    _what = "queue's state"
+    _state: Any
+    _gate: Any
+
+    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> AbstractContextManager[Transaction]:
+        """Begin a transaction in one of the parts."""
+        self._check_usable()
+        return (self._state if durable else self._gate).writing(wait_s)  # type: ignore[no-any-return]
+
+    def reading(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
+        """Begin to read one of the parts."""
+        self._check_usable()
+        return (self._state if durable else self._gate).reading()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close both parts."""
+        if self._closes_now():
+            self._state.close()
+            self._gate.close()
 
 
 LOCK = " /* lock */"

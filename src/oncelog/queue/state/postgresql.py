@@ -9,7 +9,6 @@ from typing import Any
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unavailable, Unsupported
-from oncelog.handle import Handle
 from oncelog.queue.state.database import (
     GATE_TABLES,
     GENERATION_BYTES,
@@ -19,6 +18,7 @@ from oncelog.queue.state.database import (
     WAIT_S,
     Row,
     StateBusy,
+    StatePair,
     locked,
 )
 
@@ -131,19 +131,18 @@ def _parts(url: str) -> dict[str, Any]:
         raise InvalidArgument(message) from None  # the cause would show the password
 
 
-class PostgresqlDatabase(Handle):
+class PostgresqlDatabase(StatePair):
     """A state database in PostgreSQL, in the schema that is first in the search path."""
 
-    _what = "queue's state"
     one_machine = False
 
     def __init__(self, url: str, clock: Clock) -> None:
         """Connect, and make the tables that are missing. Raises ``Unavailable`` when the server does not answer."""
         super().__init__()
-        self._durable = _Server(url, "on")
-        self._loose = _Server(url, "off")
+        self._state = _Server(url, "on")
+        self._gate = _Server(url, "off")
         try:
-            with self._durable.writing(WAIT_S) as transaction:
+            with self._state.writing(WAIT_S) as transaction:
                 transaction.all("SELECT pg_advisory_xact_lock(?)", _SCHEMA_LOCK)
                 for table in (*STATE_TABLES, *GATE_TABLES):
                     identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -152,24 +151,6 @@ class PostgresqlDatabase(Handle):
         except BaseException:
             self.close()
             raise
-
-    def writing(
-        self, *, durable: bool = True, wait_s: float = WAIT_S
-    ) -> contextlib.AbstractContextManager[_Statements]:
-        """Begin a transaction; rows that it reads to change are its own until it ends."""
-        self._check_usable()
-        return (self._durable if durable else self._loose).writing(wait_s)
-
-    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_Statements]:
-        """Begin to read."""
-        self._check_usable()
-        return (self._durable if durable else self._loose).reading()
-
-    def close(self) -> None:
-        """Let the connections go."""
-        if self._closes_now():
-            self._durable.close()
-            self._loose.close()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, OncelogError, Unavailable
-from oncelog.handle import Handle
 from oncelog.queue.state.database import (
     GATE_TABLES,
     GENERATION_BYTES,
@@ -21,6 +20,7 @@ from oncelog.queue.state.database import (
     WAIT_S,
     Row,
     StateBusy,
+    StatePair,
     locked,
 )
 from oncelog.storage.local import links
@@ -129,10 +129,9 @@ def _make(path: Path) -> None:
     os.close(links.create_file(path, os.O_RDWR))
 
 
-class SqliteDatabase(Handle):
+class SqliteDatabase(StatePair):
     """A state database in a folder: one file that is synced with every commit, one that need not be."""
 
-    _what = "queue's state"
     one_machine = True
 
     def __init__(self, folder: Path | None, clock: Clock) -> None:
@@ -146,22 +145,6 @@ class SqliteDatabase(Handle):
         except BaseException:
             self._state.close()
             raise
-
-    def writing(self, *, durable: bool = True, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager[_StateFile]:
-        """Begin a transaction that nobody else can be in."""
-        self._check_usable()
-        return (self._state if durable else self._gate).writing(wait_s)
-
-    def reading(self, *, durable: bool = True) -> contextlib.AbstractContextManager[_StateFile]:
-        """Begin to read."""
-        self._check_usable()
-        return (self._state if durable else self._gate).reading()
-
-    def close(self) -> None:
-        """Close the files."""
-        if self._closes_now():
-            self._state.close()
-            self._gate.close()
 
 
 @contextlib.contextmanager
