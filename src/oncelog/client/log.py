@@ -271,21 +271,13 @@ class RemoteLog(Log):
         return done
 
     def audit(
-        self,
-        by: By = "producer",
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        hands: Hands | None = None,
+        self, by: By = "producer", progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None
     ) -> Audit:
         _check_hands(hands)
         return self.job("audit", Audit, by=by, tell=progress)  # type: ignore[no-any-return]
 
     def purge(
-        self,
-        *,
-        remove: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-        hands: Hands | None = None,
+        self, *, remove: bool = False, progress: Callable[[int, int], None] | None = None, hands: Hands | None = None
     ) -> Purge:
         _check_hands(hands)
         return self.job("purge", Purge, remove=remove, tell=progress)  # type: ignore[no-any-return]

@@ -156,20 +156,12 @@ class RemoteWriter(Writer):
         return _Call(self._sending, self._sending.send(checked, deadline_us, Kind.BATCH), deadline_us, answer)
 
     def append_arrow(
-        self,
-        table: Tabular,
-        *,
-        producer: str | None = None,
-        timeout_s: float | None = TIMEOUT_S,
+        self, table: Tabular, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
     ) -> ColumnAcks:
         return self._arrow(table, producer, timeout_s).waited()
 
     def submit_arrow(
-        self,
-        table: Tabular,
-        *,
-        producer: str | None = None,
-        timeout_s: float | None = TIMEOUT_S,
+        self, table: Tabular, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
     ) -> Pending[ColumnAcks]:
         return _submitted(lambda: self._arrow(table, producer, timeout_s))
 

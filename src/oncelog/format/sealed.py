@@ -81,10 +81,7 @@ class Purged(msgspec.Struct, frozen=True):
         if low == high:
             return None
         return Purged(
-            self.rows[low:high] - start,
-            self.survivors[low:high],
-            self.keys[low:high],
-            self.fingerprints[low:high],
+            self.rows[low:high] - start, self.survivors[low:high], self.keys[low:high], self.fingerprints[low:high]
         )
 
 

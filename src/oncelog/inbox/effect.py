@@ -320,11 +320,7 @@ class Once:
         self._count("failed")
 
 
-_COUNTED: dict[type[OncelogError], str] = {
-    IdConflict: "conflicts",
-    EffectFailed: "refused",
-    Unavailable: "in_progress",
-}
+_COUNTED: dict[type[OncelogError], str] = {IdConflict: "conflicts", EffectFailed: "refused", Unavailable: "in_progress"}
 
 
 def _lost(identity: Identity) -> str:

@@ -203,10 +203,7 @@ class Log(StoredLog):
         """
         self._check_usable()
         checked = settings_module.check(settings)
-        self._known = self._manifests.update(
-            lambda manifest: manifest_rules.configured(manifest, checked),
-            self._known,
-        )
+        self._known = self._manifests.update(lambda manifest: manifest_rules.configured(manifest, checked), self._known)
         self._follow_policy()
 
     # Producers.

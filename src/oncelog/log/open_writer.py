@@ -79,12 +79,7 @@ def open_writer(
         run = SegmentRun(home, manifests, known, tail=tail, clock=clock, settings=settings)
         session = _session(home, manifests, clock, settings, run=run, found=found, policy=policy(), objects=objects)
         return Writer(
-            session,
-            claim=claim,
-            watch=watch,
-            watermark=found.watermark,
-            policy=policy,
-            unreadable=found.unreadable,
+            session, claim=claim, watch=watch, watermark=found.watermark, policy=policy, unreadable=found.unreadable
         )
     except BaseException:
         watch.stop()

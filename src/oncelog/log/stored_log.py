@@ -192,11 +192,7 @@ class StoredLog(Handle):
 
     @arguments.checked
     def audit(
-        self,
-        by: By = "producer",
-        progress: Callable[[int, int], None] | None = None,
-        *,
-        hands: Hands | None = None,
+        self, by: By = "producer", progress: Callable[[int, int], None] | None = None, *, hands: Hands | None = None
     ) -> Audit:
         """Count the records of all closed segments, by a column and by time, and find the ids that are there again.
 
@@ -213,11 +209,7 @@ class StoredLog(Handle):
 
     @arguments.checked
     def purge(
-        self,
-        *,
-        remove: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-        hands: Hands | None = None,
+        self, *, remove: bool = False, progress: Callable[[int, int], None] | None = None, hands: Hands | None = None
     ) -> Purge:
         """Find the duplicates that came in when the window had forgotten the first; with ``remove``, purge them.
 
@@ -242,8 +234,7 @@ class StoredLog(Handle):
         if known.manifest.settings.window.unbounded and known.manifest.settings.idempotence != "off":
             return memory.run(known, progress)
         self._known, done = self._manifests.look(
-            known,
-            lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress),
+            known, lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress)
         )
         return memory.run_adopted(self._known, done)
 

@@ -160,11 +160,7 @@ class Submitting(Producing):
 
         The future has their acks in order, or ``AppendErrors`` if any was refused.
         """
-        return self._submitted(
-            lambda: arguments.listed(records),
-            self._admit_many,
-            timeout_s,
-        )
+        return self._submitted(lambda: arguments.listed(records), self._admit_many, timeout_s)
 
     def submit_batch(
         self,
@@ -183,11 +179,7 @@ class Submitting(Producing):
         )
 
     def submit_arrow(
-        self,
-        table: Tabular,
-        *,
-        producer: str | None = None,
-        timeout_s: float | None = TIMEOUT_S,
+        self, table: Tabular, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
     ) -> Pending[ColumnAcks]:
         """Append the rows of a table without waiting for them: the future has what ``append_arrow`` returns, or its
         error.

@@ -12,13 +12,7 @@ from oncelog import arguments, limits
 from oncelog.concurrency import futures
 from oncelog.dedup.content import content_id
 from oncelog.dedup.window import DedupWindow
-from oncelog.errors import (
-    Closed,
-    InvalidArgument,
-    OncelogError,
-    Unsupported,
-    WriterFenced,
-)
+from oncelog.errors import Closed, InvalidArgument, OncelogError, Unsupported, WriterFenced
 from oncelog.format.payload import intake, plain
 from oncelog.format.payload.tables import Tabular
 from oncelog.format.runs.run import Run
@@ -242,11 +236,7 @@ class Writer(Submitting):
         return Submission(admitted, 1, answer)
 
     def append_arrow(
-        self,
-        table: Tabular,
-        *,
-        producer: str | None = None,
-        timeout_s: float | None = TIMEOUT_S,
+        self, table: Tabular, *, producer: str | None = None, timeout_s: float | None = TIMEOUT_S
     ) -> ColumnAcks:
         """Append the rows of a table, each decided on its own; return positions and duplicates in columns.
 

@@ -55,12 +55,7 @@ class Queue(Handle):
     _what = "queue"
 
     def __init__(
-        self,
-        topic: Topic,
-        row: statements.QueueRow,
-        database: StateDatabase,
-        clock: Clock,
-        sibling: OpenSibling,
+        self, topic: Topic, row: statements.QueueRow, database: StateDatabase, clock: Clock, sibling: OpenSibling
     ) -> None:
         """Take what is stored, and the way to other queues of the same database."""
         super().__init__()
@@ -259,12 +254,7 @@ class Queue(Handle):
 
     def _new_broker(self, group: str) -> Broker:
         broker = Broker(
-            self._topic,
-            self._database,
-            self._clock,
-            queue_id=self._row.id,
-            name=group,
-            settings=self._row.settings,
+            self._topic, self._database, self._clock, queue_id=self._row.id, name=group, settings=self._row.settings
         )
         if not self.name.startswith(DEAD_LETTERS):
             undertaker = Undertaker(broker, self._clock, lambda: self._dead_letter_queue()._sending)  # noqa: SLF001

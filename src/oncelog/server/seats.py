@@ -88,14 +88,7 @@ class Seat:
         return acks
 
     async def _asked(
-        self,
-        way: Way,
-        load: Callable[[], Any],
-        size_bytes: int,
-        records: int,
-        timeout_s: float | None,
-        *,
-        peer: str,
+        self, way: Way, load: Callable[[], Any], size_bytes: int, records: int, timeout_s: float | None, *, peer: str
     ) -> Any:
         answer: asyncio.Future[Any] = self._server.loop.create_future()
 

@@ -77,13 +77,7 @@ class Server:
     commit, ``workers`` long jobs. None of them may run on the event loop itself.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        settings: ServeSettings,
-        *,
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def __init__(self, database: Database, settings: ServeSettings, *, clock: Clock = SYSTEM) -> None:
         self.database = database
         self.settings = settings
         self.fleet: Fleet | None = None

@@ -178,14 +178,7 @@ class Subscription(Fed[StreamEvent | CaughtUp]):
 
     _what = "subscription"
 
-    def __init__(
-        self,
-        live: LiveEvents,
-        past: Past,
-        wanted: Filter,
-        clock: Clock,
-        behind_max: int,
-    ) -> None:
+    def __init__(self, live: LiveEvents, past: Past, wanted: Filter, clock: Clock, behind_max: int) -> None:
         super().__init__()
         if behind_max < 1:
             message = f"max_behind is {behind_max}, must be 1 or more"

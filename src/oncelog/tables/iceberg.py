@@ -25,15 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    IcebergType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    TimestamptzType,
-)
+from pyiceberg.types import BinaryType, IcebergType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument

@@ -86,13 +86,7 @@ class Admitter:
         return self._committer.locked(self._alone, value, name, key, hit, built, timeout_us)
 
     def _alone(  # noqa: PLR0917
-        self,
-        value: bytes,
-        name: bytes | None,
-        key: Key | None,
-        hit: Hit | None,
-        built: int,
-        timeout_us: int | None,
+        self, value: bytes, name: bytes | None, key: Key | None, hit: Hit | None, built: int, timeout_us: int | None
     ) -> Group | Ticket | None:
         """Decide one plain record, and store it if it is new. The committer's lock is held."""
         committer, clock = self._committer, self._clock

@@ -136,12 +136,7 @@ def _decide_met(  # noqa: PLR0917
 
 
 def _decide(  # noqa: PLR0917
-    admitted: Admitted,
-    keys: Keys | None,
-    seen: Seen,
-    next_position: int,
-    uptime_us: int,
-    recalled: Found | None,
+    admitted: Admitted, keys: Keys | None, seen: Seen, next_position: int, uptime_us: int, recalled: Found | None
 ) -> Admitted:
     window = seen.window
     if keys is None or window is None:

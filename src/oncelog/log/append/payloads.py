@@ -82,10 +82,7 @@ def check_columns(payload: pa.RecordBatch, settings: LogSettings, log_id: str) -
 
 
 def intake_of(
-    table: Tabular,
-    settings: LogSettings,
-    log_id: str,
-    owned: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    table: Tabular, settings: LogSettings, log_id: str, owned: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 ) -> pa.RecordBatch:
     """Return a user's table as a payload, checked; ``InvalidArgument`` naming column, row and rule otherwise.
 

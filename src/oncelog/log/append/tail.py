@@ -26,13 +26,7 @@ class SegmentTail:
     """
 
     def __init__(
-        self,
-        *,
-        epoch: int,
-        writer: bytes,
-        settings: LogSettings,
-        last_timestamp_us: int,
-        ids_max: int = NO_LIMIT,
+        self, *, epoch: int, writer: bytes, settings: LogSettings, last_timestamp_us: int, ids_max: int = NO_LIMIT
     ) -> None:
         self._epoch = epoch
         self._writer = writer

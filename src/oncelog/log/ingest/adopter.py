@@ -298,11 +298,7 @@ class Adopter:
         return known, conflicts
 
     def _stored(
-        self,
-        keys: NDArray[np.uint64],
-        recalled: Found | None,
-        position: int,
-        locked: Locked,
+        self, keys: NDArray[np.uint64], recalled: Found | None, position: int, locked: Locked
     ) -> tuple[Flags, NDArray[np.uint64]]:
         """Return which identities the log knows before a position, and the fingerprints that it has for them."""
         known = np.zeros(len(keys), np.bool_)

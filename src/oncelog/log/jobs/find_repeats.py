@@ -50,11 +50,7 @@ class Repeats(NamedTuple):
     def where(self, chosen: NDArray[np.bool_] | slice) -> Repeats:
         """Return some of them."""
         return Repeats(
-            self.positions[chosen],
-            self.firsts[chosen],
-            self.same[chosen],
-            self.keys[chosen],
-            self.fingerprints[chosen],
+            self.positions[chosen], self.firsts[chosen], self.same[chosen], self.keys[chosen], self.fingerprints[chosen]
         )
 
     def within(self, unit: Unit) -> Repeats:
@@ -86,11 +82,7 @@ class FoundRepeats(msgspec.Struct, Generic[_Seen], frozen=True):
 
 
 def find(
-    walk: Walk,
-    look: Callable[[Rows], _Seen] | None = None,
-    progress: Progress | None = None,
-    *,
-    tolerant: bool = False,
+    walk: Walk, look: Callable[[Rows], _Seen] | None = None, progress: Progress | None = None, *, tolerant: bool = False
 ) -> FoundRepeats[_Seen]:
     """Return the records whose id an earlier record has. ``look`` sees all records, in columns, where the work is done.
 

@@ -126,8 +126,7 @@ def _in_objects(pieces: Iterable[Commits]) -> Iterator[Commits]:
 
 def _joined(pieces: list[Commits]) -> Commits:
     return Commits(
-        np.concatenate([piece.positions for piece in pieces]),
-        np.concatenate([piece.timestamps_us for piece in pieces]),
+        np.concatenate([piece.positions for piece in pieces]), np.concatenate([piece.timestamps_us for piece in pieces])
     )
 
 

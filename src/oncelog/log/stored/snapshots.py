@@ -6,11 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oncelog.clock import Clock
 from oncelog.dedup.window import DedupWindow
-from oncelog.errors import (
-    CorruptionError,
-    NotFound,
-    Unsupported,
-)
+from oncelog.errors import CorruptionError, NotFound, Unsupported
 from oncelog.format import snapshot
 from oncelog.format.snapshot import ProducerMark, Snapshot, SnapshotHead
 from oncelog.settings import LogSettings

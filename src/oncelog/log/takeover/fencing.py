@@ -118,13 +118,7 @@ def close(epoch: int, number: int, closed: Segment | None, uptime_us: int) -> Ch
 
 
 def adopt(
-    epoch: int,
-    number: int,
-    closed: Segment | None,
-    adoption: Adoption,
-    *,
-    timestamp_us: int,
-    uptime_us: int,
+    epoch: int, number: int, closed: Segment | None, adoption: Adoption, *, timestamp_us: int, uptime_us: int
 ) -> Change:
     """Return the change by which the writer of ``epoch`` closes its segment, adopts files, and opens the next."""
 
@@ -170,10 +164,7 @@ def _close(manifest: Manifest, closed: Segment | None, uptime_us: int) -> Manife
 
 def _open_next(manifest: Manifest) -> Manifest:
     return msgspec.structs.replace(
-        manifest,
-        open_segment=manifest.next_segment,
-        open_epoch=manifest.epoch,
-        next_segment=manifest.next_segment + 1,
+        manifest, open_segment=manifest.next_segment, open_epoch=manifest.epoch, next_segment=manifest.next_segment + 1
     )
 
 

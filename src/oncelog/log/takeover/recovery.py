@@ -118,12 +118,7 @@ def needed_runs(memory: Sequence[Run], files: Sequence[Segment]) -> list[Run]:
 
 
 def _recover_all(  # noqa: PLR0917
-    manifests: Manifests,
-    manifest: Manifest,
-    hasher: Hasher,
-    taken: Snapshot | None,
-    objects: RunObjects,
-    held: Held,
+    manifests: Manifests, manifest: Manifest, hasher: Hasher, taken: Snapshot | None, objects: RunObjects, held: Held
 ) -> Recovered:
     """Return what a log remembers without bounds: its runs, and in the table every id that no readable run has."""
     runs, bad = readable(objects, manifest.memory, held.runs)

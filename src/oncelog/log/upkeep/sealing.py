@@ -64,11 +64,7 @@ def seal_worthwhile(
 
 
 def seal_all(
-    home: LogHome,
-    manifests: Manifests,
-    clock: Clock,
-    known: Known,
-    progress: Callable[[Sealing], None] | None = None,
+    home: LogHome, manifests: Manifests, clock: Clock, known: Known, progress: Callable[[Sealing], None] | None = None
 ) -> Sealing:
     """Seal every closed segment, and sweep; return what was done in all. ``progress`` is called after each file."""
     total = Sealing()

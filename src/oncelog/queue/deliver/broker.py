@@ -217,12 +217,7 @@ class Broker:
         return self.ordered and statements.parked(transaction, self.id, _PARKED_MAX) >= _PARKED_MAX
 
     def _admit(
-        self,
-        transaction: Transaction,
-        lease: Lease,
-        limit: int,
-        rules: Rules,
-        fresh: dict[int, dict[int, Entry]],
+        self, transaction: Transaction, lease: Lease, limit: int, rules: Rules, fresh: dict[int, dict[int, Entry]]
     ) -> list[MessageRun]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[MessageRun] = []

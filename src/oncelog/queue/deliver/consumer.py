@@ -181,13 +181,7 @@ class Consumer(Fed[Delivery]):
     _what = "consumer"
 
     def __init__(
-        self,
-        broker: Broker,
-        clock: Clock,
-        *,
-        prefetch: int,
-        ack_timeout_s: float,
-        leave: Callable[[Consumer], None],
+        self, broker: Broker, clock: Clock, *, prefetch: int, ack_timeout_s: float, leave: Callable[[Consumer], None]
     ) -> None:
         super().__init__()
         self._broker = broker

@@ -85,14 +85,7 @@ def record(form: RecordForm) -> Record:
 def message(form: MessageForm) -> Message:
     """Return the message of a form."""
     return Message(
-        _value(form),
-        form.id,
-        form.key,
-        form.tenant,
-        _headers(form.headers),
-        form.delay_s,
-        form.deadline_s,
-        form.retry,
+        _value(form), form.id, form.key, form.tenant, _headers(form.headers), form.delay_s, form.deadline_s, form.retry
     )
 
 

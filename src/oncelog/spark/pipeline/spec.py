@@ -44,8 +44,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         OnBadRow, Meta(description="What becomes of a row that cannot be read: quarantine, fail or drop")
     ] = "quarantine"
     schema_changes: Annotated[
-        SchemaChanges,
-        Meta(description="What becomes of a field that is not in the schema: rescue, widen or fail"),
+        SchemaChanges, Meta(description="What becomes of a field that is not in the schema: rescue, widen or fail")
     ] = "rescue"
     lineage: Annotated[bool, Meta(description="Whether each record has its file, line and batch, as headers")] = False
     options: Annotated[dict[str, Option], Meta(description="What the format takes, in Spark's words")] = {}

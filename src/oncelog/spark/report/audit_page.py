@@ -38,10 +38,7 @@ def page_of(log: str, by: str, found: Audit) -> str:
 
 def _series(shares: list[Share]) -> list[Series]:
     once = [float(share.records - share.repeats) for share in shares]
-    return [
-        Series("once", "stored", once),
-        Series("again", "conflict", [float(share.repeats) for share in shares]),
-    ]
+    return [Series("once", "stored", once), Series("again", "conflict", [float(share.repeats) for share in shares])]
 
 
 def _hours(found: Audit) -> Section:

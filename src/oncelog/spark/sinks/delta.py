@@ -141,11 +141,7 @@ class Delta:
 
     def _created(self, schema: DeltaSchema) -> DeltaTable:
         return DeltaTable.create(
-            self._path,
-            schema,
-            mode="ignore",
-            partition_by=self._partition_by or None,
-            storage_options=self._options,
+            self._path, schema, mode="ignore", partition_by=self._partition_by or None, storage_options=self._options
         )
 
     def _widened(self, table: DeltaTable, schema: DeltaSchema) -> bool:

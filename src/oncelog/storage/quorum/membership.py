@@ -79,11 +79,7 @@ def _store(storage: Storage, membership: Membership) -> Membership:
 
 
 def create(
-    storage: Storage,
-    nodes: Mapping[str, str],
-    ack: int | None,
-    options: Mapping[str, Mapping[str, str]],
-    clock: Clock,
+    storage: Storage, nodes: Mapping[str, str], ack: int | None, options: Mapping[str, Mapping[str, str]], clock: Clock
 ) -> Membership:
     """Make a store the store of a quorum: check and format the nodes, then store who they are."""
     check_nodes(nodes, storage.url)

@@ -14,16 +14,7 @@ from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, PartialOve
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
-from oncelog.testing.logs.fixtures import (
-    FULL,
-    LogContractFixtures,
-    append,
-    duplicate_of,
-    place,
-    places,
-    table,
-    values,
-)
+from oncelog.testing.logs.fixtures import FULL, LogContractFixtures, append, duplicate_of, place, places, table, values
 from oncelog.types import Ack, Record
 
 

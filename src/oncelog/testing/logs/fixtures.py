@@ -24,12 +24,7 @@ OFF = LogSettings(idempotence="off")
 CONTENT = LogSettings(idempotence="content")
 ORIGINAL = LogSettings(on_conflict="original")
 FULL = Record(
-    b"paid",
-    id="order-42",
-    stream="orders",
-    type="Paid",
-    headers={"trace": b"\x00\xff", "a": b""},
-    tenant="shop",
+    b"paid", id="order-42", stream="orders", type="Paid", headers={"trace": b"\x00\xff", "a": b""}, tenant="shop"
 )
 
 

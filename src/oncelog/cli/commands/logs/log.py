@@ -15,16 +15,7 @@ from oncelog.cli.commands.logs import settings as given
 from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.commands.logs.settings import DEFAULTS
 from oncelog.cli.terminal import asking, places
-from oncelog.cli.terminal.options import (
-    Json,
-    Name,
-    SourceUrl,
-    Url,
-    Wait,
-    Yes,
-    paragraphs,
-    show_help,
-)
+from oncelog.cli.terminal.options import Json, Name, SourceUrl, Url, Wait, Yes, paragraphs, show_help
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.plain import Shell
@@ -39,9 +30,7 @@ if TYPE_CHECKING:
     from oncelog.log.upkeep.sealing import Sealing
 
 app = Shell(
-    help="Logs: make them, fill them, read them, keep them in order.",
-    callback=show_help,
-    invoke_without_command=True,
+    help="Logs: make them, fill them, read them, keep them in order.", callback=show_help, invoke_without_command=True
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -185,12 +174,7 @@ def set_settings(
     With --unbounded, all ids in the log are known from the next writer on: of a log with more than five million records
     run oncelog rebuild first. What is not given stays as it is; never switches a retention off.
     """
-    changes = {
-        "idempotence": idempotence,
-        "on_conflict": on_conflict,
-        "segment_bytes": segment_size,
-        "seal": seal,
-    }
+    changes = {"idempotence": idempotence, "on_conflict": on_conflict, "segment_bytes": segment_size, "seal": seal}
     kept = {"retention_s": retention, "retention_bytes": retention_size}
     with opened(url, name) as log:
         before = log.settings
@@ -337,10 +321,7 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
     describe.tell_sealing(name, done, as_json=json)
 
 
-@_command(
-    "copy orders s3://bucket/shop",
-    "copy file:///var/lib/shop#orders s3://bucket/shop#orders-2024",
-)
+@_command("copy orders s3://bucket/shop", "copy file:///var/lib/shop#orders s3://bucket/shop#orders-2024")
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A log's name, or URL#NAME.", show_default=False)],
     target: Annotated[str, typer.Argument(metavar="DST", help="A URL, or URL#NAME.", show_default=False)],

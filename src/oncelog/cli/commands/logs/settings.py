@@ -47,11 +47,7 @@ IdempotenceOption = Annotated[
 WindowOption = Annotated[
     float | None,
     _seconds(
-        "--window",
-        DEFAULTS.window.duration_s,
-        "Remember an id for so long, in writer up-time.",
-        _IDS,
-        _WITH_ITS_RECORD,
+        "--window", DEFAULTS.window.duration_s, "Remember an id for so long, in writer up-time.", _IDS, _WITH_ITS_RECORD
     ),
 ]
 MaxKeys = Annotated[

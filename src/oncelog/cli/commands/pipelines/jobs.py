@@ -39,10 +39,7 @@ ByOption = Annotated[str, typer.Option("--by", metavar="COLUMN", help="Count by 
 def add_to(app: typer.Typer) -> None:
     """Make the commands known."""
     for command, examples in (
-        (
-            ingest,
-            ("ingest orders incoming/ --id-field order_id", "ingest orders day.parquet --id-field id --create"),
-        ),
+        (ingest, ("ingest orders incoming/ --id-field order_id", "ingest orders day.parquet --id-field id --create")),
         (export, ("export orders out/", "export orders out/ --schema 'id STRING, amount LONG'")),
         (audit, ("audit orders", "audit orders --by type --report audit.html", "audit orders --json | jq .duplicates")),
         (rebuild, ("rebuild orders", "rebuild orders --master spark://host:7077")),

@@ -60,8 +60,7 @@ def create(
         typer.Option(min=1, metavar="N", help="The logs it is spread over: fixed from now on.", show_default="1"),
     ] = None,
     adopt: Annotated[
-        bool,
-        typer.Option("--adopt", metavar="", help="Its state is lost: begin again with all messages in its logs."),
+        bool, typer.Option("--adopt", metavar="", help="Its state is lost: begin again with all messages in its logs.")
     ] = False,
     state: State = None,
     json: Json = False,
@@ -317,14 +316,7 @@ OneGroup = Annotated[
 
 
 @queue_command(app, "queue", "pause emails", "pause emails --group mailer")
-def pause(
-    name: QueueName,
-    url: Url,
-    *,
-    group: OneGroup = None,
-    state: State = None,
-    json: Json = False,
-) -> None:
+def pause(name: QueueName, url: Url, *, group: OneGroup = None, state: State = None, json: Json = False) -> None:
     """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
     with opened_queue(url, name, state) as queue:
         queue.pause(group)
@@ -399,13 +391,7 @@ def trim(name: QueueName, url: Url, *, state: State = None, json: Json = False) 
 
 @queue_command(app, "queue", "delete emails", "delete emails --yes --force")
 def delete(
-    name: QueueName,
-    url: Url,
-    *,
-    yes: Yes = False,
-    force: Force = False,
-    state: State = None,
-    json: Json = False,
+    name: QueueName, url: Url, *, yes: Yes = False, force: Force = False, state: State = None, json: Json = False
 ) -> None:
     """Delete a queue with its messages and its dead letters, for good."""
     with oncelog.connect(url) as db:

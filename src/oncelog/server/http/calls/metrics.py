@@ -51,9 +51,7 @@ class ServerMetrics(Collector):
         """Yield the metrics of the server itself."""
         server = self._server
         yield InfoMetricFamily(
-            "oncelog_build",
-            "What runs here.",
-            {"version": __version__, "python": platform.python_version()},
+            "oncelog_build", "What runs here.", {"version": __version__, "python": platform.python_version()}
         )
         yield _gauge("server_ready", "1 while calls are taken.", server.ready and not server.is_cut_off)
         yield _gauge("server_received_bytes", "Bytes that were received and are not stored.", server.budget.used_bytes)

@@ -39,8 +39,7 @@ async def append(call: Call) -> Response:
         raise InvalidArgument(message)
     timeout_s = call.timeout_s()
     acks = await call.server.write(
-        lambda: opened_streams(call).append(stream, records, expected=expected, timeout_s=timeout_s),
-        call.names["log"],
+        lambda: opened_streams(call).append(stream, records, expected=expected, timeout_s=timeout_s), call.names["log"]
     )
     call.server.wake(call.names["log"])
     headers = {"etag": f'"{acks[-1].version}"'}
