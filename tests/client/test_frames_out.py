@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import wait
 
 import msgspec
@@ -10,7 +12,10 @@ import pytest
 import oncelog
 from oncelog import Ack, Entry, IdConflict, Record, Unavailable
 from oncelog.client import frames_out
+from oncelog.client.frames_out import Gathered, Made
+from oncelog.concurrency.pending import begun
 from oncelog.connect import Database
+from oncelog.wire.frames import Kind
 from tests.server.proxy import Proxy
 from tests.servers import Serving
 
@@ -103,3 +108,28 @@ def test_what_gathers_behind_frames_that_hang_is_not_written(remote: Database, s
     assert not {*absent, b"late"} & set(stored)
     assert {b"before", b"after"} <= set(stored)
     assert len(set(stored)) == len(stored)
+
+
+@pytest.mark.parametrize("count", [2, frames_out.ROWS_MIN + 1])
+def test_a_record_that_was_taken_out_while_its_frame_was_made_is_not_sent(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of a stream that has ended makes a body. Meanwhile the next stream is about to begin, and a caller
+    whose time is over takes its record out: "not written" must stay true, so the old body is never sent.
+    """
+    pendings = [begun() for _ in range(count)]
+    records = [Record(b"%d" % n, id=str(n)) for n in range(count)]
+    gathered = [Gathered(one, its, 10, None, True) for one, its in zip(records, pendings, strict=True)]
+    frame = frames_out.frame_of(gathered, threading.Condition())
+    make = frames_out._made
+
+    def interrupted(kind: Kind, given: Sequence[Record]) -> Made:
+        monkeypatch.setattr(frames_out, "_made", make)
+        found = make(kind, given)
+        frame.take_out(pendings[0])
+        return found
+
+    monkeypatch.setattr(frames_out, "_made", interrupted)
+    assert frame.made().records == records  # for a stream that has ended
+    assert frame.made() == make(Kind.EACH, records[1:])
+    assert frame.made() is frame.made()

@@ -40,6 +40,14 @@ class Gathered(NamedTuple):
     repeatable: bool
 
 
+class Made(NamedTuple):
+    """What is sent of a frame, and of which records it was made."""
+
+    records: Sequence[Record]
+    kind: Kind
+    body: Any
+
+
 class Frame:
     """Records that are sent and answered together.
 
@@ -49,7 +57,7 @@ class Frame:
     """
 
     __slots__ = (
-        "_body",
+        "_made",
         "count",
         "deadline_us",
         "doubtful",
@@ -81,7 +89,7 @@ class Frame:
         self.settle = settle
         self.records = records
         self.pendings: list[Future[Ack]] = []
-        self._body = body
+        self._made = None if body is None else Made(records, kind, body)
         self.count = count
         self.size_bytes = size_bytes
         self.deadline_us = deadline_us
@@ -92,19 +100,16 @@ class Frame:
         self.tag = 0  # none yet
         self.order = 0
 
-    def body(self) -> Any:
-        """Return what is sent, as ``kind`` says then. It is made when it is needed, and kept: what is sent again is the
-        same bytes.
+    def made(self) -> Made:
+        """Return what is sent. It is made when it is needed, and kept: what is sent again is the same bytes.
+
+        The thread of a stream calls this without a lock. The stream may have ended since, and ``take_out`` may change
+        the records meanwhile. So a body counts only for the very records of which it was made.
         """
-        if self._body is None:
-            if self.kind is Kind.EACH and len(self.records) >= ROWS_MIN:
-                self.kind = Kind.ROWS
-            if self.kind is Kind.ROWS:
-                self._body = memoryview(frames.table_bytes(payloads.payload_of(self.records)))
-            else:
-                made = messages.Records(records=[values.record_message(record) for record in self.records])
-                self._body = made.SerializeToString()
-        return self._body
+        made, records = self._made, self.records
+        if made is None or made.records is not records:
+            made = self._made = _made(self.kind, records)
+        return made
 
     def take_out(self, pending: Future[Ack]) -> int:
         """Take out a record that nobody waits for any more; return its bytes. The frame is surely not stored."""
@@ -115,7 +120,6 @@ class Frame:
         del self.pendings[at]
         self.count -= 1
         self.size_bytes -= size_bytes
-        self._body = None
         return size_bytes
 
     def answer(self, given: Any) -> None:
@@ -129,6 +133,14 @@ class Frame:
         if isinstance(error, WriterFenced):
             return error.outcome == "not written" or self.repeatable
         return is_passing(error)
+
+
+def _made(kind: Kind, records: Sequence[Record]) -> Made:
+    """Return records as they are sent: many that are each decided alone in columns."""
+    if kind is Kind.EACH and len(records) >= ROWS_MIN:
+        return Made(records, Kind.ROWS, memoryview(frames.table_bytes(payloads.payload_of(records))))
+    listed = messages.Records(records=[values.record_message(record) for record in records])
+    return Made(records, kind, listed.SerializeToString())
 
 
 def is_passing(error: Exception) -> bool:

@@ -308,8 +308,8 @@ class Session:
         while (found := self._next(stream)) is not None:
             frame, answered = found
             timeout_s = self._channel.left(frame.deadline_us)
-            body = frame.body()
-            raw = Raw(frame.kind, body, frame.tag, answered, 0.0 if timeout_s is None else max(0.1, timeout_s))
+            made = frame.made()
+            raw = Raw(made.kind, made.body, frame.tag, answered, 0.0 if timeout_s is None else max(0.1, timeout_s))
             yield from frames.parts(raw)
 
     def _hello(self) -> Any:
