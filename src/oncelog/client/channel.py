@@ -158,7 +158,7 @@ class Channel:
         credentials = grpc.ssl_channel_credentials(address.tls_ca, address.tls_key, address.tls_cert)
         return grpc.secure_channel(target, credentials, options=(*_OPTIONS, *name))
 
-    def _move_on(self, at: int | None) -> None:
+    def move_on(self, at: int | None) -> None:
         """Speak to the next server, unless another call that failed there has moved on already."""
         with self._lock:
             if at == self._at:
@@ -303,7 +303,7 @@ class Channel:
         """
         found = self._translated(error)
         if isinstance(found, Broken | Unavailable | LogBusy):
-            self._move_on(getattr(error, "oncelog_at", None) if at is None else at)
+            self.move_on(getattr(error, "oncelog_at", None) if at is None else at)
         return found
 
     def _translated(self, error: Any) -> Exception:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from oncelog import arguments
 from oncelog.client.channel import Broken
-from oncelog.client.pump import Pump, Pumped
+from oncelog.client.following import Follower, FollowingHandle
 from oncelog.concurrency.feeding import AT_ONCE
 from oncelog.errors import OncelogError, Unavailable
 from oncelog.handle import Handle
@@ -19,6 +19,7 @@ from oncelog.log.read.reader import Reader, Tail
 from oncelog.log.read.scan import Start
 from oncelog.types import Entry
 from oncelog.wire import frames, messages, values
+from oncelog.wire.frames import Kind
 
 if TYPE_CHECKING:
     from oncelog.client.log import RemoteLog
@@ -105,7 +106,7 @@ class RemoteReader(Reader):
             self._call.cancel()
 
 
-class RemoteTail(Pumped, Tail):
+class RemoteTail(FollowingHandle, Tail):
     """The entries of a log as they become durable, for ever. Iterate it, or ``poll``; ``close()`` ends it."""
 
     def __init__(self, log: RemoteLog, start: Start, *, lease_s: float | None) -> None:
@@ -116,19 +117,19 @@ class RemoteTail(Pumped, Tail):
         self._end_seen = self._next
         self._ready = deque()
         self._bell = log.channel.bell
-        self._pump: Pump[Entry] = Pump(log.channel, self._begin, self._taken)
+        self._follower: Follower[Entry] = Follower(log.channel, Kind.FOLLOW, self._asked, self._taken)
 
-    def _begin(self) -> Any:
-        request = messages.ReadRequest(
+    def _asked(self) -> Any:
+        return messages.ReadRequest(
             log=self._log.name,
             start=messages.Start(position=self._next),
             follow=True,
             lease_s=self._lease_s,
             log_id=self._log.log_id,
         )
-        return self._log.channel.stream("Log.Read", request)
 
-    def _taken(self, message: Any) -> list[Entry]:
+    def _taken(self, body: bytes) -> list[Entry]:
+        message = messages.Entries.FromString(body)
         self._next = message.next_position
         self._end_seen = max(self._end_seen, message.end_position)
         return [values.entry(found) for found in message.entries]
@@ -136,7 +137,7 @@ class RemoteTail(Pumped, Tail):
     def _take(self, limit: int) -> list[Entry]:
         self._check_usable()
         if not self._ready:
-            self._ready += self._pump.next(0.0)
+            self._ready += self._follower.next(0.0)
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def poll(self, timeout_s: float = 0.0) -> Entry | None:
@@ -148,7 +149,7 @@ class RemoteTail(Pumped, Tail):
         if not self._ready:
             self._iterated = True
             try:
-                self._ready += self._pump.next(within_s)
+                self._ready += self._follower.next(within_s)
                 self._check_usable()
             finally:
                 self._iterated = False

@@ -11,9 +11,9 @@ import grpc
 
 from oncelog import arguments
 from oncelog.client.channel import Broken, told
+from oncelog.client.following import Follower, FollowingHandle
 from oncelog.client.frames_out import is_passing
 from oncelog.client.log import RemoteLog, close_all
-from oncelog.client.pump import Pump, Pumped
 from oncelog.client.reading import ATTEMPTS_MAX
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.feeding import AT_ONCE
@@ -37,6 +37,7 @@ from oncelog.streams.streams import Direction, Streams
 from oncelog.streams.subscription import BEHIND_MAX, Subscription
 from oncelog.types import Record
 from oncelog.wire import messages, values
+from oncelog.wire.frames import Kind
 
 _Infos = list[StreamInfo]
 
@@ -322,7 +323,7 @@ class RemoteStreams(Streams):
             close_all(self._handles)
 
 
-class RemoteSubscription(Pumped, Subscription):
+class RemoteSubscription(FollowingHandle, Subscription):
     """Events as they become durable, from some point on. Iterate it, or ``poll``; ``close()`` ends it."""
 
     def __init__(self, log: RemoteLog, request: Any, start: int, place: Callable[[StreamEvent], int]) -> None:
@@ -336,18 +337,21 @@ class RemoteSubscription(Pumped, Subscription):
         self._given = 0
         self.caught_up = False
         self._bell = log.channel.bell
-        self._pump: Pump[StreamEvent | CaughtUp] = Pump(log.channel, self._begin, self._taken)
+        self._follower: Follower[StreamEvent | CaughtUp] = Follower(
+            log.channel, Kind.SUBSCRIBE, self._asked, self._taken
+        )
 
     @property
     def position(self) -> int:
         return self._given
 
-    def _begin(self) -> Any:
+    def _asked(self) -> Any:
         self._request.start.CopyFrom(messages.Start(position=self._start))
         self._request.log_id = self._remote.log_id
-        return self._remote.channel.stream("Streams.Subscribe", self._request)
+        return self._request
 
-    def _taken(self, message: Any) -> list[StreamEvent | CaughtUp]:
+    def _taken(self, body: bytes) -> list[StreamEvent | CaughtUp]:
+        message = messages.SubscriptionItem.FromString(body)
         if message.WhichOneof("item") == "caught_up":
             again, self._told = self._told, True
             return [] if again else [CaughtUp(message.caught_up)]
@@ -361,7 +365,7 @@ class RemoteSubscription(Pumped, Subscription):
     def _poll(self, timeout_s: float) -> StreamEvent | CaughtUp | None:
         self._check_usable()
         if not self._ready:
-            self._ready += self._pump.next(timeout_s)
+            self._ready += self._follower.next(timeout_s)
             self._check_usable()
         if not self._ready:
             return None

@@ -17,6 +17,7 @@ from oncelog.wire import failures, messages
 
 _HEAD = struct.Struct("<QIBBH")
 _READ_HEAD = struct.Struct("<qq")
+_MORE_BYTES = struct.Struct("<I")
 HEAD_BYTES = 16
 TENTHS_MAX = (1 << 16) - 1
 _MORE = 1
@@ -31,6 +32,12 @@ MESSAGE_BYTES_MAX = 4 << 20
 """A larger frame comes in parts."""
 
 PART_BYTES = 1 << 20
+
+FOLLOW_BYTES = 2 << 20
+"""What a client lets a server send ahead to one tail, about: a single larger message may come."""
+
+FOLLOWERS_MAX = 1_000
+"""Tails and subscriptions of one ``Follow``."""
 
 assert _HEAD.size == _READ_HEAD.size == HEAD_BYTES
 
@@ -49,6 +56,12 @@ class Kind(IntEnum):
     DRAINING = 8
     ROWS = 9
     PLACED = 10
+    FOLLOW = 11
+    SUBSCRIBE = 12
+    MORE = 13
+    LEAVE = 14
+    ENTRIES = 15
+    ITEM = 16
 
 
 class Raw(NamedTuple):
@@ -91,6 +104,22 @@ def parts(raw: Raw) -> list[bytes]:
     view = memoryview(raw.body)
     starts = range(0, len(view), PART_BYTES)
     return [pack(raw._replace(body=view[at : at + PART_BYTES], more=at + PART_BYTES < len(view))) for at in starts]
+
+
+# Following.
+
+
+def more(number: int, size_bytes: int) -> bytes:
+    """Return the message that lets a server send so many more bytes to a tail."""
+    return pack(Raw(Kind.MORE, _MORE_BYTES.pack(size_bytes), number))
+
+
+def more_bytes(raw: Raw) -> int:
+    """Return how many more bytes may be sent."""
+    if len(raw.body) != _MORE_BYTES.size:
+        text = f"a message of kind {raw.kind.name} has {_MORE_BYTES.size} bytes behind its head, not {len(raw.body)}"
+        raise InvalidArgument(text)
+    return int(_MORE_BYTES.unpack(raw.body)[0])
 
 
 # Tables.

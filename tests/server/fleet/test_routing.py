@@ -7,9 +7,9 @@ from oncelog.server.http.routes import ROUTES
 from oncelog.wire.methods import METHODS
 
 ANYWHERE = {
-    "Log.Read", "Log.ReadArrow", "Log.Stage", "Log.Files", "Log.Extents", "Log.Positions", "Streams.Read",
-    "Streams.Subscribe", "Streams.List", "Database.Describe", "Database.Logs", "Database.Create", "Database.Queues",
-    "Database.Policy", "Database.Servers", "Database.Take", "Database.Watch",
+    "Log.Read", "Log.ReadArrow", "Log.Follow", "Log.Stage", "Log.Files", "Log.Extents", "Log.Positions",
+    "Streams.Read", "Streams.Subscribe", "Streams.List", "Database.Describe", "Database.Logs", "Database.Create",
+    "Database.Queues", "Database.Policy", "Database.Servers", "Database.Take", "Database.Watch",
 }  # fmt: skip
 HTTP_ANYWHERE = {
     "records_read", "records_read_one", "tails_tail", "logs_list_logs", "logs_create", "logs_settings", "logs_files",

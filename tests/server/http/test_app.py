@@ -14,7 +14,8 @@ import pytest
 from oncelog.server.http.routes import ROUTES, Route
 from oncelog.server.security import tokens, verbs
 from oncelog.server.security.scopes import VERBS
-from oncelog.wire import messages
+from oncelog.wire import frames, messages
+from oncelog.wire.frames import Kind, Raw
 from oncelog.wire.methods import METHODS
 from tests.server.http.conftest import Guarded
 
@@ -168,8 +169,34 @@ def _code(channel: Any, method: str, token: str | None) -> str:
     return "OK"
 
 
-RAW = {"Log.WriteArrow", "Log.Stage", "Log.ReadArrow"}
+RAW = {"Log.WriteArrow", "Log.Stage", "Log.ReadArrow", "Log.Follow"}
 """Methods whose messages are no protobuf; their first request is judged as that of their twin."""
+
+
+def _follow_error(channel: Any, sent: Raw, token: str) -> str:
+    """Follow a log by a stream that may follow others, too; return the kind of the error that ends this tail."""
+    call = channel.stream_stream(METHODS["Log.Follow"].path)
+    answers = call(iter([frames.pack(sent)]), timeout=30, metadata=[("authorization", f"Bearer {token}")])
+    answer = frames.unpack(next(answers))
+    answers.cancel()
+    assert (answer.kind, answer.tag) == (Kind.ERROR, sent.tag)
+    return str(messages.Error.FromString(bytes(answer.body)).kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_class"), [(Kind.FOLLOW, messages.ReadRequest), (Kind.SUBSCRIBE, messages.SubscribeRequest)]
+)
+def test_each_tail_of_a_stream_is_judged_by_itself(
+    channel: Any, by_verb: dict[str, str], kind: Kind, request_class: Any
+) -> None:
+    """A stream is open for many logs: the right to read is asked for each. Here the log is another one of its name, so
+    a caller who may read it is told that.
+    """
+    sent = Raw(kind, request_class(log="t/x", log_id="another").SerializeToString(), 7)
+    for verb in VERBS:
+        expected = "NotFound" if _granted(verb, "read") else "NotAllowed"
+        assert _follow_error(channel, sent, by_verb[verb]) == expected, verb
+    assert _follow_error(channel, sent, by_verb["elsewhere"]) == "NotFound"
 
 
 @pytest.mark.parametrize("method", sorted(set(verbs.METHODS) - verbs.LISTING - RAW - {"Database.Policy"}))

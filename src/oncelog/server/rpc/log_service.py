@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -24,6 +24,12 @@ from oncelog.server.tails import Encode, TailPiece
 from oncelog.settings import TIMEOUT_S, LogSettings
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages, values
+
+BEAT_S = 15.0
+"""So often a stream that follows a log says that nothing came."""
+
+SILENT_S = 3600.0
+"""The same where another message keeps the stream alive."""
 
 STAGED_BYTES_MAX = 4 * BLOCK_BYTES_MAX
 """What one ``Stage`` may bring; more rows come in several."""
@@ -165,6 +171,14 @@ class LogService:
         async for message in self._pieces(request, ENTRIES, lambda at: messages.Entries(next_position=at)):
             yield message
 
+    async def follow(self, request: Any, _: Caller) -> AsyncIterator[bytes]:
+        """Yield records as messages for ever, and nothing while none come."""
+        request.follow = True
+        async with contextlib.aclosing(self._pieces(request, ENTRIES, lambda _: None, beat_s=SILENT_S)) as found:
+            async for message in found:
+                if message is not None:
+                    yield message
+
     async def read_arrow(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield records in columns."""
         columns = list(request.columns) if request.chosen_columns else None
@@ -174,8 +188,13 @@ class LogService:
             yield message
 
     async def _pieces(
-        self, request: Any, encode: Encode[bytes], beat: Callable[[int], Any], columns: list[str] | None = None
-    ) -> AsyncIterator[Any]:
+        self,
+        request: Any,
+        encode: Encode[bytes],
+        beat: Callable[[int], Any],
+        columns: list[str] | None = None,
+        beat_s: float = BEAT_S,
+    ) -> AsyncGenerator[Any, None]:
         """Yield pieces that are encoded already; ``beat`` makes a message that says that nothing came."""
         start = values.start(request.start)
         lease_s = optional(request, "lease_s")
@@ -187,7 +206,7 @@ class LogService:
                 async for _, data in found:
                     yield data
             return
-        following = tails.follow(request.log, start, encode, lease_s=lease_s, log_id=request.log_id)
+        following = tails.follow(request.log, start, encode, lease_s=lease_s, beat_s=beat_s, log_id=request.log_id)
         async with contextlib.aclosing(following):
             async for piece, made in following:
                 yield made if piece is not None else beat(made)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ METHODS: dict[str, Need] = {
     "Log.WriteArrow": _log("append"),
     "Log.Read": _log("read"),
     "Log.ReadArrow": _log("read"),
+    "Log.Follow": _log("read"),
     "Log.Find": _log("read"),
     "Log.Stage": _log("append"),
     "Log.Ingest": _log("append"),

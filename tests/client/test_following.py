@@ -1,0 +1,217 @@
+"""Tails and subscriptions of one connection: one stream and one thread for all, and nothing skipped or twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import pytest
+
+import oncelog
+from oncelog import NotFound, Record, Unavailable
+from oncelog.client import following
+from oncelog.client.address import parse
+from oncelog.client.channel import Channel
+from oncelog.client.following import Follower
+from oncelog.connect import Database
+from oncelog.wire import failures, frames, messages
+from oncelog.wire.frames import FOLLOW_BYTES, Kind, Raw
+from oncelog.wire.methods import METHODS
+from tests.server.proxy import Proxy
+from tests.servers import Serving
+
+LONG_S = 120.0
+
+
+def _threads() -> int:
+    return sum(thread.name == "oncelog-following" for thread in threading.enumerate())
+
+
+def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> None:
+    """Two tails take as many threads as sixty tails and subscriptions of two logs."""
+    streams = [remote.streams(name, create=True) for name in ("orders", "bills")]
+    for one in streams:
+        one.append("s", [Record(b"first", type="t")])
+    logs = [remote.log(one.name) for one in streams]
+    tails = [log.tail("earliest") for log in logs]
+    assert [tail.poll(LONG_S) is not None for tail in tails] == [True] * 2
+    before = threading.active_count()
+    subscriptions = [one.subscribe("s") for one in streams for _ in range(10)]
+    tails += [log.tail("earliest") for log in logs for _ in range(20)]
+    found = [tail.poll(LONG_S) for tail in (*tails[2:], *subscriptions)]
+    assert [getattr(one, "value", None) for one in found] == [b"first"] * 60
+    assert threading.active_count() <= before + 5  # of anything else that this process does
+    for tail in (*tails, *subscriptions):
+        tail.close()
+
+
+def test_the_thread_ends_with_the_last_tail_and_begins_again_with_the_next(remote: Database) -> None:
+    """No tail, no thread; a tail that comes later is served like the first."""
+    log = remote.log("orders", create=True)
+    with log.writer() as writer:
+        writer.append(b"first")
+    for _ in range(3):
+        with log.tail("earliest") as tail:
+            assert getattr(tail.poll(LONG_S), "value", None) == b"first"
+            [thread] = [one for one in threading.enumerate() if one.name == "oncelog-following"]
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+
+
+def test_tails_beyond_the_room_of_a_stream_get_another(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server bounds what one stream may follow."""
+    monkeypatch.setattr(following, "FOLLOWERS_MAX", 2)
+    log = remote.log("orders", create=True)
+    with log.writer() as writer:
+        writer.append(b"first")
+    tails = [log.tail("earliest") for _ in range(5)]
+    assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [b"first"] * 5
+    assert _threads() == 3
+    for tail in tails:
+        tail.close()
+
+
+def test_a_tail_that_is_not_read_is_sent_no_more_and_holds_up_no_other(remote: Database) -> None:
+    """What waits for it in this process is bounded. Later it goes on where it was, and skips nothing."""
+    log = remote.log("orders", create=True)
+    with log.writer() as writer:
+        for _ in range(12):
+            writer.append(bytes(1 << 20))
+        slow, quick = log.tail("earliest"), log.tail("earliest")
+        assert slow.poll(LONG_S) is not None
+        assert [quick.poll(LONG_S).position for _ in range(12)] == list(range(12))  # type: ignore[union-attr]
+        writer.append(b"last")
+        assert getattr(quick.poll(LONG_S), "value", None) == b"last"
+        follower = slow._follower  # type: ignore[attr-defined]
+        assert follower.ready_bytes <= FOLLOW_BYTES + (2 << 20)
+        assert [slow.poll(LONG_S).position for _ in range(12)] == list(range(1, 13))  # type: ignore[union-attr]
+    for tail in (slow, quick):
+        tail.close()
+
+
+def test_a_log_that_is_deleted_ends_its_tails_alone(remote: Database) -> None:
+    """The other tails of the stream go on."""
+    gone, stays = (remote.log(name, create=True) for name in ("gone", "stays"))
+    for log in (gone, stays):
+        with log.writer() as writer:
+            writer.append(b"first")
+    ending, going_on = gone.tail("earliest"), stays.tail("earliest")
+    for tail in (ending, going_on):
+        assert tail.poll(LONG_S) is not None
+    remote.delete("gone")
+    with pytest.raises(NotFound):
+        ending.poll(LONG_S)
+    with stays.writer() as writer:
+        writer.append(b"second")
+    assert getattr(going_on.poll(LONG_S), "value", None) == b"second"
+    for tail in (ending, going_on):
+        tail.close()
+
+
+def test_tails_go_on_behind_their_last_record_however_often_connections_break(shared_server: Serving) -> None:
+    """Each tail of a connection that is cut again and again has every record once, in order."""
+    with oncelog.connect(f"oncelog://{shared_server.grpc}") as direct:
+        log = direct.log("cut", create=True)
+        with log.writer() as writer:
+            for n in range(40):
+                writer.append(b"%04d" % n + bytes(400))
+        proxy = Proxy(shared_server.grpc, seed=3, bytes_max=60_000)
+        with oncelog.connect(f"oncelog://{proxy.address}") as db:
+            tails = [db.log("cut").tail("earliest") for _ in range(6)]
+            for n in range(40):
+                if n == 20:
+                    proxy.restore()  # cuts what is open
+                found = [tail.poll(LONG_S) for tail in tails]
+                assert [entry.value[:4] for entry in found if entry is not None] == [b"%04d" % n] * 6
+        assert proxy.connections > 1
+        proxy.close()
+        direct.delete("cut")
+
+
+# A server that says what it likes.
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[[Callable[[Raw, int], list[bytes]]], Channel]]:
+    """Yield what makes a channel to a server that answers each request as a function says."""
+    made: list[Any] = []
+
+    def serve(answer: Callable[[Raw, int], list[bytes]]) -> Channel:
+        streams = [0]
+
+        def follow(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
+            streams[0] += 1
+            for request in requests:
+                yield from answer(frames.unpack(request), streams[0])
+
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        service, method = METHODS["Log.Follow"].path.strip("/").split("/")
+        handler = grpc.stream_stream_rpc_method_handler(follow)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        channel = Channel(parse(f"oncelog://127.0.0.1:{port}", {}))
+        made.extend([channel.close, lambda: server.stop(0).wait()])
+        return channel
+
+    yield serve
+    for end in made:
+        end()
+
+
+def _error(number: int, error: Exception) -> bytes:
+    return frames.pack(Raw(Kind.ERROR, failures.to_message(error).SerializeToString(), number))
+
+
+def _follower(channel: Channel) -> Follower[bytes]:
+    return Follower(channel, Kind.FOLLOW, messages.ReadRequest, lambda body: [body])
+
+
+def test_a_tail_that_cannot_be_served_now_is_asked_for_again(scripted: Any) -> None:
+    """An error that passes does not end a tail; one that stays does, and no other tail of the stream."""
+    asked: list[int] = []
+
+    def answer(raw: Raw, _: int) -> list[bytes]:
+        if raw.kind is not Kind.FOLLOW:
+            return []
+        asked.append(raw.tag)
+        if len(asked) < 3:
+            return [_error(raw.tag, Unavailable("not now"))]
+        if raw.tag == 1:
+            return [frames.pack(Raw(Kind.ENTRIES, b"came", raw.tag))]
+        return [_error(raw.tag, NotFound("gone"))]
+
+    channel = scripted(answer)
+    first, second = _follower(channel), _follower(channel)
+    assert first.next(LONG_S) == [b"came"]
+    with pytest.raises(NotFound):
+        second.next(LONG_S)
+    assert asked == [1, 1, 1, 2]
+    first.close()
+
+
+def test_bytes_that_are_no_answer_end_the_stream_and_the_next_one_goes_on(scripted: Any) -> None:
+    """A message that cannot be read was not taken: it is asked for again."""
+
+    def answer(raw: Raw, stream: int) -> list[bytes]:
+        if raw.kind is not Kind.FOLLOW:
+            return []
+        return [b"?" if stream == 1 else frames.pack(Raw(Kind.ENTRIES, b"came", raw.tag))]
+
+    follower = _follower(scripted(answer))
+    assert follower.next(LONG_S) == [b"came"]
+    follower.close()
+
+
+def test_a_closed_connection_ends_tails(scripted: Any) -> None:
+    """A thread that waits for more returns with the error, and not at the end of its time."""
+    came = frames.pack(Raw(Kind.ENTRIES, b"came", 1))
+    channel = scripted(lambda raw, _: [came] if raw.kind is Kind.FOLLOW else [])
+    follower = _follower(channel)
+    assert follower.next(LONG_S) == [b"came"]
+    channel.close()
+    with pytest.raises(oncelog.Closed):
+        follower.next(LONG_S)
