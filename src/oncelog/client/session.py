@@ -79,7 +79,12 @@ class Session:
         self._name = channel.clock.token(16)
         self._pending_max = pending_records
         self._pending_bytes_max = pending_bytes
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._sendable = threading.Condition(lock)
+        """What the thread that sends waits for. An answer behind which nothing waits to be sent does not wake that
+        thread: it would take the interpreter from the caller who waits for the answer.
+        """
         self._outbox = Outbox(self._changed)
         self.answered = self._outbox.answered
         """What the futures of submitted records share."""
@@ -100,7 +105,7 @@ class Session:
             self.check()
             self._outbox.put(frame)
             self._start()
-            self._changed.notify_all()
+            self._sendable.notify_all()
 
     def submit(self, one: Gathered) -> None:
         """Have a record sent, in one frame with others that are submitted soon after it."""
@@ -111,13 +116,14 @@ class Session:
             if self._thread is None:
                 self._start()
             if enough:
-                self._changed.notify_all()
+                self._sendable.notify_all()
 
     def withdraw(self, pending: Future[Ack]) -> OncelogError:
         """Give up a record that was submitted, whose time is over; return the error for who waits."""
         with self._changed:
             why = self._failure or "the time is over"
             if self._outbox.withdraw(pending):
+                self._sendable.notify_all()
                 return Unavailable(f"not sent: {why}")
             return Unavailable(f"no answer: {why}; retry with the same ids", outcome="unknown")
 
@@ -183,6 +189,7 @@ class Session:
         """Give up a frame whose time is over; return the error for who waits."""
         with self._changed:
             self._outbox.drop(frame)
+            self._sendable.notify_all()
             frame.told = True
             return given_up(frame, self._failure or "the time is over")
 
@@ -199,11 +206,16 @@ class Session:
             self._ended = reason
             left = self._outbox.clear()
             stream, self._stream = self._stream, None
-            self._changed.notify_all()
+            self._wake()
         if stream is not None:
             stream.end()
         for frame in left:
             frame.answer(given_up(frame, reason))
+
+    def _wake(self) -> None:
+        """Wake all who wait, under the lock: something of the session or of its stream has changed."""
+        self._changed.notify_all()
+        self._sendable.notify_all()
 
     # The life of streams.
 
@@ -258,7 +270,7 @@ class Session:
             self._outbox.rewind()
             self._stream = None
             self._attempts = 0 if stream.progressed else self._attempts + 1
-            self._changed.notify_all()
+            self._wake()
         if isinstance(error, OncelogError) and not is_passing(error) and not stream.stopped:
             self._refuse(error)
             return
@@ -282,7 +294,7 @@ class Session:
                 self._ended = error
             left = self._outbox.clear()
             self._wanted = False
-            self._changed.notify_all()
+            self._wake()
         for frame in left:
             frame.answer(error if frame.unwritten else given_up(frame, error))
 
@@ -337,7 +349,7 @@ class Session:
                     return found
                 late, wait_s = self._outbox.late(self._clock.elapsed_us())
                 if not late:
-                    self._changed.wait(wait_s)
+                    self._sendable.wait(wait_s)
             for frame in late:
                 frame.answer(given_up(frame, "the server is late"))
 
@@ -355,7 +367,7 @@ class Session:
         with self._changed:
             stream.stopped = True
             stream.why = stream.why or why
-            self._changed.notify_all()
+            self._wake()
 
     def _begin(self, stream: _Stream, welcome: Any) -> None:
         """Give frames the tags that the server expects; fail those of which nobody knows whether they are stored."""
@@ -368,7 +380,7 @@ class Session:
             if self._opening.producer is not None and welcome.HasField("producer"):
                 self._opening = self._opening._replace(producer=welcome.producer)
             stream.welcomed = True
-            self._changed.notify_all()
+            self._wake()
         for frame in lost:
             frame.answer(given_up(frame, "the server was restarted, and these records carry no ids"))
 
@@ -394,7 +406,7 @@ class Session:
                 self._outbox.again.append(frame)
                 stream.stopped = True
                 stream.why = stream.why or error
-                self._changed.notify_all()
+                self._wake()
                 return
             if isinstance(error, WriterFenced) and not taken:  # the server lost the log: this writer did not
                 error = Unavailable(str(error), outcome=error.outcome)
@@ -403,6 +415,8 @@ class Session:
             stream.progressed = True
             self._outbox.forget(frame)
             self._answering = True
+            if self._outbox.waiting or self._outbox.gathered:
+                self._sendable.notify_all()
         try:
             frame.answer((raw.kind, body) if error is None else error)
         finally:
