@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 import oncelog
 from oncelog.errors import IdConflict, LogBusy, NotFound, Unavailable
-from oncelog.server import budget
+from oncelog.server import budget, desk
 from oncelog.server.server import Server
+from oncelog.storage.bucket.bucket import Bucket
+from oncelog.storage.bucket.home import ObjectStorage
 from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.types import Ack, Record
 from tests.server.inside import HangingStorage, serving
@@ -270,3 +273,42 @@ def test_a_log_that_is_deleted_is_not_opened_meanwhile(tmp_path: Path, monkeypat
         assert [type(ack) for ack in await server.seats["a"].append([Record(b"again")])] == [Ack]
 
     serving(work, LocalStorage(tmp_path))
+
+
+def _await_threads(count: int) -> None:
+    """Return when there are no more threads than this."""
+    pause = threading.Event()
+    while threading.active_count() > count:
+        pause.wait(0.05)
+
+
+IDLE_LOGS = [pytest.param(40, 0.3), pytest.param(2000, 20.0, marks=pytest.mark.soak)]
+"""How many logs, and for how many seconds nothing may be asked of the bucket."""
+
+
+@pytest.mark.parametrize(("count", "idle_s"), IDLE_LOGS)
+def test_idle_logs_in_a_bucket_cost_neither_requests_nor_threads(
+    count: int, idle_s: float, memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request is paid for: a held log looks once a second whether another process asks for it, by a thread of its
+    own. A log that is not written any more is let go, and then nothing is asked, however many there are.
+    """
+    monkeypatch.setattr(desk, "IDLE_S", 0.01)
+
+    async def work(server: Server) -> None:
+        before = threading.active_count()
+        for number in range(count):
+            await asyncio.to_thread(server.database.log, str(number), create=True)
+            [ack] = await server.seats[str(number)].append([Record(b"x", id="x")])
+            assert isinstance(ack, Ack)
+        while server.seats.open_count():
+            await asyncio.to_thread(server.seats.tidy)
+        asked = -1
+        while asked != memory_bucket.requests.total():  # what was begun comes to its end
+            asked = memory_bucket.requests.total()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(idle_s)
+        assert memory_bucket.requests.total() == asked
+        await asyncio.to_thread(_await_threads, before + 30)
+
+    serving(work, ObjectStorage(memory_bucket), seat_idle_s=0.001)

@@ -53,7 +53,7 @@ class Follower(Generic[T]):
         self._changed = threading.Condition()
         self._ready: deque[tuple[list[T], int]] = deque()
         self._error: OncelogError | None = None
-        self._stream: FollowStream | None = None
+        self._stream: SharedTails | None = None
         self.closed = False
 
     def next(self, timeout_s: float) -> list[T]:
@@ -125,7 +125,7 @@ class _CannotServeError(Exception):
     """A server cannot serve a tail, and there are other servers to ask."""
 
 
-class FollowStream:
+class SharedTails:
     """The tails of a connection, on one stream at a time.
 
     Threads: one opens streams and takes what comes; gRPC's own asks ``_requests`` for what to send. Both end when there
@@ -340,18 +340,18 @@ class FollowStream:
             self._changed.notify_all()
 
 
-_streams: weakref.WeakKeyDictionary[Channel, list[FollowStream]] = weakref.WeakKeyDictionary()
+_streams: weakref.WeakKeyDictionary[Channel, list[SharedTails]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _joined(channel: Channel, follower: Follower[Any]) -> FollowStream:
+def _joined(channel: Channel, follower: Follower[Any]) -> SharedTails:
     """Have a stream of a connection follow for a tail; open another stream when all are full."""
     with _lock:
         streams = _streams.setdefault(channel, [])
         for stream in streams:
             if stream.join(follower):
                 return stream
-        stream = FollowStream(channel)
+        stream = SharedTails(channel)
         stream.join(follower)
         streams.append(stream)
         return stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,8 +177,11 @@ RAW = {"Log.WriteArrow", "Log.Stage", "Log.ReadArrow", "Log.Follow"}
 def _follow_error(channel: Any, sent: Raw, token: str) -> str:
     """Follow a log by a stream that may follow others, too; return the kind of the error that ends this tail."""
     call = channel.stream_stream(METHODS["Log.Follow"].path)
-    answers = call(iter([frames.pack(sent)]), timeout=30, metadata=[("authorization", f"Bearer {token}")])
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    requests.put(frames.pack(sent))
+    answers = call(iter(requests.get, None), timeout=30, metadata=[("authorization", f"Bearer {token}")])
     answer = frames.unpack(next(answers))
+    requests.put(None)
     answers.cancel()
     assert (answer.kind, answer.tag) == (Kind.ERROR, sent.tag)
     return str(messages.Error.FromString(bytes(answer.body)).kind)

@@ -42,7 +42,7 @@ class _Source(NamedTuple):
     follow: Follow
 
 
-class _Follower:
+class _NumberedTail:
     """One tail or subscription of a stream, and how many bytes may still be sent to it."""
 
     __slots__ = ("_more", "room_bytes", "task")
@@ -72,7 +72,7 @@ class FollowStream:
         self._sources = sources
         self._requests = requests
         self._call = call
-        self._followers: dict[int, _Follower] = {}
+        self._followers: dict[int, _NumberedTail] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: deque[bytes] = deque()
         self._places = asyncio.Semaphore(OUT_MAX)
@@ -131,7 +131,7 @@ class FollowStream:
         if len(self._tasks) >= frames.FOLLOWERS_MAX:
             message = f"one stream follows at most {frames.FOLLOWERS_MAX} logs: open another"
             raise InvalidArgument(message)
-        follower = self._followers[raw.tag] = _Follower()
+        follower = self._followers[raw.tag] = _NumberedTail()
         task = follower.task = asyncio.create_task(self._follow(raw, self._sources[raw.kind], follower))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -148,7 +148,7 @@ class FollowStream:
 
     # Following.
 
-    async def _follow(self, raw: Raw, source: _Source, follower: _Follower) -> None:
+    async def _follow(self, raw: Raw, source: _Source, follower: _NumberedTail) -> None:
         """Send a client what comes for one tail, and at last the error that ended it."""
         number = raw.tag
         try:
@@ -162,7 +162,7 @@ class FollowStream:
         self._followers.pop(number, None)
         await self._put(Raw(Kind.ERROR, failures.to_message(error).SerializeToString(), number))
 
-    async def _send_all(self, raw: Raw, source: _Source, follower: _Follower) -> None:
+    async def _send_all(self, raw: Raw, source: _Source, follower: _NumberedTail) -> None:
         request = parsed(messages.CLASSES[source.request], raw.body)
         self._requests.admit(request.log)
         found: Any = source.follow(request, self._call)
