@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 import oncelog
-from oncelog import NotFound, Record, Unavailable
+from oncelog import NotFound, OncelogError, Record, Unavailable
 from oncelog.client import following
 from oncelog.client.address import parse
 from oncelog.client.channel import Channel
@@ -41,7 +41,7 @@ def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> Non
     before = threading.active_count()
     subscriptions = [one.subscribe("s") for one in streams for _ in range(10)]
     tails += [log.tail("earliest") for log in logs for _ in range(20)]
-    found = [tail.poll(LONG_S) for tail in (*tails[2:], *subscriptions)]
+    found = [*(tail.poll(LONG_S) for tail in tails[2:]), *(one.poll(LONG_S) for one in subscriptions)]
     assert [getattr(one, "value", None) for one in found] == [b"first"] * 60
     assert threading.active_count() <= before + 5  # of anything else that this process does
     for tail in (*tails, *subscriptions):
@@ -162,7 +162,7 @@ def scripted() -> Iterator[Callable[[Callable[[Raw, int], list[bytes]]], Channel
         end()
 
 
-def _error(number: int, error: Exception) -> bytes:
+def _error(number: int, error: OncelogError) -> bytes:
     return frames.pack(Raw(Kind.ERROR, failures.to_message(error).SerializeToString(), number))
 
 
