@@ -17,7 +17,7 @@ import pytest
 import oncelog
 from oncelog import errors
 from oncelog.inbox.decisions import Undecided
-from oncelog.log.producing import ProducerTaken
+from oncelog.log.producer_sessions import ProducerTaken
 from oncelog.queue.state.database import StateBusy
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.streams.expecting import Earlier

@@ -13,11 +13,11 @@ import pytest
 import redis.asyncio
 
 from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable
+from oncelog.inbox.contract import KeyClaim
 from oncelog.inbox.effect import Effect
 from oncelog.inbox.inbox import Inbox
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import KeyClaim
 from tests.inbox.places import AnyPlace
 
 

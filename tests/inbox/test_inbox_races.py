@@ -15,9 +15,9 @@ import pytest
 import redis.asyncio
 
 from oncelog import Inbox, InvalidArgument, LeaseLost
+from oncelog.inbox.contract import AttemptOutcome, Connection, HeldKey, KeyClaim
 from oncelog.inbox.decisions import Identity, Stored
 from oncelog.inbox.steps import run
-from oncelog.inbox.store import AttemptOutcome, Connection, HeldKey, KeyClaim
 from tests.inbox.places import AnyPlace, RedisPlace
 
 KEY = Identity("", "", "", "k")

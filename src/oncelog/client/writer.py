@@ -18,7 +18,7 @@ from oncelog.dedup.producers import ProducerMark
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.answers import Admitted
 from oncelog.log.append.counters import Counts
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.ingest.ingester import Ingested, OnConflict, OnReplay

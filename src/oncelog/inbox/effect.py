@@ -23,10 +23,10 @@ from oncelog.errors import (
 )
 from oncelog.errors import Outcome as OutcomeWord
 from oncelog.inbox import decisions as states
+from oncelog.inbox.contract import AttemptOutcome, Connection, HeldKey, KeyClaim
 from oncelog.inbox.decisions import Expired, Identity, Stored, Verdict
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import AttemptOutcome, Connection, HeldKey, KeyClaim
 from oncelog.inbox.stores.connections import Home
 
 _DRIVERS = {"sqlite3", "psycopg", "sqlalchemy", "redis"}

@@ -18,13 +18,13 @@ from oncelog.errors import InvalidArgument, NotFound, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.inbox import decisions as states
 from oncelog.inbox import keys
+from oncelog.inbox.contract import AttemptOutcome, Connection, KeyClaim, KeyRow
 from oncelog.inbox.decisions import Expired, Identity, KeyEvent, Status, Stored
 from oncelog.inbox.decorator import Decoration
 from oncelog.inbox.effect import InboxRules, Once, explained
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.reader import PositionReader
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import AttemptOutcome, Connection, KeyClaim, KeyRow
 from oncelog.inbox.stores.connections import Home
 from oncelog.log.log import Log
 

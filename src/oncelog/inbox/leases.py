@@ -8,8 +8,8 @@ import threading
 
 from oncelog.clock import Clock
 from oncelog.concurrency.trouble import Trouble
+from oncelog.inbox.contract import KeyClaim
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import KeyClaim
 from oncelog.inbox.stores.connections import Home
 
 _logger = logging.getLogger("oncelog.inbox")

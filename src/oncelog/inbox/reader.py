@@ -10,9 +10,9 @@ from typing import Any
 from oncelog import arguments
 from oncelog.errors import InvalidArgument, LeaseLost, NotFound, Unsupported
 from oncelog.inbox import decisions as states
+from oncelog.inbox.contract import Connection
 from oncelog.inbox.effect import encoded, explained
 from oncelog.inbox.steps import Steps, run, run_async
-from oncelog.inbox.store import Connection
 from oncelog.inbox.stores.connections import Home
 from oncelog.inbox.stores.sql import SqlConnection
 from oncelog.log.log import Log

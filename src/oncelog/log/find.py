@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.identity import Hasher
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
-from oncelog.log.append.admitted import RECALLED_US, recalled_times
+from oncelog.log.append.answers import RECALLED_US, recalled_times
 from oncelog.log.append.decisions import Seen
 from oncelog.log.append.payloads import intake_of
 from oncelog.log.ingest.staging import identities_of

@@ -19,9 +19,9 @@ from oncelog.errors import OncelogError, Unavailable, WriterFenced
 from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import weakly
 from oncelog.log.append.absorber import Absorber
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.answers import Admitted
 from oncelog.log.append.groups import Crowd, record_bytes
-from oncelog.log.producing import Producing
+from oncelog.log.producer_sessions import Producing
 from oncelog.settings import TIMEOUT_S, LogSettings
 from oncelog.types import Ack, ColumnAcks, Record
 

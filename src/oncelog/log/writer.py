@@ -19,8 +19,8 @@ from oncelog.format.runs.run import Run
 from oncelog.handle import close_soon, closes_anywhere, weakly
 from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber
-from oncelog.log.append.admitted import Admitted, Answers
 from oncelog.log.append.admitter import Admitter
+from oncelog.log.append.answers import Admitted, Answers
 from oncelog.log.append.counters import Counts
 from oncelog.log.append.decider import Decider
 from oncelog.log.append.groups import Group

@@ -32,7 +32,7 @@ from oncelog.errors import (
 )
 from oncelog.log import inner
 from oncelog.log.producer import Producer
-from oncelog.log.producing import ProducerTaken
+from oncelog.log.producer_sessions import ProducerTaken
 from oncelog.log.writer import Writer
 from oncelog.server import noting
 from oncelog.types import Ack, Record

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from oncelog.errors import OncelogError, PartialOverlap, WrongExpectedVersion
 from oncelog.format.payload import arrays
 from oncelog.log import inner
-from oncelog.log.append.admitted import id_conflict
+from oncelog.log.append.answers import id_conflict
 from oncelog.log.log import Log
 from oncelog.log.stored.rows import Rows
 from oncelog.streams.events import NO_VERSION, EventAck, Expected

@@ -22,7 +22,7 @@ from oncelog.errors import IdConflict, InvalidArgument, OncelogError, WriterFenc
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.limits import WINDOW_DURATION_S_MAX
 from oncelog.log import inner
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.answers import Admitted
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.settings import TIMEOUT_S, LogSettings, Window

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from oncelog.errors import InvalidArgument
+from oncelog.inbox.contract import KeyRow
 from oncelog.inbox.decisions import Identity
 from oncelog.inbox.inbox import Inbox
-from oncelog.inbox.store import KeyRow
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message
 from oncelog.queue.send.topic import DEAD_LETTERS

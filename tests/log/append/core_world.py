@@ -25,7 +25,7 @@ from oncelog.format.payload import columns
 from oncelog.log.append import core as core_module
 from oncelog.log.append import decider as decider_module
 from oncelog.log.append import tail as tail_module
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.answers import Admitted
 from oncelog.log.append.counters import Counters
 from oncelog.log.append.decisions import Seen
 from oncelog.log.append.groups import Group, Ticket, record_bytes

@@ -23,7 +23,7 @@ from oncelog.errors import (
     WriterFenced,
     WrongExpectedVersion,
 )
-from oncelog.log.producing import ProducerTaken
+from oncelog.log.producer_sessions import ProducerTaken
 from oncelog.server.http import problem
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.wire.failures import LogMoved

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.inbox.contract import Connection
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import Connection
 from oncelog.inbox.stores.drivers import Psycopg, Sqlite
 from oncelog.inbox.stores.redis import Redis
 from oncelog.inbox.stores.sqlalchemy import Sqlalchemy

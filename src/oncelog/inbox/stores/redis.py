@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from oncelog.errors import CorruptionError, InvalidArgument, Unsupported
+from oncelog.inbox.contract import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 from oncelog.inbox.decisions import Identity, Status, Stored, event_tail, events, shortened, without_reasons
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 from oncelog.shapes import UNREADABLE
 
 _PREFIX = "oncelog:inbox:"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from oncelog.clock import Clock
+from oncelog.inbox.contract import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 from oncelog.inbox.decisions import STATUSES, Identity, Status, Stored, event_tail, shortened, without_reasons
 from oncelog.inbox.steps import Steps
-from oncelog.inbox.store import AttemptOutcome, HeldKey, KeyClaim, KeyRow
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]

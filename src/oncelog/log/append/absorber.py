@@ -11,7 +11,7 @@ from oncelog.dedup.identity import Hasher
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import OncelogError
 from oncelog.log.append import payloads
-from oncelog.log.append.admitted import Answers
+from oncelog.log.append.answers import Answers
 from oncelog.log.append.core import TORN
 from oncelog.log.append.decider import Decider, Name
 from oncelog.log.append.groups import Submitted

@@ -15,7 +15,7 @@ import pyarrow as pa
 from oncelog.errors import Unavailable, WriterFenced
 from oncelog.log.append import payloads
 from oncelog.log.append.absorber import Absorber, name_of
-from oncelog.log.append.admitted import Admitted
+from oncelog.log.append.answers import Admitted
 from oncelog.log.append.decider import Decider, Key, Name
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Group, Ticket, record_bytes
 from oncelog.log.append.session import WriterSession

@@ -18,7 +18,7 @@ from oncelog.dedup.refreshing import RefreshingWindow
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
 from oncelog.log.append import decisions
-from oncelog.log.append.admitted import RECALLED_US, Admitted
+from oncelog.log.append.answers import RECALLED_US, Admitted
 from oncelog.log.append.core import TORN, Core
 from oncelog.log.append.decisions import Judged
 from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES, Crowd, Group, Ticket

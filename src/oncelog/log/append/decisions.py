@@ -13,7 +13,7 @@ from oncelog.dedup.window import DedupWindow
 from oncelog.errors import InvalidArgument, PartialOverlap
 from oncelog.format.payload import arrays
 from oncelog.format.payload.rows_by_producer import Owners
-from oncelog.log.append.admitted import RECALLED_US, Admitted
+from oncelog.log.append.answers import RECALLED_US, Admitted
 from oncelog.log.append.payloads import Keys
 from oncelog.log.memory.quest import Found
 from oncelog.log.memory.run_set import Hit

@@ -13,7 +13,7 @@ import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
-from oncelog.log.append.admitted import id_conflict
+from oncelog.log.append.answers import id_conflict
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
 from oncelog.queue.rules.message import Message

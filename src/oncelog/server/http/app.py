@@ -20,12 +20,12 @@ from oncelog.server.fleet.hop import HTTP_HEADER, Hop
 from oncelog.server.fleet.members import FleetMember
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
 from oncelog.server.http.bodies import Body, Gone
-from oncelog.server.http.call import Call, headers_of, query_of
 from oncelog.server.http.calls.hooks import Hooks
 from oncelog.server.http.calls.metrics import ServerMetrics
 from oncelog.server.http.console import console_app
 from oncelog.server.http.forward import forward
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.http.request import Call, headers_of, query_of
 from oncelog.server.http.routes import Route
 from oncelog.server.security import authorize, sessions, setup
 from oncelog.server.security.audit import LOG as AUDIT_LOG

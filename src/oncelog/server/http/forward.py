@@ -20,7 +20,7 @@ from oncelog.server.fleet.hop import HTTP_HEADER, Hop, seal
 from oncelog.server.fleet.members import FleetMember
 
 if TYPE_CHECKING:
-    from oncelog.server.http.call import Call
+    from oncelog.server.http.request import Call
 
 CONNECT_S = 5.0
 LOOK_S = 1.0

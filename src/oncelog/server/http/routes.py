@@ -12,11 +12,11 @@ from oncelog.log.upkeep.retention import Truncation
 from oncelog.queue.inspect import QueueStats
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.server.http import forms
-from oncelog.server.http.call import ARROW, BYTES, JSON, NDJSON, Call
 from oncelog.server.http.calls import files, hooks, logs, queues, records, server, streams, tails
 from oncelog.server.http.calls.files import PARQUET
 from oncelog.server.http.calls.tails import SSE
 from oncelog.server.http.paths import Template
+from oncelog.server.http.request import ARROW, BYTES, JSON, NDJSON, Call
 from oncelog.server.security.scopes import Kind, Verb
 from oncelog.settings import LogSettings
 from oncelog.streams.events import StreamInfo

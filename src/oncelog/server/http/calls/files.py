@@ -13,9 +13,9 @@ from oncelog.format.manifest import File
 from oncelog.limits import MIB
 from oncelog.log import inner
 from oncelog.server.http import fields
-from oncelog.server.http.call import Call
 from oncelog.server.http.calls.logs import opened
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.http.request import Call
 from oncelog.storage.base import LogHome
 
 PARQUET = "application/vnd.apache.parquet"

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from oncelog import names
 from oncelog.errors import IdConflict, InvalidArgument, NotAuthenticated, OncelogError
 from oncelog.server.http import spelling
-from oncelog.server.http.call import Call, answer
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.http.request import Call, answer
 from oncelog.server.security import signatures
 from oncelog.server.security.signatures import Scheme
 from oncelog.shapes import UNREADABLE

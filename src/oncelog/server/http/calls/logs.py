@@ -13,8 +13,8 @@ from starlette.responses import Response, StreamingResponse
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.log.log import Log
 from oncelog.server.http import fields, forms, paths, problem, spelling
-from oncelog.server.http.call import NDJSON, Call, answer
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.jobs import Tell
 from oncelog.server.security import authorize, scopes
 from oncelog.settings import LogSettings

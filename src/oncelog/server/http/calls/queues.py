@@ -13,8 +13,8 @@ from oncelog.queue.rules import message as message_rules
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import Sent
 from oncelog.server.http import fields, forms, paths, problem, spelling
-from oncelog.server.http.call import NDJSON, Call, answer
 from oncelog.server.http.calls.logs import check_tag, merged, page_of, settings_tag
+from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.security import authorize, scopes
 
 LETTERS_MAX = 1_000

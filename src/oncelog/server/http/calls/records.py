@@ -16,8 +16,8 @@ from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
 from oncelog.server.http import fields, forms, paths, problem, spelling
 from oncelog.server.http.bodies import Gone
-from oncelog.server.http.call import ARROW, BYTES, JSON, NDJSON, Call, answer
 from oncelog.server.http.problem import HttpRefusal
+from oncelog.server.http.request import ARROW, BYTES, JSON, NDJSON, Call, answer
 from oncelog.types import Ack, ColumnAcks, Entry, Record
 from oncelog.wire import frames
 

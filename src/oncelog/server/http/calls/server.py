@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from oncelog.errors import Unavailable
-from oncelog.server.http.call import JSON, Call, answer
+from oncelog.server.http.request import JSON, Call, answer
 from oncelog.server.security import authorize
 from oncelog.server.security.exposure import is_loopback
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from oncelog import limits
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.server.http import fields, forms, spelling
-from oncelog.server.http.call import NDJSON, Call, answer
 from oncelog.server.http.calls.records import PAGE_BYTES_MAX, PAGE_RECORDS, check_no_key
+from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.security import scopes
 from oncelog.streams.events import StreamEvent, StreamInfo
 from oncelog.streams.streams import Streams

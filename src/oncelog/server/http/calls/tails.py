@@ -12,10 +12,10 @@ from oncelog.errors import OncelogError, TooSlow
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
 from oncelog.server.http import events, fields, spelling
-from oncelog.server.http.call import Call
 from oncelog.server.http.calls.logs import opened
 from oncelog.server.http.calls.records import begin
 from oncelog.server.http.calls.streams import opened_streams
+from oncelog.server.http.request import Call
 from oncelog.streams.events import CaughtUp, StreamEvent
 from oncelog.streams.subscription import Subscription
 
