@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BLOCKS = {1: 3000, 20: 1500, 1000: 120, 10_000: 24}
+BLOCKS = {1: 1500, 20: 800, 1000: 80, 10_000: 24}
 """Rows of a block, and how many blocks a log has."""
-READS = 6
+READS = 5
 """A process reads its log so often, opened again each time; the first read is shown by itself."""
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
 

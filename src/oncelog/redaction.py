@@ -1,4 +1,4 @@
-"""Passwords taken out of text that people, logs and files get to see.
+"""Passwords, and what a terminal obeys, taken out of text that people, logs and files get to see.
 
 URLs carry passwords (``postgresql://app:secret@host/shop``), and so do connection strings and options
 (``password=secret``). Every message of an error goes through here, so code that words a message need not do this.
@@ -33,6 +33,31 @@ _SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]+")
 _PAIR = re.compile(rf"(?i)(?P<name>{_WORDS}\s*=\s*)(?P<value>[^\s&;,'\"()]+)")
 
 
+_BARE = re.compile(r"\b(?P<name>once_|whsec_)[\w+/=-]{20,}")
+"""Tokens of a server and secrets of web hooks: their beginning tells what they are, wherever they stand."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
+
+_TWO_DIGITS = 0x100
+
+
+def harmless(data: bytes | str) -> str:
+    """Return text in which no character moves a cursor, rings a bell, or shows text in another order than it has."""
+    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
+    return _CONTROL.sub(_spelled, text)
+
+
+def harmless_json(text: str) -> str:
+    """Return JSON in which such characters are escapes of JSON: a program decodes the same."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < _TWO_DIGITS else f"\\u{code:04x}"
+
+
 def redacted(text: str) -> str:
     """Return text, a URL say, in which no password stands.
 
@@ -49,7 +74,7 @@ def redacted(text: str) -> str:
         text = _SIGNED.sub(rf"\g<name>{HIDDEN}", text)
         text = _QUOTED.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", text)
         text = _PAIR.sub(rf"\g<name>{HIDDEN}", text)
-    return text
+    return _BARE.sub(rf"\g<name>{HIDDEN}", text) if "once_" in text or "whsec_" in text else text
 
 
 def _without_password(run: re.Match[str]) -> str:

@@ -88,6 +88,51 @@ def test_keys_of_a_pipeline(call: Call, tmp_path: Path) -> None:
     check(call("pipeline", "check", str(spec)))
 
 
+@pytest.fixture
+def hostile(url: str) -> str:
+    """Return the URL of a database in which all text of records was made for a terminal."""
+    with oncelog.connect(url) as db:
+        record = oncelog.Record(
+            ESCAPE.encode(), id=ESCAPE, stream=ESCAPE, type=ESCAPE, tenant=ESCAPE, headers={ESCAPE: ESCAPE.encode()}
+        )
+        with db.log("orders").writer() as writer:
+            writer.append_many([record])
+            writer.as_producer(f"p{ESCAPE}").append(b"x", sequence=1)
+        db.streams("events", create=True).append(ESCAPE, [oncelog.Record(ESCAPE.encode(), type=ESCAPE)])
+        queue = db.queue("emails", create=True)
+        queue.send(ESCAPE.encode(), id=ESCAPE, key=ESCAPE, tenant=ESCAPE)
+        with queue.consume(group="default") as deliveries:
+            next(iter(deliveries)).nack(ESCAPE)
+    return url
+
+
+@pytest.mark.usefixtures("hostile")
+def test_what_records_say(call: Call) -> None:
+    """Values, ids, streams, types, headers, tenants, producers and reasons are text of others."""
+    for command in (
+        "log cat orders",
+        "log cat orders --columns id,headers",
+        "log tail orders",
+        "stream read events",
+        "stream list events",
+        "queue peek emails",
+        "producer list orders",
+        "audit orders",
+    ):
+        check(call(*command.split(), "--json"))
+    for command in ("stream list events", "queue peek emails", "producer list orders", "audit orders"):
+        check(call(*command.split()))
+    for more in ((), ("--json",)):
+        check(call("sql", "SELECT * FROM orders", *more))
+
+
+def test_raw_values_on_a_terminal(hostile: str) -> None:
+    """Raw values are for a pipe; in a terminal they are shown, and not obeyed."""
+    found = terminal("log", "cat", "orders", "--format", "raw", url=hostile)
+    assert "owned" in found.out.decode()
+    assert not [character for character in OBEYED if character in found.out.decode()]
+
+
 def test_the_error_of_a_handler(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """A handler fails with the message it was sent: what the worker says of it is harmless."""
     event = oncelog.WorkerEvent("failed", f"m-1: ValueError: {ESCAPE}", error=ValueError(ESCAPE))

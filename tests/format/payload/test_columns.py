@@ -132,6 +132,10 @@ def test_view_shares_the_payloads_buffers() -> None:
 def test_view_of_some_columns_in_the_order_asked() -> None:
     """A reader that wants two columns gets two; a misspelt one is named."""
     payload = columns.from_records([Record(b"a", id="i")])
+    for names in (["value", "id"], ("id", "value"), ["id"], ["id", "position"]):
+        found = columns.view(payload, 5, 0, 0, 0, names)
+        assert found.schema.equals(schema.read_schema(tuple(names)))
+        assert found.num_rows == 1
     view = columns.view(payload, 5, 0, 0, 0, ["value", "position", "tenant"])
     assert view.to_pylist() == [{"value": b"a", "position": 5, "tenant": None}]
     with pytest.raises(InvalidArgument, match="no column 'valeu'"):

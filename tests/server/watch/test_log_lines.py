@@ -29,6 +29,35 @@ def test_what_a_client_says_cannot_forge_a_line() -> None:
     assert "\n" not in PlainLines().format(_record("a\nforged"))
 
 
+@pytest.mark.parametrize("formatter", [JsonFormatter(), PlainLines()], ids=["json", "plain"])
+def test_no_line_is_for_the_terminal(formatter: logging.Formatter) -> None:
+    """An operator looks at the lines in a terminal: text of a client must not move its cursor, nor turn the writing."""
+    escape = "\x1b]0;owned\x07\x9b31m\x7f\u202e\r"
+    try:
+        raise ValueError(escape)  # noqa: TRY301
+    except ValueError:
+        record = _record(f"refused {escape}", log=escape)
+        record.exc_info = sys.exc_info()
+    line = formatter.format(record)
+    assert "owned" in line
+    assert not [character for character in escape if not character.isprintable() and character in line]
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), PlainLines()], ids=["json", "plain"])
+def test_no_password_is_in_a_line(formatter: logging.Formatter) -> None:
+    """The message of a library that connects has the URL that it was given."""
+    url = "postgresql://app:hunter2@host/shop"
+    try:
+        raise ValueError(url)  # noqa: TRY301
+    except ValueError:
+        record = _record(f'cannot connect: "password=hunter2" {url}', url=url, error=ValueError(url))
+        record.exc_info = sys.exc_info()
+    line = formatter.format(record)
+    assert "hunter2" not in line
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(line)["url"] == "postgresql://app:***@host/shop"
+
+
 def test_fields_and_traces_are_there() -> None:
     """An operator finds the count, and where it failed."""
     try:

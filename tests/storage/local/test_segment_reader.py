@@ -8,11 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import oncelog
 from oncelog import CorruptionError, Unavailable
+from oncelog.format.block import scan
+from oncelog.storage.local import segment_reader
 from oncelog.storage.local.disk import RealDisk
+
+LOAD_BYTES = 40_000
 
 PROGRAM = """
 import os, sys, oncelog
@@ -65,3 +70,38 @@ def test_a_bad_sector_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pytest.raises((CorruptionError, Unavailable), match="input/output error"),
     ):
         list(db.log("orders").read())
+
+
+def test_blocks_of_one_size_are_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that ends within a block has the block loaded again: the size of the last block tells where blocks end."""
+    loaded: list[int] = []
+    load = RealDisk.load
+
+    def counted(self: RealDisk, descriptor: int, length: int, offset: int) -> pa.Buffer:
+        loaded.append(length)
+        return load(self, descriptor, length, offset)
+
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        for _ in range(30):
+            writer.append(bytes(9_000))
+    (segment,) = (tmp_path / "logs" / "orders" / "segments").iterdir()
+    size_bytes = scan(segment.read_bytes()).end
+    monkeypatch.setattr(segment_reader, "_LOAD_BYTES", LOAD_BYTES)
+    monkeypatch.setattr(RealDisk, "load", counted)
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        assert len(list(db.log("orders").read())) == 30
+    assert sum(loaded) < size_bytes + 10_000, "at most the end of the first load is loaded twice"
+    assert max(loaded) <= LOAD_BYTES
+
+
+def test_blocks_of_any_sizes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of the last block is a guess at the next: a wrong one costs a load, and no record."""
+    sizes = (10, 50_000, 10, 10, 30_000, 30_000, 10, 90_000, 10, 50_000)
+    monkeypatch.setattr(segment_reader, "_LOAD_BYTES", LOAD_BYTES)
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        for size in sizes:
+            writer.append(bytes(size))
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        for start in range(len(sizes)):
+            found = [len(entry.value) for entry in db.log("orders").read(start)]
+            assert found == list(sizes[start:])

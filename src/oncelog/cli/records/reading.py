@@ -87,7 +87,7 @@ def rows_of(format: RowFormat, columns: Sequence[str] | None, *, to_file: bool =
         if columns is not None:
             message = "--columns: raw is the values and nothing else"
             raise InvalidArgument(message)
-        return RawValues()
+        return RawValues(terminal=not to_file and sys.stdout.isatty())
     if to_file or not sys.stdout.isatty():
         return Text(columns)
     console = Console()

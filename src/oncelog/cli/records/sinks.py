@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from msgspec import UNSET
 
 from oncelog.cli.terminal.options import OutputFormat
-from oncelog.cli.terminal.output import harmless
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.clock import SYSTEM
 from oncelog.format.payload.schema import READ_SCHEMA
+from oncelog.redaction import harmless, harmless_json
 from oncelog.types import Entry, moment
 
 ALL_COLUMNS: tuple[str, ...] = tuple(READ_SCHEMA.names)
@@ -124,7 +124,10 @@ class JsonLines:
                 continue
             given = [None if field is None else headers_of(field) for field in column] if name == "headers" else column
             fields.append(given if name in self._always else [UNSET if field is None else field for field in given])
-        return self._encoder.encode_lines(list(map(self._line, *fields)))
+        lines = self._encoder.encode_lines(list(map(self._line, *fields)))
+        if lines.isascii() and b"\x7f" not in lines:  # what is below a space, JSON has escaped
+            return lines
+        return harmless_json(lines.decode()).encode()
 
 
 def _text(data: bytes) -> str | None:
@@ -144,13 +147,17 @@ def headers_of(headers: Any) -> dict[str, Any]:
 
 
 class RawValues:
-    """The values and nothing else, not even between them."""
+    """The values and nothing else, not even between them; for a terminal, what it would obey is spelled out."""
 
     names: tuple[str, ...] = ("value",)
 
+    def __init__(self, *, terminal: bool) -> None:
+        self._terminal = terminal
+
     def spell(self, columns: Sequence[Sequence[Any]]) -> bytes:
         """Return the values, one after the other."""
-        return b"".join(columns[0])
+        values = b"".join(columns[0])
+        return harmless(values).encode() if self._terminal else values
 
 
 def columns_of_entries(entries: Sequence[Entry], names: Sequence[str]) -> list[list[Any]]:

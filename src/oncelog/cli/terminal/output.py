@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncelog.cli.terminal.quantities import show_bytes, show_count
+from oncelog.redaction import harmless, harmless_json
 
 _PIPE_WIDTH = 1000
 """Nothing is wrapped or cut in a pipe."""
@@ -24,25 +25,9 @@ _PIPE_WIDTH = 1000
 _FOLDED_WIDTH = 20
 _GAP = 2
 _SEPARATORS = "/-._"
-_TWO_DIGITS = 0x100
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
 
 
 _FILLING = re.compile(r" +((?:\x1b\[[\d;]*m)*)$", re.MULTILINE)
-
-
-def harmless(data: bytes | str) -> str:
-    """Return text in which no character moves a cursor, rings a bell, or shows text in another order than it has."""
-    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
-    return _CONTROL.sub(_spelled, text)
-
-
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < _TWO_DIGITS else f"\\u{code:04x}"
 
 
 class _Console(Console):
@@ -85,7 +70,7 @@ def print_json(value: object) -> None:
 
 def json_line(value: object) -> str:
     """Return one JSON object on a line, with what a terminal would obey written as escapes."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(value).decode()) + "\n"
+    return harmless_json(msgspec.json.encode(value).decode()) + "\n"
 
 
 def print_text(text: str) -> None:

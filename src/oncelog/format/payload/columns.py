@@ -170,8 +170,11 @@ def view(  # noqa: PLR0917
     The payload's buffers are shared, not copied. A column the payload lacks is all null.
     """
     schema, fields = _plan(None if columns is None else tuple(columns))
+    given = payload.schema.names
+    if columns and all(name in given for name in columns):
+        return payload if given == columns else payload.select(columns)
     count = payload.num_rows
-    present = dict(zip(payload.schema.names, payload.columns, strict=True))
+    present = dict(zip(given, payload.columns, strict=True))
     place = {"position": first_position, "entry": first_entry}
     arrays = []
     for name, kind in fields:

@@ -1,7 +1,7 @@
 """Log lines as JSON, one object a line: for programs that collect them.
 
-All text that came from outside is escaped by JSON: nobody forges a second line. Tokens are taken out wherever they
-stand, also in the text of an error.
+All text that came from outside is escaped by JSON: nobody forges a second line, or has a terminal obey. Tokens and
+passwords are taken out wherever they stand, also in the text of an error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from oncelog.clock import SYSTEM, Clock
+from oncelog.redaction import harmless, harmless_json, redacted
 from oncelog.types import moment
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -46,7 +47,8 @@ class JsonFormatter(logging.Formatter):
         found |= {name: value for name, value in vars(record).items() if name not in _PLAIN and name not in found}
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)
-        return without_secrets(msgspec.json.encode(found, enc_hook=str).decode())
+        shown = {name: redacted(value) if isinstance(value, str) else value for name, value in found.items()}
+        return without_secrets(harmless_json(msgspec.json.encode(shown, enc_hook=_redacted).decode()))
 
 
 class PlainLines(logging.Formatter):
@@ -56,8 +58,13 @@ class PlainLines(logging.Formatter):
         """Return one line, and the lines of a traceback."""
         fields = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in _PLAIN)
         text = f"{self.formatTime(record)} {record.levelname.lower()} {record.getMessage()!s} {fields}".rstrip()
-        text = text.replace("\n", "\\n").replace("\r", "\\r")
-        return without_secrets(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+        text = text.replace("\n", "\\n")
+        text = f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return without_secrets(redacted(harmless(text)))
+
+
+def _redacted(value: object) -> str:
+    return redacted(str(value))
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
