@@ -1,8 +1,9 @@
 """Two checkouts of Oncelog against each other: append and read, in processes that take turns.
 
 ``python benchmarks/two_trees.py OLD NEW`` takes two folders with a ``src`` each, which the same Python can import. Each
-round starts a process for each of them, so that both see the machine in the same state. A process writes a log of its
-own, then reads it. Figures are microseconds a block: CPU time and wall time, the median of the rounds and the best.
+round starts processes for each of them, so that both see the machine in the same state: one that writes logs, one that
+reads them. Figures are microseconds a block: CPU time and wall time, the median of the rounds and the best.
+``ONCELOG_FAST=0`` is set: the compiler of numba would work in the background of some processes and not of others.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Figures = dict[str, tuple[float, float]]
 
 def main() -> None:
     """Measure both trees in turns and print a table, or be one of the processes that are measured."""
-    if sys.argv[1] == "--measure":
-        print(json.dumps(_measure(Path(sys.argv[2]))))
+    if sys.argv[1] in WORKS:
+        print(json.dumps(WORKS[sys.argv[1]](Path(sys.argv[2]))))
         return
     trees = {"old": Path(sys.argv[1]), "new": Path(sys.argv[2])}
     found: dict[str, list[Figures]] = {name: [] for name in trees}
@@ -44,14 +45,17 @@ def main() -> None:
 
 def _in_process(tree: Path) -> Figures:
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-", dir=os.environ.get("BENCH_FOLDER")) as folder:
-        command = [sys.executable, __file__, "--measure", folder]
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        return dict(json.loads(done.stdout))
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "ONCELOG_FAST": "0"}
+        found: Figures = {}
+        for work in WORKS:
+            command = [sys.executable, __file__, work, folder]
+            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+            found |= json.loads(done.stdout)
+        return found
 
 
-def _measure(folder: Path) -> Figures:
-    """Append and read logs of every size of block by the tree that is on the path."""
+def _measure_appends(folder: Path) -> Figures:
+    """Write logs of every size of block by the tree that is on the path."""
     import oncelog  # noqa: PLC0415  one of two trees
 
     found: Figures = {}
@@ -62,7 +66,18 @@ def _measure(folder: Path) -> Figures:
             oncelog.connect(place.absolute().as_uri()) as database,
             database.log("bench", settings, create=True).writer() as writer,
         ):
-            found[f"append {rows}"] = _append(writer, rows, blocks)
+            _append(writer, rows, max(2, blocks // 10), "first")
+            found[f"append {rows}"] = _append(writer, rows, blocks, "then")
+    return found
+
+
+def _measure_reads(folder: Path) -> Figures:
+    """Read those logs by the tree that is on the path."""
+    import oncelog  # noqa: PLC0415  one of two trees
+
+    found: Figures = {}
+    for rows, appended in BLOCKS.items():
+        place, blocks = folder / str(rows), appended + max(2, appended // 10)
         for work, read in READERS.items():
             times = [_read(oncelog, place, read, blocks) for _ in range(READS)]
             found[f"{work} {rows}, first"] = times[0]
@@ -70,17 +85,17 @@ def _measure(folder: Path) -> Figures:
     return found
 
 
-def _append(writer: Any, rows: int, blocks: int) -> tuple[float, float]:
+def _append(writer: Any, rows: int, blocks: int, prefix: str) -> tuple[float, float]:
     import pyarrow as pa  # noqa: PLC0415  the process that starts the others needs none of it
 
     if rows == 1:
-        ids = [f"order-{number:010d}" for number in range(blocks)]
+        ids = [f"{prefix}-{number:010d}" for number in range(blocks)]
         return _timed(lambda: [writer.append(b"%0100d" % number, id=ids[number]) for number in range(blocks)], blocks)
     tables = [
         pa.table(
             {
                 "value": pa.array([b"%0100d" % row for row in range(rows)], pa.binary()),
-                "id": [f"order-{number:010d}-{row:08d}" for row in range(rows)],
+                "id": [f"{prefix}-{number:010d}-{row:08d}" for row in range(rows)],
             }
         )
         for number in range(blocks)
@@ -114,6 +129,7 @@ def _read_batches(log: Any, columns: list[str] | None = None) -> None:
                 xxhash.xxh3_64_intdigest(buffer)
 
 
+WORKS: dict[str, Callable[[Path], Figures]] = {"--append": _measure_appends, "--read": _measure_reads}
 READERS: dict[str, Callable[[Any], None]] = {
     "read": _read_entries,
     "read_arrow": _read_batches,

@@ -367,7 +367,9 @@ def _options(options: object) -> dict[str, str]:
     if not isinstance(options, Mapping):
         message = f"options is {arguments.shown(options)}, must be a mapping of str to str"
         raise InvalidArgument(message)
-    return {
-        arguments.text("options: a name", name): arguments.text(f"options: {name}", value)
-        for name, value in options.items()
-    }
+    for name, value in options.items():
+        arguments.text("options: a name", name)
+        if not isinstance(value, str):  # what was given instead may be a secret
+            message = f"options: {name} must be a str, not {type(value).__name__}"
+            raise InvalidArgument(message)
+    return dict(options)

@@ -17,6 +17,7 @@ import msgspec
 from oncelog import names
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.names import check as check_name
+from oncelog.redaction import redacted
 from oncelog.shapes import UNREADABLE
 
 SCHEME = "profile:"
@@ -99,6 +100,12 @@ def remove(name: str, file: Path) -> None:
 def _check(profile: Profile) -> None:
     if profile.url.startswith(SCHEME):
         message = f"{profile.url!r}: a profile names a database, not another profile"
+        raise InvalidArgument(message)
+    if redacted(profile.url) != profile.url:
+        message = (
+            f"{profile.url!r}: secrets are not kept in a profile: give them as options or in the environment, "
+            "and a token in a file (--token-file)"
+        )
         raise InvalidArgument(message)
     if profile.options and not profile.url.startswith(names.SERVER_SCHEMES):
         message = f"tokens and TLS are for servers (oncelog://host:port), not for {profile.url!r}"

@@ -84,6 +84,69 @@ def test_options_of_a_bucket() -> None:
     assert SECRET not in told_of(lambda: oncelog.connect("file:///nowhere", options=options).logs())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"az1.secret_access_key": SECRET, "az1.nonsense": SECRET},
+        {"az1.secret_key": SECRET},
+        {"az9.secret_key": SECRET},
+        {"az1": SECRET},
+        {"az1.secret_access_key": [SECRET]},
+    ],
+)
+def test_options_of_the_nodes_of_a_quorum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: dict[str, str]
+) -> None:
+    """Nodes have options and variables of their own, and a URL that was stored by somebody."""
+    store = f"file://{tmp_path}/store"
+    nodes = [*(f"--node=az{number}=file://{tmp_path}/{number}" for number in (1, 2)), "--node=az3=s3://bucket/x"]
+    for name, value in options.items():
+        monkeypatch.setenv(f"ONCELOG_NODE_{name.upper().replace('.', '_')}", str(value))
+    told = told_of(lambda: run(["quorum", "create", store, *nodes]))
+    told += told_of(lambda: run(["quorum", "create", store, *nodes[:2], f"--node=az3=s3://key:{SECRET}@bucket/x"]))
+    told += told_of(lambda: run(["quorum", "create", store, f"--node=az1={SECRET}"]))
+    told += told_of(lambda: run(["quorum", "status", store]))
+    told += told_of(lambda: oncelog.connect(f"quorum:{store}", options=options).logs())
+    told += told_of(lambda: oncelog.connect("s3://bucket/x", options=options).logs())
+    said = capfd.readouterr()
+    assert told + said.err
+    assert SECRET not in (told + said.out + said.err).replace(f"az1={SECRET}", "")
+
+
+def test_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """A profile is a file that is copied and shared: it has no secret, and one that was put there is not shown."""
+    monkeypatch.setenv("ONCELOG_PROFILES", str(tmp_path / "profiles.json"))
+    token = tmp_path / "token"
+    token.write_text(f"{SECRET}\n")
+    token.chmod(0o600)
+    told = ""
+    for number, url in enumerate(URLS):
+        told += told_of(lambda url=url, number=number: run(["profile", "add", f"p{number}", url]))  # type: ignore[misc]
+    told += told_of(lambda: run(["profile", "add", "server", f"oncelog://{NOBODY}", "--token-file", str(token)]))
+    assert SECRET not in (tmp_path / "profiles.json").read_text()
+    (tmp_path / "profiles.json").write_text(f'{{"old": {{"url": "s3://key:{SECRET}@bucket"}}}}')
+    for more in ((), ("--json",)):
+        told += told_of(lambda more=more: run(["profile", "list", *more]))  # type: ignore[misc]
+        told += told_of(lambda more=more: run(["log", "list", "--profile", "old", *more]))  # type: ignore[misc]
+    said = capfd.readouterr()
+    assert "old" in said.out
+    assert SECRET not in told + said.out + said.err
+
+
+@pytest.mark.parametrize("token", [SECRET, f"{SECRET}\n{SECRET}", f"{SECRET} x", f"{SECRET}\x1b"])
+def test_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    """A token may be given by an option, a file or the environment, and may be wrong."""
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    url = f"oncelog://{NOBODY}"
+    given: list[dict[str, str]] = [{"token": token}, {"token_file": str(tmp_path / "token")}]
+    told = [told_of(lambda options=options: oncelog.connect(url, options=options).logs()) for options in given]  # type: ignore[misc]
+    monkeypatch.setenv("ONCELOG_TOKEN", token)
+    told.append(told_of(lambda: oncelog.connect(url).logs()))
+    assert all(told)
+    assert SECRET not in "".join(told)
+
+
 @pytest.mark.parametrize("url", [url for url in URLS if "://" in url])
 def test_commands(
     url: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -150,6 +213,9 @@ def test_pipelines(tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tupl
         ("authorization: Bearer abc.DEF-123", "authorization: Bearer ***"),
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
         ("X-Api-Key: abcdef123", "X-Api-Key: ***"),
+        ("the secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw is old", "the secret whsec_*** is old"),
+        (f"token_file once_{'aB3-_' * 8}abc cannot be read", "token_file once_*** cannot be read"),
+        ("log 'once_processed' and 'once_upon_a_time'", None),
         ("fs.azure.account.key.x.net=abc hmac_key=def", "fs.azure.account.key.x.net=*** hmac_key=***"),
         ("the bearer of it, and a basic setting of an api", None),
         ("postgresql://app@host/db", "postgresql://app@host/db"),

@@ -46,6 +46,7 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """Yield a server without tokens, with webhooks."""
     folder = tmp_path_factory.mktemp("open")
     (folder / "secret").write_bytes(SECRET + b"\n")
+    (folder / "secret").chmod(0o600)
     (folder / "serve.toml").write_text(HOOKS.format(secret=folder / "secret"))
     server = Serving(f"file://{folder}/db", ["--config", str(folder / "serve.toml")])
     yield server

@@ -12,6 +12,7 @@ from oncelog import names, profiles
 from oncelog.cli.terminal.options import Json, paragraphs, show_help
 from oncelog.cli.terminal.output import print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
+from oncelog.redaction import redacted
 
 app = Shell(
     help="Profiles: databases by a name of your own, for --profile.", callback=show_help, invoke_without_command=True
@@ -82,13 +83,13 @@ def list_profiles(*, json: Json = False) -> None:
     file = profiles.path()
     found = profiles.load(file)
     for name, profile in found.items() if json else ():
-        print_json({"name": name, "url": profile.url, "options": dict(profile.options)})
+        print_json({"name": name, "url": redacted(profile.url), "options": dict(profile.options)})
     if not json and found:
         columns = [("name", "left"), ("url", "fold"), ("options", "fold")]
         print_table(
             columns,
             [
-                (name, profile.url, " ".join(f"{key}={value}" for key, value in profile.options.items()))
+                (name, redacted(profile.url), " ".join(f"{key}={value}" for key, value in profile.options.items()))
                 for name, profile in found.items()
             ],
         )

@@ -127,7 +127,7 @@ def stored(path: Place) -> list[Token]:
         return path.stored()
     try:
         with path.open("rb") as file:
-            _check_mode(path, os.fstat(file.fileno()))
+            check_mode(path, os.fstat(file.fileno()))
             data = file.read()
     except FileNotFoundError:
         return []
@@ -145,9 +145,13 @@ def stored(path: Place) -> list[Token]:
     return found.tokens
 
 
-def _check_mode(path: Path, status: os.stat_result) -> None:
+def check_mode(path: Path, status: os.stat_result) -> None:
+    """Raise ``InvalidArgument`` for a file with secrets that others than its owner, or root, can read or change."""
     if stat.S_IMODE(status.st_mode) & 0o077:
-        message = f"{path}: others can read or change the tokens: chmod 600 {path}"
+        message = f"{path}: others can read or change the secrets in it: chmod 600 {path}"
+        raise InvalidArgument(message)
+    if status.st_uid not in {os.geteuid(), 0}:
+        message = f"{path}: belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}: chown it"
         raise InvalidArgument(message)
 
 

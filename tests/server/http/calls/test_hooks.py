@@ -6,11 +6,14 @@ import hashlib
 import hmac
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from oncelog.errors import InvalidArgument
+from oncelog.server.http.calls.hooks import Hooks
 from oncelog.server.security import signatures
 from tests.server.http.conftest import SECRET
 
@@ -98,3 +101,17 @@ def test_a_pointer_leads_into_lists_and_a_strict_hook_refuses_conflicts(http: ht
     assert post({"data": [{"key": key}], "more": 1}) == 422
     assert post({"data": {"0": {"key": f"x{key}"}}}) == 200
     assert post({"data": []}) == 400
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    """Who reads the secret can sign: a server with such a file does not start."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    settings = {"log": "payments", "id": "json:/id", "signature": "stripe", "secret_file": str(secret)}
+    secret.chmod(0o600)
+    Hooks({"stripe": settings})
+    secret.chmod(mode)
+    with pytest.raises(InvalidArgument, match="chmod 600") as caught:
+        Hooks({"stripe": settings})
+    assert SECRET.decode() not in str(caught.value)

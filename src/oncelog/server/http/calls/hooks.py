@@ -7,9 +7,11 @@ stands, and a retry with another one is answered like a duplicate.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,6 +25,7 @@ from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.request import Call, answer
 from oncelog.server.security import signatures
 from oncelog.server.security.signatures import Scheme
+from oncelog.server.security.tokens import check_mode
 from oncelog.shapes import UNREADABLE
 from oncelog.types import Ack, Record
 
@@ -135,6 +138,7 @@ def _secrets(where: str, settings: HookSettings) -> tuple[bytes, ...]:
         raise InvalidArgument(message)
     try:
         with open(settings.secret_file, "rb") as file:  # noqa: PTH123 (shorter)
+            check_mode(Path(settings.secret_file), os.fstat(file.fileno()))
             found = tuple(line.strip() for line in file if line.strip())
     except OSError as error:
         message = f"{where}: secret_file {settings.secret_file}: {error.strerror}"
