@@ -22,17 +22,24 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import xxhash
+from google.protobuf.message import DecodeError
 
 import oncelog
 from oncelog import LogSettings, OncelogError, Record
 from oncelog.errors import CorruptionError, Unsupported
 from oncelog.format import base, block, frame, gather, identities, manifest, sealed, snapshot, streams
 from oncelog.format.payload import columns
+from oncelog.format.runs import pages, parts, times
+from oncelog.format.runs.run import Digest
+from oncelog.log.stored import secrets
+from oncelog.types import Ack, moment
+from oncelog.wire import failures, frames
 from tests.golden import make as golden
 
 MEMORY_BYTES_MAX = 6 << 30
@@ -232,10 +239,17 @@ def _envelopes() -> dict[str, tuple[bytes, Callable[[pa.Buffer, str], Any]]]:
         "page": (manifest.encode_page((segment, following)), manifest.decode_page),
         "base": (base.encode(base.Base(log_id="l", position=1, streams={"a": 1})), base.decode),
         "streams": (streams.encode_page(row), streams.decode_page),
+        "secret": (frame.wrap(secrets.KIND, secrets.VERSION, bytes(range(32))), _read_secret),
     }
     for data, decode in found.values():
         decode(pa.py_buffer(data), "undamaged")
     return found
+
+
+def _read_secret(data: pa.Buffer, what: str) -> None:
+    home = mock.Mock(spec=["read", "location"])
+    home.read.return_value = data
+    secrets._read(home, what)
 
 
 def golden_rows() -> tuple[Any, Any]:
@@ -265,6 +279,97 @@ def try_sealed(chance: random.Random) -> None:
     for piece in file.pieces(0, min(file.rows, 1 << 20)):
         times = piece.timestamps_us if piece.timestamps_us is not None else 0
         columns.entries(piece.payload, 0, 0, 0, times)
+
+
+# Runs of ids, with their timestamps.
+
+
+def _runs() -> list[tuple[bytes, Any, Callable[[bytes, Any], None]]]:
+    commits = times.Commits(np.arange(0, 900, 3, dtype=np.int64), np.arange(300, dtype=np.int64) * 1000 + 10**15)
+    told, pieces = times.encode("log", commits)
+    entries = pages.PAGE_ENTRIES + 9
+    made = pages.empty_pages(pages.page_count(entries))
+    part, chunks = parts.encode("log", 0, 0, entries, Digest(1, 2), np.arange(64, dtype=np.uint64), [made])
+    return [(b"".join(pieces), told, _read_times), (b"".join(map(bytes, chunks)), part, _read_part)]
+
+
+def _read_times(data: bytes, told: Any) -> None:
+    head, _ = times.decode_front(pa.py_buffer(data), told, "times")
+    for number in range(head.pages):
+        start = told.front_bytes + number * pages.PAGE_BYTES
+        times.decode_page(memoryview(data)[start : start + pages.PAGE_BYTES], number, head, "times")
+
+
+def _read_part(data: bytes, told: Any) -> None:
+    front = parts.decode_front(pa.py_buffer(data), told, "run")
+    front.index_is_whole()
+    for chunk in range(len(front.head.filter_checksums) // 8):
+        front.chunk_is_whole(chunk)
+    for number in range(front.head.pages):
+        start = told.front_bytes + number * pages.PAGE_BYTES
+        page = memoryview(data)[start : start + pages.PAGE_BYTES]
+        pages.is_whole(page, number, front.head.entries_in(number), front.head.seed)
+
+
+def try_run(chance: random.Random) -> None:
+    """Read a part of a run, or timestamps, with a damaged head that the manifest names, or damaged pages."""
+    data, told, read = chance.choice(RUNS)
+    packed, framed_bytes = frame.unwrap_front(data[:4], 1, data, "")
+    if chance.random() < 0.6:
+        framed = frame.wrap(data[:4], 1, mutated(bytes(packed), chance, packed=True))
+        told = msgspec.structs.replace(told, checksum=xxhash.xxh3_64_intdigest(framed))
+        data = framed + data[framed_bytes if chance.random() < 0.5 else len(framed) :]
+    else:
+        data = resized(data[:framed_bytes] + flipped(data[framed_bytes:], chance), chance)
+    if chance.random() < 0.3:
+        name = chance.choice(told.__struct_fields__)
+        told = msgspec.structs.replace(told, **{name: chance.choice(WIDE)})
+    read(data, told)
+
+
+RUNS = _runs()
+
+
+# What comes over the wire.
+
+
+def _wire() -> dict[str, tuple[bytes, Callable[[bytes], Any]]]:
+    acks: list[Ack | OncelogError] = [Ack(7, 0, 7, moment(10**15), False, False), oncelog.InvalidArgument("no")]
+    rows = pa.table({"value": pa.array([b"v" * 90] * 40, pa.binary()), "id": [f"id-{row}" for row in range(40)]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write(rows)
+    batch = rows.to_batches()[0]
+    error = failures.trailer(oncelog.NotFound("gone", first=3))
+    return {
+        "raw": (frames.pack(frames.Raw(frames.Kind.TABLE, b"body", 9, 8, 1.5)), frames.unpack),
+        "table": (frames.table_bytes(rows).to_pybytes(), frames.table),
+        "compressed": (sink.getvalue().to_pybytes(), frames.table),
+        "placed": (frames.placed_bytes(acks[:1]).to_pybytes(), frames.placed),
+        "refused": (frames.refused_bytes(acks).to_pybytes(), frames.placed),
+        "columns": (frames.refused_bytes(acks).to_pybytes(), frames.column_acks),
+        "read": (frames.read_bytes(batch, 40, 50), frames.read_message),
+        "error": (error, _read_error),
+    }
+
+
+def _read_error(data: bytes) -> None:
+    try:
+        failures.from_trailer(data)
+    except DecodeError as error:  # the callers know it
+        raise CorruptionError(str(error)) from error
+
+
+def try_wire(chance: random.Random) -> None:
+    """Read what a client sends, or what a server answers: any ``OncelogError`` will do."""
+    data, read = WIRE[chance.choice(sorted(WIRE))]
+    try:
+        read(resized(flipped(data, chance), chance))
+    except OncelogError as error:
+        raise CorruptionError(str(error)) from error
+
+
+WIRE = _wire()
 
 
 # A whole log.
@@ -411,6 +516,8 @@ KINDS: dict[str, Callable[[Path], Callable[[random.Random], None]]] = {
     "envelope": lambda _: try_envelope,
     "headed": lambda _: try_headed,
     "sealed": lambda _: try_sealed,
+    "run": lambda _: try_run,
+    "wire": lambda _: try_wire,
     "log": Whole,
 }
 

@@ -13,7 +13,7 @@ import pytest
 from oncelog.clock import SYSTEM
 from tests.hostile.fuzzer import Report
 
-COUNTS = {"block": 1_500, "envelope": 1_500, "headed": 1_000, "sealed": 800, "log": 40}
+COUNTS = {"block": 1_500, "envelope": 1_500, "headed": 1_000, "sealed": 800, "run": 1_000, "wire": 1_500, "log": 40}
 """Inputs of each kind: about ten seconds of one core together."""
 
 SOAK_TIMES = 200

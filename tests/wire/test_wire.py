@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -254,3 +255,30 @@ def test_what_was_read_arrives_with_its_place() -> None:
     assert rows.to_pylist() == [{"value": b"a"}]
     assert (after, end) == (5, 9)
     assert frames.read_message(frames.read_bytes(None, 5, 5)) == (None, 5, 5)
+
+
+def _compressed(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write(table)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_small_frame_does_not_become_gigabytes(full: bool) -> None:  # noqa: FBT001
+    """Zeros shrink to a thirty-thousandth: who may append could fill the memory of the server by a frame of 50 kB."""
+    rows = pa.table({"value": pa.array([bytes(1 << 20)] * 17, pa.binary())})
+    with pytest.raises(InvalidArgument, match="becomes 17,825"):
+        frames.table(_compressed(rows), full=full)
+    assert frames.table(_compressed(rows.slice(0, 3)), full=full).equals(rows.slice(0, 3))
+    assert frames.table(frames.table_bytes(rows), full=full).equals(rows)
+
+
+@pytest.mark.parametrize("decode", [frames.placed, frames.column_acks, frames.read_message])
+def test_an_answer_that_makes_no_sense_is_damage(decode: Callable[[bytes], object]) -> None:
+    """Whoever answers at an address may be no Oncelog: a client of it gets an error that it knows."""
+    for data in (b"", bytes(3), bytes(16) + frames.table_bytes(pa.table({"x": [1]})).to_pybytes()[:90]):
+        with pytest.raises(OncelogError):
+            decode(data)
+    with pytest.raises(OncelogError):
+        frames.placed(frames.table_bytes(pa.table({"x": [1]})).to_pybytes())

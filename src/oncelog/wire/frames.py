@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
-from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
+from oncelog.errors import AppendErrors, CorruptionError, InvalidArgument, OncelogError
+from oncelog.format.payload.ipc import inflated_bytes, is_plain_stream
 from oncelog.format.payload.schema import TIMESTAMP_TYPE
+from oncelog.limits import HTTP_BODY_BYTES_MAX
 from oncelog.types import Ack, ColumnAcks, micros, moment
 from oncelog.wire import failures, messages
 
@@ -144,14 +148,33 @@ def table(data: bytes | memoryview | pa.Buffer, *, full: bool = True) -> pa.Tabl
 
     Not ``full``: the sizes of its buffers are checked here, and each element is left to who takes the rows in.
     """
+    stream = pa.py_buffer(data)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        if not is_plain_stream(memoryview(stream).cast("B")):
+            _check_inflated(stream)
+        with pa.ipc.open_stream(stream) as reader:
             found = reader.read_all()
         found.validate(full=full)
+    except InvalidArgument:
+        raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         text = f"not an Arrow IPC stream: {error}"
         raise InvalidArgument(text) from error
     return found
+
+
+def _check_inflated(stream: pa.Buffer) -> None:
+    """Raise ``InvalidArgument`` for a stream that becomes too large: compressed, 50 kB of zeros are gigabytes."""
+    inflated = 0
+    for message in pa.ipc.MessageReader.open_stream(stream):
+        body = message.body if message.body is not None else pa.py_buffer(b"")
+        inflated += inflated_bytes(memoryview(message.metadata), memoryview(body))
+    if inflated > max(stream.size, HTTP_BODY_BYTES_MAX):
+        text = (
+            f"an Arrow IPC stream of {stream.size:,} bytes becomes {inflated:,}: more than the {HTTP_BODY_BYTES_MAX:,} "
+            "that a compressed one may; send it in smaller pieces, or uncompressed"
+        )
+        raise InvalidArgument(text)
 
 
 # The answer to a table, in columns.
@@ -212,6 +235,19 @@ def placed_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
     )
 
 
+@contextlib.contextmanager
+def _sensible() -> Iterator[None]:
+    """Raise ``CorruptionError`` for an answer that is no answer: whoever answers may be no Oncelog."""
+    try:
+        yield
+    except OncelogError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, struct.error, DecodeError, pa.ArrowException) as error:
+        text = f"the server's answer makes no sense ({type(error).__name__}): is it an Oncelog server of this version?"
+        raise CorruptionError(text) from error
+
+
+@_sensible()
 def placed(data: bytes | memoryview) -> list[Ack | OncelogError]:
     """Return the answers to records that were sent in columns."""
     found = table(data)
@@ -224,6 +260,7 @@ def placed(data: bytes | memoryview) -> list[Ack | OncelogError]:
     return list(map(Ack, *places, columns["duplicate"], columns["conflict"]))
 
 
+@_sensible()
 def column_acks(data: bytes | memoryview) -> ColumnAcks:
     """Return the answer to a table, or raise ``AppendErrors`` if rows of it were refused."""
     found = table(data)
@@ -277,6 +314,7 @@ def read_bytes(batch: pa.RecordBatch | None, next_position: int, end_position: i
     return head if batch is None else _table_bytes(batch, head).to_pybytes()
 
 
+@_sensible()
 def read_message(data: bytes) -> tuple[pa.Table | None, int, int]:
     """Return the rows of a raw message of ``ReadArrow``, the position behind them, and the log's end."""
     next_position, end_position = _READ_HEAD.unpack_from(data)

@@ -71,3 +71,24 @@ def test_metadata_cut_short_anywhere_is_no_plain_message() -> None:
         assert not ipc.is_plain(data[1 : 8 + end])
         with pytest.raises(ipc.Malformed):
             ipc.inflated_bytes(data[8 : 8 + min(end, 24)], data[8 + length :])
+
+
+def test_only_a_stream_without_compression_is_plain() -> None:
+    """A compressed batch is found wherever it stands in a stream; what is cut short or older is not taken for plain."""
+
+    def stream(**options: Any) -> bytes:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, BATCH.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+            writer.write(BATCH)
+            writer.write(BATCH)
+        return sink.getvalue().to_pybytes()
+
+    plain, compressed = stream(), stream(compression="zstd")
+    assert ipc.is_plain_stream(memoryview(plain))
+    assert ipc.is_plain_stream(memoryview(b""))
+    assert not ipc.is_plain_stream(memoryview(compressed))
+    assert not ipc.is_plain_stream(memoryview(stream(use_legacy_format=True)))
+    first = message(BATCH).size
+    second = len(plain) - 8 - first
+    assert not ipc.is_plain_stream(memoryview(plain[:second] + message(BATCH, compression="lz4").to_pybytes()))
+    assert not ipc.is_plain_stream(memoryview(plain[: second + 20]))

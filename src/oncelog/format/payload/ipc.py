@@ -12,14 +12,15 @@ from typing import NamedTuple
 _CONTINUATION = 0xFFFFFFFF
 _PREFIX_BYTES = 8
 _PREFIX = struct.Struct("<I4xI")
+_ENCAPSULATED = struct.Struct("<II")
 _MESSAGE_FIELDS = struct.Struct("<5H")
 _BATCH_FIELDS_BYTES = 12
 _BUFFER_BYTES = 16
 _U16, _U32, _I32, _I64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
 _BUFFER = struct.Struct("<qq")
 _V5 = 4
-_VERSION, _HEADER_KIND, _HEADER = 0, 1, 2
-_DICTIONARY_KIND, _BATCH_KIND = 2, 3
+_VERSION, _HEADER_KIND, _HEADER, _BODY_BYTES = 0, 1, 2, 3
+_SCHEMA_KIND, _DICTIONARY_KIND, _BATCH_KIND = 1, 2, 3
 _DICTIONARY_BATCH = 1
 _BUFFERS, _COMPRESSION = 2, 3
 
@@ -92,6 +93,33 @@ def is_plain(message: memoryview) -> bool:
         )
     except (struct.error, IndexError):
         return False
+
+
+def is_plain_stream(stream: memoryview) -> bool:
+    """Tell whether a stream of messages is a schema and record batches whose buffers are not compressed.
+
+    ``False``: it is not, or is none that Arrow writes today. It is asked of every table that a server is sent.
+    """
+    at = 0
+    try:
+        while at < len(stream):
+            prefix, metadata_bytes = _ENCAPSULATED.unpack_from(stream, at)
+            if prefix != _CONTINUATION:
+                return False
+            if not metadata_bytes:
+                return True
+            root = _table(stream, at + _PREFIX_BYTES)
+            kind_at, body_at = root.field(_HEADER_KIND), root.field(_BODY_BYTES)
+            kind = stream[kind_at] if kind_at else 0
+            if kind != _SCHEMA_KIND and not (kind == _BATCH_KIND and is_plain(stream[at:])):
+                return False
+            body_bytes = _I64.unpack_from(stream, body_at)[0] if body_at else 0
+            if body_bytes < 0:
+                return False
+            at += _PREFIX_BYTES + metadata_bytes + body_bytes
+    except (struct.error, IndexError, Malformed):
+        return False
+    return True
 
 
 def inflated_bytes(metadata: memoryview, body: memoryview) -> int:

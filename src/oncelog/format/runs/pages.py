@@ -115,6 +115,8 @@ def seal(pages: Pages, first: int, seed: int) -> None:
 
 def is_whole(page: memoryview, number: int, count: int, seed: int) -> bool:
     """Tell whether the bytes of a page are those that were sealed as page ``number`` with so many entries."""
+    if len(page) != PAGE_BYTES:
+        return False
     told = _HEADER.unpack_from(page)
     return told == (xxhash.xxh3_64_intdigest(page[_CHECKSUM_BYTES:], seed), number, count)
 
