@@ -33,6 +33,8 @@ _SIGNED = re.compile(r"(?P<name>[?&]sig=)[^\s&'\"]+")
 _PAIR = re.compile(rf"(?i)(?P<name>{_WORDS}\s*=\s*)(?P<value>[^\s&;,'\"()]+)")
 
 
+_FILE_USER = re.compile(r"^(?P<user>[a-z][\w+.-]{0,31}://[^/:@]*:)[^/@]*@")
+
 _BARE = re.compile(r"\b(?P<name>once_|whsec_)[\w+/=-]{20,}")
 """Tokens of a server and secrets of web hooks: their beginning tells what they are, wherever they stand."""
 
@@ -75,6 +77,15 @@ def redacted(text: str) -> str:
         text = _QUOTED.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", text)
         text = _PAIR.sub(rf"\g<name>{HIDDEN}", text)
     return _BARE.sub(rf"\g<name>{HIDDEN}", text) if "once_" in text or "whsec_" in text else text
+
+
+def without_password(url: str) -> str:
+    """Return a URL of a file without the password before its host. Its path tells where rows are from, and stays.
+
+    >>> without_password("ftp://app:secret@host/day/token=1.json")
+    'ftp://app:***@host/day/token=1.json'
+    """
+    return _FILE_USER.sub(rf"\g<user>{HIDDEN}@", url)
 
 
 def _without_password(run: re.Match[str]) -> str:

@@ -13,7 +13,9 @@ import pytest
 
 import oncelog
 from oncelog.cli import run
-from oncelog.redaction import redacted
+from oncelog.redaction import redacted, without_password
+from oncelog.spark.reading.reader import rejected_batch
+from oncelog.spark.reading.rows import Rejected
 
 SECRET = "hunter2-marked"
 NOBODY = "127.0.0.1:1"
@@ -227,6 +229,23 @@ def test_pipelines(tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tupl
 def test_what_is_taken_out(given: str, shown: str | None) -> None:
     """Passwords go, in URLs, connection strings and options; all else stays as it is."""
     assert redacted(given) == (given if shown is None else shown)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (f"ftp://app:{SECRET}@host/day/token=1/a.json", "ftp://app:***@host/day/token=1/a.json"),
+        (f"s3a://key:{SECRET}@bucket/a@b.json", "s3a://key:***@bucket/a@b.json"),
+        ("abfss://container@account.dfs.core.windows.net/password=x/a", None),
+        ("file:///data/a:b@c/token=1.json", None),
+        ("/data//a:b@c", None),
+    ],
+)
+def test_files_that_rows_come_from(given: str, shown: str | None) -> None:
+    """The file of a row is stored with it, as a header: without a password, and with the whole path."""
+    batch = rejected_batch(given, [Rejected(1, b"{", "no JSON")])
+    headers = dict(batch.column("headers")[0].as_py())
+    assert headers["file"].decode() == without_password(given) == (given if shown is None else shown)
 
 
 @pytest.mark.parametrize(

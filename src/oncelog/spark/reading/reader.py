@@ -21,6 +21,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from oncelog.errors import InvalidArgument
 from oncelog.log.stored.staged import Staged
+from oncelog.redaction import without_password
 from oncelog.spark.connector import connections
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.staging import Stager
@@ -151,6 +152,7 @@ class _File:
     def __init__(self, wanted: Wanted, path: str, content: bytes | None, part: FilePart | None = None) -> None:
         self._wanted = wanted
         self._path = path
+        self._shown = without_password(path)
         self._content = content
         self._part = part
         self._aside: list[Rejected] = []
@@ -233,7 +235,7 @@ class _File:
                 self._rescued += sum(1 for each in extra if each)
                 self._line = first_row + table.num_rows
                 place = [
-                    pa.array([self._path] * table.num_rows, pa.string()),
+                    pa.array([self._shown] * table.num_rows, pa.string()),
                     pa.array(range(first_row, self._line), pa.int64()),
                     pa.array([_object(each) for each in extra], pa.string()),
                 ]
@@ -250,7 +252,7 @@ class _File:
         kinds = [KINDS[kind] for kind in self._wanted.kinds]
         columns = [pa.array(values, kind) for values, kind in zip(found.columns, kinds, strict=bool(kinds))]
         place = [
-            pa.repeat(self._path, count),
+            pa.repeat(self._shown, count),
             pa.array(np.arange(found.line, self._line), pa.int64()),
             pa.nulls(count, pa.string()),
         ]
@@ -277,7 +279,7 @@ class _File:
         self._rescued += len(rescued)
         extra = [_object(row.rescued.items()) for row in rows] if rescued else None
         place = [
-            pa.repeat(self._path, len(rows)),
+            pa.repeat(self._shown, len(rows)),
             pa.array([row.line for row in rows], pa.int64()),
             pa.nulls(len(rows), pa.string()) if extra is None else pa.array(extra, pa.string()),
         ]
@@ -342,9 +344,9 @@ def rejected_batch(path: str, pieces: Sequence[Rejected]) -> pa.RecordBatch:
         hashlib.blake2b(f"{path}\n{piece.line}\n{piece.reason}\n".encode() + piece.raw, digest_size=16).hexdigest()
         for piece in pieces
     ]
+    shown = without_password(path).encode()
     headers = [
-        [("file", path.encode()), ("line", str(piece.line).encode()), ("reason", piece.reason.encode())]
-        for piece in pieces
+        [("file", shown), ("line", str(piece.line).encode()), ("reason", piece.reason.encode())] for piece in pieces
     ]
     return pa.RecordBatch.from_pydict(
         {
