@@ -9,7 +9,8 @@ import pytest
 import oncelog
 from oncelog.cli import run
 from oncelog.cli.commands.queues import worker
-from oncelog.cli.terminal.output import harmless, json_line
+from oncelog.cli.terminal.output import json_line
+from oncelog.redaction import harmless
 from tests.cli.conftest import Call
 from tests.cli.shell import Outcome, terminal
 

@@ -81,7 +81,7 @@ def test_only_a_stream_without_compression_is_plain() -> None:
         with pa.ipc.new_stream(sink, BATCH.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
             writer.write(BATCH)
             writer.write(BATCH)
-        return sink.getvalue().to_pybytes()
+        return bytes(sink.getvalue())
 
     plain, compressed = stream(), stream(compression="zstd")
     assert ipc.is_plain_stream(memoryview(plain))

@@ -6,8 +6,8 @@ import sys
 
 import typer
 
-from oncelog.cli.terminal.output import harmless
 from oncelog.errors import InvalidArgument
+from oncelog.redaction import harmless
 
 
 def confirm(question: str) -> None:

@@ -14,10 +14,11 @@ from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.commands.logs.settings import MaxProducers, ProducerInactivity, ProducersOption, policy
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Json, Name, Url, Wait, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import harmless, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.output import print_facts, print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_duration
 from oncelog.errors import NotFound
+from oncelog.redaction import harmless
 
 if TYPE_CHECKING:
     from oncelog.log.log import Log

@@ -15,10 +15,11 @@ import typer
 import oncelog
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import harmless, note, plural, print_json, print_table, say
+from oncelog.cli.terminal.output import note, plural, print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_count, show_time
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.redaction import harmless
 
 if TYPE_CHECKING:
     from oncelog.streams.events import EventAck, Expected, StreamEvent

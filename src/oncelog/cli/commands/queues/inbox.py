@@ -15,10 +15,11 @@ from rich.text import Text
 import oncelog
 from oncelog.cli.terminal.asking import confirm
 from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import harmless, plural, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.output import plural, print_facts, print_json, print_table, say
 from oncelog.cli.terminal.plain import Shell
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
+from oncelog.redaction import harmless
 
 if TYPE_CHECKING:
     from oncelog.inbox.inbox import Inbox, KeyStory

@@ -14,10 +14,11 @@ import typer
 
 import oncelog
 from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
-from oncelog.cli.terminal.output import broken, console, harmless, print_json
+from oncelog.cli.terminal.output import broken, console, print_json
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, NotAuthenticated, OncelogError, Unavailable
+from oncelog.redaction import harmless
 
 _HELP = """Watch a server, or the logs of a plain database: records, duplicates, conflicts, queues, twice a second.
 
