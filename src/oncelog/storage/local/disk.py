@@ -229,7 +229,7 @@ class RealDisk:
     def identity(self, path: Path) -> Identity | None:
         """Return device and inode of what a name stands for."""
         try:
-            found = os.lstat(path)  # called for every read: Path.lstat does the same, slower
+            found = os.lstat(str(path))  # for every append and read: Path.lstat, or lstat of a Path, take more calls
         except FileNotFoundError:
             return None
         return (found.st_dev, found.st_ino) if found.st_mode & _FORMAT == stat.S_IFREG else None
