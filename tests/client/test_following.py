@@ -48,6 +48,22 @@ def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> Non
         tail.close()
 
 
+@pytest.mark.soak
+def test_a_thousand_tails_of_a_thousand_logs(remote: Database) -> None:
+    """Every one has what is appended to its log, before and after it was idle, and few threads wait for all."""
+    logs = [remote.log(f"log-{n}", create=True) for n in range(1000)]
+    tails = [log.tail("earliest") for log in logs]
+    before = threading.active_count()
+    for value in (b"first", b"second"):
+        for log in logs:
+            with log.writer() as writer:
+                writer.append(value)
+        assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [value] * 1000
+        assert threading.active_count() <= before + 10
+    for tail in tails:
+        tail.close()
+
+
 def test_the_thread_ends_with_the_last_tail_and_begins_again_with_the_next(remote: Database) -> None:
     """No tail, no thread; a tail that comes later is served like the first."""
     log = remote.log("orders", create=True)
@@ -215,3 +231,20 @@ def test_a_closed_connection_ends_tails(scripted: Any) -> None:
     channel.close()
     with pytest.raises(oncelog.Closed):
         follower.next(LONG_S)
+
+
+def test_messages_that_cannot_be_taken_do_not_use_up_the_room_of_a_tail(scripted: Any) -> None:
+    """A tail whose messages cannot be read asks again; its room is as large as before, however often that happens."""
+    wrong = [ValueError("no entries")] * 3
+
+    def take(body: bytes) -> list[bytes]:
+        if wrong:
+            raise wrong.pop()
+        return [body]
+
+    came = frames.pack(Raw(Kind.ENTRIES, b"came", 1))
+    channel = scripted(lambda raw, _: [came] if raw.kind is Kind.FOLLOW else [])
+    follower = Follower(channel, Kind.FOLLOW, messages.ReadRequest, take)
+    assert follower.next(LONG_S) == [b"came"]
+    assert follower.ready_bytes == 0
+    follower.close()

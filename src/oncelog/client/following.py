@@ -322,8 +322,12 @@ class SharedTails:
             follower.room_bytes -= len(body)
             follower.ready_bytes += len(body)
         follower.attempts = 0
-        if not follower.put(body):
-            self.taken(follower, len(body))
+        is_waiting = False
+        try:
+            is_waiting = follower.put(body)
+        finally:
+            if not is_waiting:
+                self.taken(follower, len(body))
         return True
 
     def _refused(self, follower: Follower[Any], error: OncelogError) -> None:
