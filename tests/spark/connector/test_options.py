@@ -58,7 +58,7 @@ def source(folder: Path, options: dict[str, str]) -> DefaultSource:
         ({"endingOffsets": "earliest"}, "must be latest or a position"),
         ({"minPartitions": "0"}, "must be a whole number from 1 on"),
         ({"columns": "id,nothing"}, "no column 'nothing'"),
-        ({"url": ""}, "option url: missing"),
+        ({"url": ""}, "option url: missing.*of CREATE TABLE Spark hands no options on: CREATE TEMPORARY VIEW does"),
         ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970, or ISO 8601"),
         ({"startingTimestamp": "0", "startingOffsets": "0"}, "must not be given together"),
         ({"failOnDataLoss": "no"}, "must be true or false"),

@@ -65,6 +65,25 @@ def test_files_that_wait_and_files_that_were_replaced(shop: Shop) -> None:
     assert taken_files.files(spec(shop)) == taken_files.TakenFiles(4, (waiting,), (str(replaced),))
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_files_that_spark_does_not_list_are_named(shop: Shop, *, everywhere: bool) -> None:
+    """In a folder inside of the source, which is read when it is a partition, or if asked for; or under a name that is
+    not UTF-8, which can be shown. Such files wait for ever, and nobody was told.
+    """
+    if everywhere:
+        shop.change(("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 1, recursiveFileLookup = true"))
+    top = shop.folder / "incoming"
+    for folder in ("2026/11", "day=1", "_hidden"):
+        (top / folder).mkdir(parents=True)
+        (top / folder / "a.json").write_text("{}")
+    (top / os.fsdecode(b"\xff.json")).write_text("{}")
+    found = taken_files.files(spec(shop))
+    assert found is not None
+    nested = str(top / "2026/11/a.json")
+    assert found.waiting == tuple(sorted([*([nested] if everywhere else []), str(top / "day=1/a.json")]))
+    assert found.passed_over == tuple(sorted([*([] if everywhere else [nested]), f"{top}/\\xff.json"]))
+
+
 @pytest.mark.soak
 def test_status_before_and_after_a_run(shop: Shop, spark: SparkSession) -> None:
     """Spark's own notes are understood; a file that was replaced after it was taken is named by the run as well."""

@@ -52,7 +52,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` = ``stored`` + ``duplicates`` + ``conflicts`` + ``rejected`` + ``left_out`` (by SQL) + ``missing``, and
     ``missing`` is 0 unless something is wrong. ``replaced`` are files that have changed since they were read: what is
-    new in them was not read. ``widened`` is what this run added to the schema.
+    new in them was not read. ``passed_over`` are files that Spark does not list. ``widened`` is what this run added to
+    the schema.
     """
 
     pipeline: str
@@ -70,6 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
     missing: int = 0
     replaced: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
     widened: tuple[str, ...] = ()
 
 
@@ -375,6 +377,7 @@ class Pipeline:
             left_out=done.left_out,
             missing=done.missing,
             replaced=() if files is None else files.replaced,
+            passed_over=() if files is None else files.passed_over,
             widened=tuple(self._widened),
         )
 

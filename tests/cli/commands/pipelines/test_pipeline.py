@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -69,6 +70,22 @@ def test_check_tells_line_and_suggestion(call: Call, tmp_path: Path) -> None:
     told = call("pipeline", "check", str(spec), "--quick", "--json").json
     assert (told["ok"], told["mistakes"][0]["line"]) == (False, 3)
     assert told["steps"]["identity"]
+
+
+def test_status_names_files_that_are_never_read(call: Call, tmp_path: Path) -> None:
+    """A file in a folder inside of the source, and one under a name that no terminal shows; programs get both, too."""
+    inner = tmp_path / "incoming" / "day"
+    inner.mkdir(parents=True)
+    (inner / "a.json").write_text("{}")
+    (tmp_path / "incoming" / os.fsdecode(b"\xff.json")).write_text("{}")
+    spec = tmp_path / "orders.toml"
+    spec.write_text(SPEC)
+    shown = call("pipeline", "status", str(spec))
+    assert shown.code == 0
+    assert b"a.json is not read: it is in a folder inside of source.path" in shown.err.replace(b"\n", b" ")
+    assert b"\\xff.json is not read" in shown.err.replace(b"\n", b" ")
+    told = call("pipeline", "status", str(spec), "--json").json["files"]
+    assert (len(told["passed_over"]), told["waiting"]) == (2, [])
 
 
 def test_running_a_wrong_spec_starts_nothing(call: Call, tmp_path: Path) -> None:

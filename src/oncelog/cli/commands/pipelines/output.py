@@ -79,15 +79,18 @@ def tell_outcome(outcome: Outcome, report: Path | None) -> None:
     print_facts([(f"{outcome.pipeline} → {outcome.log}", facts)])
 
 
-def warn_of_replaced(files: Sequence[str]) -> None:
-    """Tell of files that were changed after they were read."""
-    for file in files[:_NAMED_MAX]:
-        note(
-            ("warning:", "yellow"),
-            f" {file} has changed since it was read, and is not read again: give it a new name, or backfill its day",
-        )
-    if len(files) > _NAMED_MAX:
-        note(("warning:", "yellow"), f" so have {len(files) - _NAMED_MAX:,} other files")
+def warn_of_files(replaced: Sequence[str], passed_over: Sequence[str]) -> None:
+    """Tell of files that were changed after they were read, and of files that are never read."""
+    again = "has changed since it was read, and is not read again: give it a new name, or backfill its day"
+    never = (
+        "is not read: it is in a folder inside of source.path (the option recursiveFileLookup = true reads those), or "
+        "its name is not UTF-8"
+    )
+    for files, what in ((replaced, again), (passed_over, never)):
+        for file in files[:_NAMED_MAX]:
+            note(("warning:", "yellow"), f" {file} {what}")
+        if len(files) > _NAMED_MAX:
+            note(("warning:", "yellow"), f" the same holds for {len(files) - _NAMED_MAX:,} other files")
 
 
 def tell_rehearsal(done: Rehearsal) -> None:

@@ -102,7 +102,7 @@ def run(
         print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
     else:
         output.tell_outcome(outcome, target)
-    output.warn_of_replaced(outcome.replaced)
+    output.warn_of_files(outcome.replaced, outcome.passed_over)
     if outcome.missing:
         note(("error:", "bold red"), f" {outcome.missing:,} rows are not accounted for: see the report, and tell us")
         raise typer.Exit(ExitCode.FINDINGS)
@@ -275,7 +275,8 @@ def status(spec: SpecFile, *, json: Json = False) -> None:
         print_json(found)
     else:
         output.tell_status(found)
-        output.warn_of_replaced(found.files.replaced if found.files is not None else ())
+        if found.files is not None:
+            output.warn_of_files(found.files.replaced, found.files.passed_over)
     if found.missing:
         raise typer.Exit(ExitCode.FINDINGS)
 

@@ -20,11 +20,16 @@ _TAKEN = "into-log/sources/0"
 
 
 class TakenFiles(msgspec.Struct, frozen=True):
-    """Files of a source: how many were taken, which wait, and which were replaced after they were taken."""
+    """Files of a source: how many were taken, which wait, and which were replaced after they were taken.
+
+    ``passed_over`` are files that Spark does not list: those in a folder inside of the source that is no partition, and
+    those whose name is not UTF-8.
+    """
 
     taken: int
     waiting: tuple[str, ...]
     replaced: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
 
 
 class _Taken(msgspec.Struct):
@@ -39,14 +44,33 @@ def files(given: Spec) -> TakenFiles | None:
     if path is None or checkpoint is None or not source.is_streaming or source.format.lower() not in FILE_FORMATS:
         return None
     taken = _taken(checkpoint / _TAKEN)
-    waiting, replaced = [], []
+    waiting, replaced, passed_over = [], [], []
     for found in source_files.listed(path, source_files.option(given, "pathGlobFilter")):
         known = taken.get(found)
-        if known is None:
+        if known is None and _is_passed_over(given, path, found):
+            passed_over.append(os.fsencode(found).decode(errors="backslashreplace"))
+        elif known is None:
             waiting.append(found)
         elif known != os.stat(found).st_mtime_ns // 1_000_000:  # noqa: PTH116 (a text is what is compared)
             replaced.append(found)
-    return TakenFiles(len(taken), tuple(sorted(waiting)), tuple(sorted(replaced)))
+    return TakenFiles(len(taken), tuple(sorted(waiting)), tuple(sorted(replaced)), tuple(sorted(passed_over)))
+
+
+def _is_passed_over(given: Spec, path: Path, file: str) -> bool:
+    """Tell whether Spark does not list a file."""
+    if not _is_utf8(file):
+        return True
+    inner = Path(file).parts[len(path.parts) : -1]
+    everywhere = source_files.option(given, "recursiveFileLookup") == "true" or "**" in path.parts
+    return bool(inner) and "=" not in inner[0] and not everywhere
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _taken(folder: Path) -> dict[str, int]:
