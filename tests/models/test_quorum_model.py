@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.segment_model import MISTAKES, Model, walked
+from tests.models.segment_model import MISTAKES, Model
+from tests.models.segment_walk import walked
 
 pytestmark = pytest.mark.xdist_group("segment-model")  # compiled once, not in each worker
 
