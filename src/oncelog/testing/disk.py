@@ -112,6 +112,14 @@ class SimulatedDisk:
                 node = folder.entries[name] = SimulatedFile(self._inode(), self._file_bytes_max)
             return self._opened(node, path)
 
+    def open_nameless(self, folder: Path) -> int | None:  # noqa: ARG002
+        """Return ``None``: here a file has a name, so that a power cut can leave it under that name."""
+        return None
+
+    def name(self, descriptor: int, path: Path) -> bool:
+        """Never be called: there are no files without a name here."""
+        raise NotImplementedError
+
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading only."""
         with self._call("open_to_read", path):

@@ -160,6 +160,7 @@ def test_files_that_are_not_ours_stay_among_temporary_ones(tmp_path: Path) -> No
     shop = tmp_path / "shop"
     fill(shop)
     temporary = shop / "logs" / "orders" / "temporary"
+    temporary.mkdir(exist_ok=True)
     (temporary / "mine.txt").write_text("precious")
     (temporary / LEFT).write_text("left by a process that died")
     fill(shop)

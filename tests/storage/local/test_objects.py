@@ -1,13 +1,22 @@
-"""An object's file that shrinks under its reader: an error, not a dead process."""
+"""Objects as files: created whole or not at all, on any file system; and a file that shrinks under its reader."""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import oncelog
 from oncelog import LogSettings
+from oncelog.errors import InvalidArgument, Unavailable
+from oncelog.storage.local import links
+from oncelog.storage.local.home import LocalStorage
 
 PROGRAM = """
 import os, sys, oncelog
@@ -43,3 +52,118 @@ def test_a_sealed_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("70000\ncorrupt ")
     assert "restore it from a copy" in done.stdout
+
+
+@pytest.fixture(params=["without a name", "under a name of its own"])
+def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run where a new file needs no name, and where it does."""
+    if request.param != "without a name":
+        monkeypatch.setattr(links, "_can_name", lambda: False)
+
+
+def files(root: Path) -> list[str]:
+    """Return the names of all files, whole or not."""
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.usefixtures("_ways")
+def test_an_object_is_created_once_and_whole(tmp_path: Path) -> None:
+    """The first create wins, the second leaves nothing behind, and a folder is no object."""
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/one", [b"first", b"part"])
+    assert not home.create("a/one", [b"second"])
+    assert home.read("a/one").to_pybytes() == b"firstpart"
+    with pytest.raises(InvalidArgument, match="a folder where a file should be"):
+        home.create("a", [b"x"])
+    assert files(tmp_path) == ["one"]
+
+
+@pytest.mark.usefixtures("_ways")
+def test_a_name_that_is_taken_meanwhile_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process creates the object while this one writes: this one is second, and leaves nothing behind."""
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/other", [b"makes the folder"])
+    real = os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        (tmp_path / "logs" / "orders" / "a" / "one").write_bytes(b"theirs")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    assert not home.create("a/one", [b"ours"])
+    assert home.read("a/one").to_pybytes() == b"theirs"
+    assert files(tmp_path) == ["one", "other"]
+
+
+@pytest.mark.usefixtures("_ways")
+@pytest.mark.parametrize(("call", "outcome"), [("fdatasync", "not written"), ("link", "unknown"), ("fsync", "unknown")])
+def test_a_create_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, outcome: str
+) -> None:
+    """Before the name is given nothing was written; from then on nobody knows. Nothing but the object is left."""
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/other", [b"makes the folder"])
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(Unavailable) as caught:
+            home.create("a/one", [b"ours"])
+    assert caught.value.outcome == outcome
+    assert files(tmp_path) == (["one", "other"] if call == "fsync" else ["other"])
+    assert home.create("a/one", [b"ours"]) is (call != "fsync")
+
+
+@pytest.mark.usefixtures("_ways")
+def test_content_is_synced_before_its_name_and_the_name_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name whose content a power cut takes away would be a damaged object; a name that it takes away, a lost one."""
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/other", [b"makes the folder"])
+    assert home.create("a/another", [b"makes the folder of temporary files"])
+    done: list[str] = []
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = real(*args, **kwargs)
+            done.append(name)
+            return result
+
+        return call
+
+    names = ["pwritev", "fdatasync", "link", "fsync"]
+    for name in names:
+        monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
+    assert home.create("a/one", [b"ours"])
+    assert done == names
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
+def test_a_file_system_without_nameless_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Some network file systems, and old kernels, have none: the file gets a name of its own until it is whole."""
+    real = links.open_there
+
+    def refuse(path: Path, flags: int, mode: int = 0) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(links, "open_there", refuse)
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/one", [b"x"])
+    assert (tmp_path / "logs" / "orders" / "temporary").is_dir()
+    assert files(tmp_path) == ["one"]
+
+
+@pytest.mark.usefixtures("_ways")
+def test_a_home_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """A create finds its folder gone, because another process deleted the log: the folder is made again."""
+    storage = LocalStorage(tmp_path)
+    home = storage.home("orders")
+    assert home.create("a/one", [b"x"])
+    LocalStorage(tmp_path).remove_home("orders")
+    assert home.create("a/one", [b"y"])
+    assert home.read("a/one").to_pybytes() == b"y"

@@ -51,6 +51,19 @@ class Disk(Protocol):
         """Open a file for reading and writing, making it if asked to, and return its descriptor."""
         ...
 
+    def open_nameless(self, folder: Path) -> int | None:
+        """Make a file without a name, for a name in this folder; ``None`` where there are no such files.
+
+        What is not named is gone when its descriptor is closed, or its process ends.
+        """
+        ...
+
+    def name(self, descriptor: int, path: Path) -> bool:
+        """Give a file without a name its name, ``False`` when that is taken; return when the names are on stable
+        storage.
+        """
+        ...
+
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading only."""
         ...
@@ -160,6 +173,14 @@ class RealDisk:
         if create:
             return links.create_file(path, os.O_RDWR | (os.O_EXCL if exclusive else 0))
         return links.open_there(path, os.O_RDWR)
+
+    def open_nameless(self, folder: Path) -> int | None:
+        """Open with O_TMPFILE (Linux)."""
+        return links.create_nameless(folder)
+
+    def name(self, descriptor: int, path: Path) -> bool:
+        """Link the file into its folder, and sync the folder, which is opened once for both."""
+        return links.name_file(descriptor, path)
 
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading only."""

@@ -30,6 +30,9 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 SHARED_FILE_MODE, SHARED_FOLDER_MODE = 0o660, 0o2770
 _SHARED = stat.S_ISGID | stat.S_IWGRP
 
+_OPEN_FILES = "/proc/self/fd"
+_NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+"""What a file system says that has no files without a name, and what a kernel says that does not know of them."""
 _OPENAT2 = 437
 _AT_FDCWD = -100
 _RESOLVE_NO_SYMLINKS = 0x04
@@ -42,14 +45,14 @@ _syscall.restype = ctypes.c_long
 _syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
 
 
-def open_there(path: Path, flags: int) -> int:
-    """Return a descriptor of what is at a path, ``ELOOP`` if a symbolic link is on the way. Nothing is made."""
+def open_there(path: Path, flags: int, mode: int = 0) -> int:
+    """Return a descriptor of what is at a path, ``ELOOP`` if a symbolic link is on the way. No name is made."""
     if _has_openat2():
-        return _openat2(path, flags | os.O_CLOEXEC)
+        return _openat2(path, flags | os.O_CLOEXEC, mode)
     if sys.platform == "darwin":
         return os.open(path, flags | os.O_NOFOLLOW_ANY)
     with _walked(path.parent) as folder:
-        return os.open(path.name or "/", flags | os.O_NOFOLLOW, dir_fd=folder)
+        return os.open(path.name or "/", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
 
 
 @contextlib.contextmanager
@@ -92,6 +95,46 @@ def append_to(path: Path) -> BinaryIO:
             raise
         message = f"{path}: is a symbolic link, and Oncelog writes through none: remove it"
         raise InvalidArgument(message) from error
+
+
+def create_nameless(folder: Path) -> int | None:
+    """Return a descriptor of a new file in a folder that has no name yet; ``None`` where there are no such files.
+
+    ``name_file`` names it. A file that is never named is gone with its descriptor, also when the process is killed.
+    """
+    if not _can_name():
+        return None
+    try:
+        descriptor = open_there(folder, os.O_TMPFILE | os.O_RDWR, FILE_MODE)
+    except OSError as error:
+        if error.errno in _NO_NAMELESS:
+            return None
+        raise
+    if folder.stat().st_mode & _SHARED == _SHARED:
+        os.fchmod(descriptor, SHARED_FILE_MODE)
+    return descriptor
+
+
+def name_file(descriptor: int, path: Path) -> bool:
+    """Give a file without a name its name, and sync the folder; ``False``, synced too, when the name is taken."""
+    folder = open_there(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        is_named = True
+        try:
+            # Without ``src_dir_fd`` Python calls link(), which does not follow the link in /proc.
+            os.link(f"{_OPEN_FILES}/{descriptor}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileExistsError:
+            is_named = False
+        os.fsync(folder)
+        return is_named
+    finally:
+        os.close(folder)
+
+
+@functools.cache
+def _can_name() -> bool:
+    """Tell whether a file without a name can be named: Linux does that by way of /proc."""
+    return hasattr(os, "O_TMPFILE") and Path(_OPEN_FILES).is_dir()
 
 
 def make_folder(path: Path) -> bool:
@@ -145,13 +188,13 @@ def _has_openat2() -> bool:
     return True
 
 
-def _openat2(path: Path, flags: int) -> int:
+def _openat2(path: Path, flags: int, mode: int = 0) -> int:
     name = os.fsencode(path)
     if b"\0" in name:
         message = "embedded null byte"
         raise ValueError(message)
     while True:
-        how = _HOW.pack(flags, 0, _RESOLVE_NO_SYMLINKS)
+        how = _HOW.pack(flags, mode, _RESOLVE_NO_SYMLINKS)
         descriptor: int = _syscall(_OPENAT2, _AT_FDCWD, name, how, _HOW.size)
         if descriptor >= 0:
             return descriptor

@@ -91,25 +91,27 @@ class Objects:
         ``Unavailable(outcome="not written")`` until the name is given, ``"unknown"`` from then on.
         """
         try:
-            temporary = None if self._disk.identity(path) else self._prepare(path, data)
+            new = None if self._disk.identity(path) else self._prepare(path, data)
         except OSError as error:
             raise explain(error, path) from error
         try:
-            if temporary is None:
-                self._folders.settle(path.parent)
-            created = temporary is not None and self._disk.link(temporary, path)
-            self._disk.sync_directory(path.parent)
+            created = self._found(path) if new is None else new.name(path)
         except OSError as error:
             # What is known of the folders may be wrong: the home can have been removed.
             self._folders.forget()
             raise explain(error, path, "unknown") from error
         finally:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    self._disk.unlink(temporary)
-        if temporary is not None and not created and self._disk.is_directory(path):
+            if new is not None:
+                new.close()
+        if new is not None and not created and self._disk.is_directory(path):
             raise explain(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)), path)
         return created
+
+    def _found(self, path: Path) -> bool:
+        """Make a name durable that is there; return ``False``: nothing was created."""
+        self._folders.settle(path.parent)
+        self._disk.sync_directory(path.parent)
+        return False
 
     def read(self, path: Path, start: int, length: int | None, *, mapped: bool = False) -> pa.Buffer:
         """Return a part of a file, loaded, or ``mapped`` when it is large: it outlives the file's name either way.
@@ -177,32 +179,44 @@ class Objects:
                 if made is not None and not is_folder and not self._disk.is_alive(int(made["process"])):
                     self._disk.unlink(folder / name)
 
-    def _prepare(self, path: Path, data: Sequence[Chunk]) -> Path:
-        """Write the content under a name of its own, durably, with all folders there."""
+    def _prepare(self, path: Path, data: Sequence[Chunk]) -> _Nameless | _Temporary:
+        """Write the content under no name, or a name of its own, durably, with all folders there."""
         try:
             self._folders.settle(path.parent)
-            return self._write_temporary(data)
+            return self._write_new(path.parent, data)
         except FileNotFoundError:
             # The home was removed and is being made again: what we knew of its folders is gone with it.
             self._folders.forget()
             self._folders.settle(path.parent)
-            return self._write_temporary(data)
+            return self._write_new(path.parent, data)
 
-    def _write_temporary(self, data: Sequence[Chunk]) -> Path:
-        self._folders.settle(self._home / TEMPORARY)
-        name = f"{self._disk.process()}-{next(_numbers)}-{self._clock.token(8).hex()}"
-        path = self._home / TEMPORARY / name
-        descriptor = self._disk.open(path, create=True, exclusive=True)
+    def _write_new(self, folder: Path, data: Sequence[Chunk]) -> _Nameless | _Temporary:
+        descriptor = self._disk.open_nameless(folder)
+        if descriptor is None:
+            return self._write_temporary(data)
+        new = _Nameless(self._disk, descriptor)
         try:
             self._disk.write_whole(descriptor, data)
             self._disk.sync(descriptor)
         except OSError:
-            with contextlib.suppress(OSError):
-                self._disk.unlink(path)
+            new.close()
+            raise
+        return new
+
+    def _write_temporary(self, data: Sequence[Chunk]) -> _Temporary:
+        self._folders.settle(self._home / TEMPORARY)
+        name = f"{self._disk.process()}-{next(_numbers)}-{self._clock.token(8).hex()}"
+        new = _Temporary(self._disk, self._home / TEMPORARY / name)
+        descriptor = self._disk.open(new.path, create=True, exclusive=True)
+        try:
+            self._disk.write_whole(descriptor, data)
+            self._disk.sync(descriptor)
+        except OSError:
+            new.close()
             raise
         finally:
             close_quietly(self._disk, descriptor)
-        return path
+        return new
 
     def _walk(self, folder: Path, prefix: str, own: frozenset[str]) -> list[str]:
         try:
@@ -218,3 +232,38 @@ class Objects:
             else:
                 found.append(f"{prefix}{name}")
         return found
+
+
+class _Nameless:
+    """A file that is whole and durable, and has no name yet."""
+
+    def __init__(self, disk: Disk, descriptor: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+
+    def name(self, path: Path) -> bool:
+        """Give the file its name, durably; ``False`` when the name is taken."""
+        return self._disk.name(self._descriptor, path)
+
+    def close(self) -> None:
+        """Let go of the file: without a name it is gone."""
+        close_quietly(self._disk, self._descriptor)
+
+
+class _Temporary:
+    """A file that is whole and durable, under a name of its own: where a file must have one."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self.path = path
+
+    def name(self, path: Path) -> bool:
+        """Give the file its name, durably; ``False`` when the name is taken."""
+        created = self._disk.link(self.path, path)
+        self._disk.sync_directory(path.parent)
+        return created
+
+    def close(self) -> None:
+        """Remove the name of its own."""
+        with contextlib.suppress(OSError):
+            self._disk.unlink(self.path)
