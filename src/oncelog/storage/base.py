@@ -53,6 +53,13 @@ class SegmentEnd(msgspec.Struct, frozen=True):
     size_bytes: int = 0
 
 
+class Unsealed(msgspec.Struct, frozen=True, kw_only=True):
+    """Which segments of a log are not sealed: ``closed`` ones, each with its end, and all from ``first_open`` on."""
+
+    closed: dict[int, int] = {}
+    first_open: int = 0
+
+
 class SegmentWriter(Protocol):
     """Appends blocks to one open segment, for one writer. Not safe to share between threads, except that
     up to ``in_flight_max`` calls of ``append`` with different numbers may run at once.

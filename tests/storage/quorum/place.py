@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from obstore.store import MemoryStore
 
 from oncelog.clock import SYSTEM, Clock
 from oncelog.connect import Database
+from oncelog.log.stored.unsealed import unsealed
 from oncelog.log.takeover import handover
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
@@ -16,6 +19,7 @@ from oncelog.storage.quorum.home import QuorumStorage
 from oncelog.testing.bucket import FaultyBucket
 
 NODES = ("n0", "n1", "n2")
+UNSEALED = partial(unsealed, clock=SYSTEM)
 
 
 class Place:

@@ -18,6 +18,7 @@ from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.writing import fill
 from tests.storage.quorum.conftest import Cluster
+from tests.storage.quorum.place import UNSEALED
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_writer_leaves_a_replaced_node(log: Log, storage: QuorumStorage, store
     """A living writer learns that a node was replaced, and its next block is on the new one; the old one is sealed."""
     with log.writer() as writer:
         first = writer.append(b"first", id="first")
-        health.replace(storage, "n1", "s3://new", SYSTEM)
+        health.replace(storage, "n1", "s3://new", UNSEALED, SYSTEM)
         storage.refresh()  # as the writer itself does every ten seconds
         writer.append(b"last of the old segment", id="second")
         third = writer.append(b"third", id="third")
@@ -105,7 +106,7 @@ def test_the_writer_looks_for_replacements_by_itself(
     monkeypatch.setattr(home, "MEMBERSHIP_US", 0)
     with log.writer() as writer:
         first = writer.append(b"first", id="first")
-        health.replace(quorum(3, 2, ObjectStorage(memory_bucket)), "n1", "s3://new", SYSTEM)
+        health.replace(quorum(3, 2, ObjectStorage(memory_bucket)), "n1", "s3://new", UNSEALED, SYSTEM)
         for number in itertools.count():
             if writer.append(b"more", id=str(number)).segment != first.segment:
                 break

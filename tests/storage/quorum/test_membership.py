@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable, Unsupported
-from oncelog.storage.base import Chunk
+from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.local.home import LocalHome, LocalStorage
-from oncelog.storage.quorum import health, membership, node
+from oncelog.storage.quorum import ensemble, health, membership, node
+from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.home import QuorumStorage
+from oncelog.storage.quorum.node import Node
 from oncelog.storage.urls import node_options, quorum_store
 from tests.cli.shell import shell
+from tests.storage.quorum.place import UNSEALED
 
 
 def folders(root: Path, count: int = 3) -> dict[str, str]:
@@ -100,9 +104,9 @@ def test_a_replacement_that_is_refused_was_not_formatted(tmp_path: Path) -> None
     make(tmp_path)
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
     with pytest.raises(InvalidArgument, match="inside the store"):
-        health.replace(storage, "n1", (tmp_path / "store" / "n1").as_uri(), SYSTEM)
+        health.replace(storage, "n1", (tmp_path / "store" / "n1").as_uri(), UNSEALED, SYSTEM)
     with pytest.raises(InvalidArgument, match="one place"):
-        health.replace(storage, "n1", (tmp_path / "node-0").as_uri(), SYSTEM)
+        health.replace(storage, "n1", (tmp_path / "node-0").as_uri(), UNSEALED, SYSTEM)
     storage.close()
     assert not (tmp_path / "store" / "n1").exists()
 
@@ -112,7 +116,7 @@ def with_one_replaced(tmp_path: Path, url: str) -> QuorumStorage:
     with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
         w.append(b"x", id="1")
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
-    health.replace(storage, "n1", (tmp_path / "new-1").as_uri(), SYSTEM)
+    health.replace(storage, "n1", (tmp_path / "new-1").as_uri(), UNSEALED, SYSTEM)
     storage.close()
     return QuorumStorage(LocalStorage(tmp_path / "store"))
 
@@ -122,7 +126,7 @@ def test_a_replacement_that_leaves_too_few_nodes_says_what_to_do(tmp_path: Path)
     url = make(tmp_path)
     storage = with_one_replaced(tmp_path, url)
     with pytest.raises(InvalidArgument, match=f"1 of its 3 nodes, and needs 2 .*oncelog quorum drain {url}"):
-        health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), SYSTEM)
+        health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), UNSEALED, SYSTEM)
     storage.close()
     assert not (tmp_path / "new-2").exists()
 
@@ -157,20 +161,20 @@ def test_a_replacement_that_was_cut_short_is_finished_by_the_next(
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
     cut_short(monkeypatch, 2)
     with pytest.raises(KilledError):
-        health.replace(storage, "n1", new, SYSTEM)
+        health.replace(storage, "n1", new, UNSEALED, SYSTEM)
     monkeypatch.undo()
     assert storage.refresh().version == 1
     with pytest.raises(InvalidArgument, match="belongs to a quorum already, as 'n1'"):
-        health.replace(storage, "n2", new, SYSTEM)
+        health.replace(storage, "n2", new, UNSEALED, SYSTEM)
     other = LocalStorage(tmp_path / "other" / "store")
     membership.create(other, folders(tmp_path / "other"), 2, {}, SYSTEM)
     foreign = QuorumStorage(other)
     with pytest.raises(InvalidArgument, match="belongs to a quorum already"):
-        health.replace(foreign, "n1", new, SYSTEM)
-    made = health.replace(storage, "n1", new, SYSTEM)
+        health.replace(foreign, "n1", new, UNSEALED, SYSTEM)
+    made = health.replace(storage, "n1", new, UNSEALED, SYSTEM)
     assert made.named("n1").url == new
     with pytest.raises(InvalidArgument, match="belongs to a quorum already"):
-        health.replace(storage, "n1", (tmp_path / "node-1").as_uri(), SYSTEM)
+        health.replace(storage, "n1", (tmp_path / "node-1").as_uri(), UNSEALED, SYSTEM)
     assert not any(one.trouble for one in health.nodes(storage, [], SYSTEM))
     storage.close()
     foreign.close()
@@ -187,7 +191,7 @@ def test_a_replacement_whose_answer_is_lost_has_succeeded(tmp_path: Path, monkey
         return real(self, key, data)
 
     monkeypatch.setattr(LocalHome, "create", create)
-    assert health.replace(storage, "n1", (tmp_path / "new").as_uri(), SYSTEM).version == 2
+    assert health.replace(storage, "n1", (tmp_path / "new").as_uri(), UNSEALED, SYSTEM).version == 2
     storage.close()
 
 
@@ -203,7 +207,7 @@ def test_a_replacement_waits_for_nodes_that_may_hold_the_only_copies(
     (silent,) = [one.bucket for one in storage.nodes if one.name == "n0"]
     monkeypatch.setattr(silent, "below", mock.Mock(side_effect=Unavailable("away")))
     with pytest.raises(Unavailable, match="node n0 does not answer"):
-        health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), SYSTEM)
+        health.replace(storage, "n2", (tmp_path / "new-2").as_uri(), UNSEALED, SYSTEM)
     storage.close()
     assert not (tmp_path / "new-2").exists()
 
@@ -320,11 +324,11 @@ def test_a_replaced_node_is_used_by_the_next_segment(tmp_path: Path) -> None:
     lost = tmp_path / "node-1"
     lost.rename(tmp_path / "gone")
     storage = QuorumStorage(LocalStorage(tmp_path / "store"))
-    short = health.short(storage)
+    short = health.short(storage, UNSEALED)
     assert [one.segment for one in short] == [0]
     assert [node.name for node in health.nodes(storage, short, SYSTEM) if node.trouble] == ["n1"]
     assert {node.name for node in health.nodes(storage, short, SYSTEM) if node.behind} == {"n1"}
-    made = health.replace(storage, "n1", (tmp_path / "node-1b").as_uri(), SYSTEM)
+    made = health.replace(storage, "n1", (tmp_path / "node-1b").as_uri(), UNSEALED, SYSTEM)
     assert made.version == 2
     with pytest.raises(NotFound):
         made.named("n9")
@@ -335,3 +339,80 @@ def test_a_replaced_node_is_used_by_the_next_segment(tmp_path: Path) -> None:
         while not any((tmp_path / "node-1b").rglob("000000000?")):  # an append waits for two of three nodes
             w.append(b"new", id=f"new-{next(numbers)}")
         assert db.log("orders").verify().ok
+
+
+def test_only_ensembles_of_segments_that_are_not_sealed_are_read(tmp_path: Path) -> None:
+    """An ensemble stays as long as its log. Status, check and replace of an old log read those that matter alone."""
+    url = make(tmp_path)
+    with oncelog.connect(f"quorum:{url}") as db:
+        log = db.log("orders", create=True)
+        for number in range(4):
+            with log.writer() as w:
+                w.append(b"x", id=str(number))
+            if number < 3:
+                log.seal()
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    assert len(storage.home("orders").store.list("ensembles/")) == 4
+    real, read = ensemble.read, []
+
+    def noted(store: LogHome, segment: int) -> Ensemble | None:
+        read.append(segment)
+        return real(store, segment)
+
+    with mock.patch.object(ensemble, "read", noted):
+        health.short(storage, UNSEALED)
+        health.check(storage, UNSEALED)
+        health.replace(storage, "n1", (tmp_path / "new").as_uri(), UNSEALED, SYSTEM)
+    storage.close()
+    assert set(read) == {3}
+
+
+def test_reading_begins_with_the_near_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONCELOG_NEAR names the node that is asked first; a name that no node has is refused."""
+    url = make(tmp_path)
+    with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
+        w.append(b"x", id="1")
+        while len(list(tmp_path.glob("node-*/**/0000000000"))) < 3:  # an append waits for two of three nodes
+            continue
+    asked: list[str] = []
+    real = Node.read
+
+    def noted(self: Node, path: str) -> pa.Buffer | None:
+        asked.append(self.name)
+        return real(self, path)
+
+    monkeypatch.setattr(Node, "read", noted)
+    for name in ("n2", "n1"):
+        asked.clear()
+        monkeypatch.setenv("ONCELOG_NEAR", name)
+        with oncelog.connect(f"quorum:{url}") as db:
+            assert [entry.value for entry in db.log("orders").read()] == [b"x"]
+        assert set(asked) == {name}
+    monkeypatch.setenv("ONCELOG_NEAR", "az9")
+    with pytest.raises(NotFound, match="no node 'az9': there are n0, n1, n2"):
+        oncelog.connect(f"quorum:{url}")
+
+
+def test_options_of_a_node_come_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ``connect`` or from the environment; ``connect`` wins. Each node gets its own, and none is stored."""
+    url = make(tmp_path)
+    given: dict[str, dict[str, str]] = {}
+    real = node.open_bucket
+
+    def opened(where: str, options: Mapping[str, str]) -> Bucket:
+        given[where.rpartition("/")[2]] = dict(options)
+        return real(where, options)
+
+    monkeypatch.setattr("oncelog.storage.quorum.home.open_bucket", opened)
+    monkeypatch.setenv("ONCELOG_NODE_N0_ENDPOINT", "http://from-the-environment")
+    monkeypatch.setenv("ONCELOG_NODE_N1_ENDPOINT", "http://from-the-environment")
+    monkeypatch.setenv("ONCELOG_NODE_N1_SECRET_ACCESS_KEY", "hush-hush")
+    with oncelog.connect(f"quorum:{url}", options={"n1.endpoint": "http://given"}):
+        pass
+    assert given == {
+        "node-0": {"endpoint": "http://from-the-environment"},
+        "node-1": {"endpoint": "http://given", "secret_access_key": "hush-hush"},
+        "node-2": {},
+    }
+    stored = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert not any(b"hush-hush" in data or b"http://" in data for data in stored)

@@ -6,9 +6,11 @@ import threading
 from collections.abc import Sequence
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
+from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.errors import CorruptionError, Unavailable, WriterFenced
 from oncelog.storage.base import Chunk, SegmentEnd
@@ -518,6 +520,107 @@ def test_a_poll_with_nothing_new_costs_at_most_a_request_more_than_acks(monkeypa
         assert sum(asked) > 300
         writer.append(b"second")
         assert tail.poll(10) is not None
+
+
+def test_a_damaged_copy_that_nobody_waits_for_ends_the_segment_early(
+    quorum: Cluster,
+    stores: dict[str, Bucket],
+    nodes: dict[str, FaultyBucket],
+    store: MemoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two nodes acknowledged a block; then the third finds a damaged copy of it, of the right size. Lists do not show
+    that: the writer must remember it, or the segment is never sealed early.
+    """
+    monkeypatch.setattr("oncelog.storage.quorum.home.SHORT_US", 0)
+    storage = quorum(3, 2, store)
+    home = home_of(storage)
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    block = chain.block(b"a")
+    bad = bytearray(chain.made[0])
+    bad[-1] ^= 1
+    stores["s3://n2"].create(path(home, 0), [bytes(bad)])
+    held, real = threading.Event(), nodes["s3://n2"].create
+
+    def create(path: str, data: Sequence[Chunk]) -> bool:
+        held.wait(60)
+        return real(path, data)
+
+    monkeypatch.setattr(nodes["s3://n2"], "create", create)
+    assert writer.append(0, block) == 1
+    assert not writer.ends_early
+    held.set()
+    for one in storage.nodes:
+        one.catch_up(SYSTEM.elapsed_us() + 60_000_000)
+    assert writer.ends_early
+    assert home.at_risk(0, home.fence(0, 2).end)
+
+
+def test_a_recovery_that_gets_no_further_waits_and_then_gives_up(
+    quorum: Cluster, stores: dict[str, Bucket], nodes: dict[str, FaultyBucket], store: MemoryStorage
+) -> None:
+    """One node holds a block and cannot list it; another takes no fence. Recovery looked again at once, for ever."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 1)
+    lone = b"".join(bytes(memoryview(piece)) for piece in chain.block(b"lone"))
+    stores["s3://n0"].create(path(home, 1), [lone])
+    quorum(3, 2, store)
+    clock = SimulatedClock(auto_advance=True)
+    again = QuorumStorage(store, clock=clock)
+    lists = mock.Mock(side_effect=Unavailable("no list"))
+    began_us = clock.elapsed_us()
+    with (
+        mock.patch.object(nodes["s3://n0"], "below", lists),
+        mock.patch.object(nodes["s3://n1"], "create", mock.Mock(side_effect=Unavailable("no space"))),
+        pytest.raises(Unavailable, match="block 1: a node holds it, and does not list it"),
+    ):
+        again.home("orders").fence(0, 2)
+    assert lists.call_count <= registers._LOOKS_MAX + 1
+    assert clock.elapsed_us() - began_us >= 1_000_000
+    assert again.home("orders").fence(0, 2).blocks == 2
+    again.close()
+
+
+def test_blocks_of_a_closed_segment_are_read_several_at_once(
+    quorum: Cluster,
+    stores: dict[str, Bucket],
+    nodes: dict[str, FaultyBucket],
+    store: MemoryStorage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A takeover of many small blocks does not wait for one answer after the other."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 9)
+    while len(stores["s3://n0"].below("logs/")) < 9:  # an append waits for two of three nodes
+        continue
+    again = home_of(quorum(3, 2, store))
+    end = again.fence(0, 2).end
+    together, real = threading.Barrier(4), nodes["s3://n0"].get
+
+    def get(path: str) -> pa.Buffer:
+        if not path.endswith("0000000000"):  # the first alone tells how large blocks are
+            together.wait(60)
+        return real(path)
+
+    monkeypatch.setattr("oncelog.storage.quorum.node.LATE_S", 60.0)
+    monkeypatch.setattr(nodes["s3://n0"], "get", get)
+    blocks, _ = again.blocks(0, 0, end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+
+
+def test_blocks_that_the_nearest_node_lacks_come_from_the_others(
+    quorum: Cluster, stores: dict[str, Bucket], store: MemoryStorage
+) -> None:
+    """Among blocks that are read at once one is missing on the nearest node, and one is damaged there."""
+    home = home_of(quorum(3, 2, store))
+    chain = fill(home, 0, 6)
+    end = home.fence(0, 2).end
+    damage(stores, "s3://n0", path(home, 2))
+    stores["s3://n0"].delete(path(home, 3))
+    again = home_of(quorum(3, 2, store))
+    blocks, _ = again.blocks(0, 0, end, PLENTY)
+    assert [block.to_pybytes() for block in blocks] == chain.made
+    assert again.at_risk(0, end)
 
 
 def test_closing_waits_for_the_last_copies(

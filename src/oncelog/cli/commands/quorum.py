@@ -21,7 +21,7 @@ from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError
 
 if TYPE_CHECKING:
-    from oncelog.storage.base import LogHome
+    from oncelog.storage.base import LogHome, Unsealed
     from oncelog.storage.quorum.home import QuorumStorage
 
 PREFIX = "quorum:"
@@ -125,7 +125,7 @@ def status(store: Store, *, json: Json = False) -> None:
     from oncelog.storage.quorum import health  # noqa: PLC0415
 
     with _opened(store) as storage:
-        short = health.short(storage)
+        short = health.short(storage, _unsealed)
         found = health.nodes(storage, short, SYSTEM)
         membership = storage.membership
     if json:
@@ -183,14 +183,10 @@ def check(store: Store, *, json: Json = False) -> None:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _unsealed(home: LogHome) -> dict[int, int]:
-    """Return the closed segments of a log that are not sealed, with how many blocks each has: these are needed."""
-    from oncelog.log.stored.manifests import Manifests  # noqa: PLC0415
+def _unsealed(home: LogHome) -> Unsealed:
+    from oncelog.log.stored.unsealed import unsealed  # noqa: PLC0415
 
-    manifests = Manifests(home, SYSTEM)
-    known = manifests.newest()
-    closed = () if known is None else manifests.closed_from(known.manifest, known.manifest.first_position)
-    return {segment.number: segment.end for segment in closed if segment.file is None}
+    return unsealed(home, SYSTEM)
 
 
 @_command("replace s3://shop-regional/db az2 s3://shop-az2-new")
@@ -208,7 +204,7 @@ def replace(
     from oncelog.storage.quorum import health  # noqa: PLC0415
 
     with _opened(store) as storage:
-        made = health.replace(storage, name, url, SYSTEM)
+        made = health.replace(storage, name, url, _unsealed, SYSTEM)
     if json:
         print_json(made)
     else:

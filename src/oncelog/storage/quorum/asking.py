@@ -19,14 +19,8 @@ def ask_into(
     node: Node, work: Callable[[], _T], answers: queue.SimpleQueue[_T | OncelogError], size_bytes: int = 0
 ) -> bool:
     """Ask a node; its answer, or its error, goes into a queue. ``False`` if the node is too far behind to be asked."""
-
-    def answered(done: Future[_T]) -> None:
-        if not done.cancelled():
-            answer = settled(done)
-            answers.put(answer)
-
     try:
-        node.ask(work, size_bytes).add_done_callback(answered)
+        node.ask_aside(work, answers.put, size_bytes)
     except OncelogError as error:
         answers.put(error)
         return False
@@ -52,6 +46,21 @@ def ask_all(nodes: Sequence[Node], work: Callable[[Node], _T], enough: int | Non
         else:
             answer = settled(one)
             answers.append(answer)
+    return answers
+
+
+def ask_for_each(node: Node, works: Sequence[Callable[[], _T]]) -> list[_T | OncelogError]:
+    """Ask one node for several things at once; return its answers, or errors, in order. Late ones are left."""
+    asked = [_asked(node, lambda _, work=work: work()) for work in works]  # type: ignore[misc]
+    answers: list[_T | OncelogError] = []
+    for one in asked:
+        _await(one, node.patience_s)
+        if one.done():
+            answer = settled(one)
+            answers.append(answer)
+        else:
+            one.cancel()
+            answers.append(node.late())
     return answers
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.format.block import HEADER_BYTES
-from oncelog.storage.base import ENSEMBLES, LogHome
+from oncelog.storage.base import ENSEMBLES, LogHome, Unsealed
 from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
 from oncelog.storage.quorum.asking import ask_all
@@ -42,6 +42,10 @@ class Short(msgspec.Struct, frozen=True, kw_only=True):
     copies: dict[str, int]
 
 
+FindUnsealed = Callable[[LogHome], Unsealed]
+"""Finds the segments of a log that need their nodes: what a log has, its storage does not know."""
+
+
 def nodes(storage: QuorumStorage, short: Sequence[Short], clock: Clock) -> list[NodeHealth]:
     """Ask each node who it is; count what it lacks of segments that are ``short``. A node that hangs is away."""
 
@@ -66,12 +70,12 @@ def nodes(storage: QuorumStorage, short: Sequence[Short], clock: Clock) -> list[
     return found
 
 
-def short(storage: QuorumStorage) -> list[Short]:
+def short(storage: QuorumStorage, find: FindUnsealed) -> list[Short]:
     """Return the segments of which some node lacks a block, or that name a node which was replaced: seal these."""
     found = []
     for key in storage.homes():
         home = storage.home(key)
-        for segment, ensemble in _ensembles(home):
+        for segment, ensemble in _ensembles(home, find(home)):
             copies = _copies(storage, key, ensemble)
             most = max(copies.values(), default=0)
             if most and (len(copies) < len(ensemble.nodes) or min(copies.values()) < most):
@@ -79,10 +83,16 @@ def short(storage: QuorumStorage) -> list[Short]:
     return found
 
 
-def _ensembles(home: QuorumHome) -> list[tuple[int, Ensemble]]:
-    numbers = [int(key.removeprefix(ENSEMBLES)) for key in home.store.list(ENSEMBLES)]
-    read = [(number, stored.read(home.store, number)) for number in numbers]
-    return [(number, ensemble) for number, ensemble in read if ensemble is not None and ensemble.nodes]
+def _ensembles(home: QuorumHome, unsealed: Unsealed) -> Iterator[tuple[int, Ensemble]]:
+    """Yield the ensembles of segments that are not sealed. An ensemble stays as long as its log: most are of sealed
+    ones, and are not read.
+    """
+    for key in home.store.list(ENSEMBLES):
+        number = int(key.removeprefix(ENSEMBLES))
+        if number >= unsealed.first_open or number in unsealed.closed:
+            ensemble = stored.read(home.store, number)
+            if ensemble is not None and ensemble.nodes:
+                yield number, ensemble
 
 
 def _copies(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, int]:
@@ -111,25 +121,22 @@ class BadCopy(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
 
 
-def check(storage: QuorumStorage, unsealed: Callable[[LogHome], dict[int, int]]) -> list[BadCopy]:
+def check(storage: QuorumStorage, find: FindUnsealed) -> list[BadCopy]:
     """Read every copy of every block that is not sealed yet, and return those that are missing or damaged.
 
-    ``unsealed`` returns the segments of a log that are closed and not sealed, with how many blocks each has. The blocks
-    of sealed ones were removed, and are not missed. Copies that a living writer is just storing count as missing.
+    The blocks of sealed segments were removed, and are not missed. Copies that a living writer is just storing count as
+    missing.
     """
     found: list[BadCopy] = []
     for key in storage.homes():
         home = storage.home(key)
-        needed = unsealed(home)
-        notes = [name.removeprefix(stored.UNREMOVED) for name in home.store.list(stored.UNREMOVED)]
-        removed = {int(note.partition(".")[0]) for note in notes}
+        needed = find(home)
         bad: list[BadCopy] = []
-        for segment, ensemble in _ensembles(home):
-            # Not closed, and no copies: sealed, or nothing was written.
-            is_open = segment not in removed and any(_copies(storage, key, ensemble).values())
-            if segment in needed or is_open:
-                bad += _bad_copies(home, key, segment, ensemble, needed.get(segment))
-        sealed = needed.keys() - unsealed(home).keys() if bad else set()  # sealed since the check began
+        for segment, ensemble in _ensembles(home, needed):
+            # Not closed, and no copies: nothing was written.
+            if segment in needed.closed or any(_copies(storage, key, ensemble).values()):
+                bad += _bad_copies(home, key, segment, ensemble, needed.closed.get(segment))
+        sealed = needed.closed.keys() - find(home).closed.keys() if bad else set()  # sealed since the check began
         found += [one for one in bad if one.segment not in sealed]
     return found
 
@@ -150,7 +157,7 @@ def _bad_copies(home: QuorumHome, key: str, segment: int, ensemble: Ensemble, cl
     return found
 
 
-def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Membership:
+def replace(storage: QuorumStorage, name: str, url: str, find: FindUnsealed, clock: Clock) -> Membership:
     """Put another store in the place of a node. New segments are written to it; old ones keep their other copies.
 
     ``InvalidArgument`` while a segment that is not sealed would keep fewer nodes than it takes to fence it.
@@ -158,7 +165,8 @@ def replace(storage: QuorumStorage, name: str, url: str, clock: Clock) -> Member
     membership = storage.refresh()
     gone = membership.named(name)
     for key in storage.homes():
-        for segment, ensemble in _ensembles(storage.home(key)):
+        home = storage.home(key)
+        for segment, ensemble in _ensembles(home, find(home)):
             left = [node for node in storage.nodes_of(ensemble) if node.identity.identity != gone.identity]
             if len(left) >= ensemble.fences:
                 continue

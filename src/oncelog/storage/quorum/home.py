@@ -29,7 +29,7 @@ from oncelog.storage.quorum import ensemble as stored
 from oncelog.storage.quorum import membership as members
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.membership import Membership
-from oncelog.storage.quorum.node import Node, NodeIdentity, open_bucket
+from oncelog.storage.quorum.node import LANE_REQUESTS, Node, NodeIdentity, open_bucket
 from oncelog.storage.quorum.registers import Registers
 
 IN_FLIGHT_MAX = 4
@@ -248,7 +248,9 @@ class QuorumHome:
         known = self._known.get(segment)
         if known is None or len(known.nodes) < len(ensemble.nodes):
             nodes = self._storage.nodes_of(ensemble)
-            known = self._known[segment] = Registers(segment, ensemble, nodes, self._prefix, self.store)
+            known = self._known[segment] = Registers(
+                segment, ensemble, nodes, self._prefix, self.store, clock=self._clock
+            )
         return known
 
     def _found(self, segment: int) -> Registers | None:
@@ -265,15 +267,16 @@ class QuorumHome:
         found: list[pa.Buffer] = []
         total = 0
         while total < limit_bytes and cursor < visible:
-            block = None if registers is None else registers.block(cursor)
-            if block is None:
-                if end is None:
-                    break
-                message = f"segment {segment}, block {cursor}: gone from every node"
-                raise NotFound(message)
-            found.append(block)
-            total += block.size
-            cursor += 1
+            numbers = range(cursor, cursor + _how_many(found, total, limit_bytes, visible - cursor))
+            for block in [None] if registers is None else registers.blocks(numbers):
+                if block is None:
+                    if end is None:
+                        return found, cursor
+                    message = f"segment {segment}, block {cursor}: gone from every node"
+                    raise NotFound(message)
+                found.append(block)
+                total += block.size
+                cursor += 1
         if end is None and cursor >= visible:
             self._looks.note((segment, cursor), sounds, found=bool(found))
         return found, cursor
@@ -402,3 +405,12 @@ class QuorumSegmentWriter:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def _how_many(found: Sequence[pa.Buffer], total: int, limit_bytes: int, left: int) -> int:
+    """Return how many blocks to read at once: as many as a node's lane does, or as are wanted if they are like those
+    before.
+    """
+    if not found:
+        return 1
+    return min(LANE_REQUESTS, left, 1 + (limit_bytes - total) * len(found) // max(1, total))

@@ -89,20 +89,46 @@ class Node:
 
     # Asking.
 
-    def ask(self, work: Callable[[], _T], size_bytes: int = 0) -> Future[_T]:
-        """Run a request in the lane of this node. ``Unavailable`` at once when the node is too far behind."""
+    def ask(self, work: Callable[[], _T]) -> Future[_T]:
+        """Run a request in the lane of this node."""
+        return self._submit(lambda: self._watched(work))
+
+    def ask_aside(
+        self, work: Callable[[], _T], answered: Callable[[_T | OncelogError], object], size_bytes: int
+    ) -> None:
+        """Run a request in the lane, and give its answer, or its error, to ``answered``. ``Unavailable`` at once when
+        the node is too far behind.
+
+        Every append comes here, once for each node: the lane itself calls ``answered``, and no future is waited for.
+        """
         with self._lock:
             if self._backlog_bytes + size_bytes > BACKLOG_BYTES_MAX and self._backlog_bytes:
                 message = f"node {self.name} is {self._backlog_bytes:,} bytes behind"
                 raise Unavailable(message)
             self._backlog_bytes += size_bytes
         try:
-            asked = self._pool.submit(self._watched, work)
+            self._submit(lambda: self._do_aside(work, answered, size_bytes))
+        except Closed:
+            self._caught_up(size_bytes)
+            raise
+
+    def _do_aside(
+        self, work: Callable[[], _T], answered: Callable[[_T | OncelogError], object], size_bytes: int
+    ) -> None:
+        try:
+            answer: _T | OncelogError = self._watched(work)
+        except OncelogError as error:
+            answer = error
+        finally:
+            self._caught_up(size_bytes)
+        answered(answer)
+
+    def _submit(self, work: Callable[[], _T]) -> Future[_T]:
+        try:
+            return self._pool.submit(work)
         except RuntimeError as error:
             message = f"the connection to node {self.name} is closed"
             raise Closed(message) from error
-        asked.add_done_callback(lambda _: self._answered(size_bytes))
-        return asked
 
     def _watched(self, work: Callable[[], _T]) -> _T:
         """Run a request, and note whether the node answered."""
@@ -120,7 +146,7 @@ class Node:
     def _well(self) -> None:
         self.trouble = self._failed_us = None
 
-    def _answered(self, size_bytes: int) -> None:
+    def _caught_up(self, size_bytes: int) -> None:
         with self._idle:
             self._backlog_bytes -= size_bytes
             if not self._backlog_bytes:

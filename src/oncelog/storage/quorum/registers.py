@@ -8,28 +8,36 @@ number that it has offered; so a number has one possible block.
 from __future__ import annotations
 
 import queue
+import threading
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import pyarrow as pa
 
+from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.format import block as block_format
 from oncelog.format.block import HEADER_BYTES, BlockHeader
 from oncelog.storage.base import LogHome, SegmentEnd
 from oncelog.storage.quorum import ensemble as stored
-from oncelog.storage.quorum.asking import ask_all, ask_in_turn, ask_into
+from oncelog.storage.quorum.asking import ask_all, ask_for_each, ask_in_turn, ask_into
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.node import BELIEVED_US, IDENTITY_US, Node, Written, fence_of, kind_of
 
 _ANSWER_S = 60.0
 """No request takes longer: its client gives up before."""
 
+_LOOKS_AT_ONCE, _LOOKS_MAX, _LOOK_AGAIN_S = 2, 20, 0.1
+"""A recovery looks twice at a number at once, then after a pause each time, and gives up after so many looks."""
+
 
 class Registers:
     """The registers of one segment of one log."""
 
-    def __init__(self, segment: int, ensemble: Ensemble, nodes: Sequence[Node], prefix: str, store: LogHome) -> None:
+    def __init__(
+        self, segment: int, ensemble: Ensemble, nodes: Sequence[Node], prefix: str, store: LogHome, *, clock: Clock
+    ) -> None:
         """Take the nodes of the ensemble that are still known; a node that was replaced is not among them."""
         self.segment = segment
         self.ensemble = ensemble
@@ -37,9 +45,10 @@ class Registers:
         self.is_short = len(nodes) < len(ensemble.nodes)
         """Whether a node lacks a block that was offered. Nobody repairs that: the segment is sealed early."""
         self.is_damaged = False
-        """Whether a reader of this process found a damaged copy. Then, too, the segment is sealed early."""
+        """Whether this process found a damaged copy. Then, too, the segment is sealed early."""
         self._folder = f"{prefix}{ensemble.folder}/"
         self._store = store
+        self._clock = clock
 
     def path(self, number: int) -> str:
         """Return where a register is, on every node."""
@@ -87,10 +96,13 @@ class Registers:
     def _write(self, node: Node, number: int, data: pa.Buffer) -> Written:
         """Store a block on one node, also when nobody waits for it any more."""
         try:
-            return node.write(self.path(number), data)
+            written = node.write(self.path(number), data)
         except OncelogError:
             self.is_short = True
             raise
+        if written == "damaged":
+            self.is_short = self.is_damaged = True
+        return written
 
     def is_whole(self, blocks: int) -> bool:
         """Tell whether all nodes hold the first so many blocks. Copies of different sizes are not copies."""
@@ -106,9 +118,12 @@ class Registers:
         """Keep the earlier writer from adding anything, and return where the segment ends: the same for everybody."""
         seen: tuple[int, frozenset[int]] | None = None
         distance = 1
+        looks: Counter[int] = Counter()
         while True:
             listed = self._listed()
             end, lacking = self._walk(listed)
+            looks[end] += 1
+            self._pause(end, looks[end])
             is_fenced = self._is_fenced(listed, end)
             kinds = [] if is_fenced else self._fence(end, epoch)
             is_fenced = is_fenced or kinds.count("fence") >= self.ensemble.fences
@@ -128,6 +143,20 @@ class Registers:
                 seen = (end, lost)
                 continue
             return self._decided(listed, end, lacking)
+
+    def _pause(self, end: int, looks: int) -> None:
+        """Wait before a number is looked at again and again: nodes that fail now and then, each in another way, may
+        neither list its block nor take a fence. ``Unavailable`` after ``_LOOKS_MAX``.
+        """
+        if looks > _LOOKS_MAX:
+            message = f"segment {self.segment}, block {end}: a node holds it, and does not list it: look at the nodes"
+            raise Unavailable(message, outcome="unknown")
+        if looks > _LOOKS_AT_ONCE:
+            until_us = self._clock.elapsed_us() + int(1e6 * _LOOK_AGAIN_S)
+            idle = threading.Condition()
+            with idle:
+                while (left_us := until_us - self._clock.elapsed_us()) > 0:
+                    self._clock.wait(idle, left_us / 1e6)
 
     def _undecided(self, number: int, kinds: Sequence[Written | OncelogError]) -> OncelogError:
         """Return why a number is neither kept nor fenced: too few nodes answer, or all copies are damaged."""
@@ -257,6 +286,19 @@ class Registers:
         if damaged is not None:
             raise damaged
         return None
+
+    def blocks(self, numbers: range) -> list[pa.Buffer | None]:
+        """Return several blocks. The nearest node is asked for all at once. What it lacks, or does not answer in
+        time, is read as ``block`` does.
+        """
+        nearest = min(self.nodes, key=lambda node: node.rests, default=None)
+        if nearest is None or len(numbers) == 1:
+            return [self.block(number) for number in numbers]
+        answers = ask_for_each(nearest, [partial(self._copy, nearest, number) for number in numbers])
+        return [
+            answer if isinstance(answer, pa.Buffer) else self.block(number)
+            for number, answer in zip(numbers, answers, strict=True)
+        ]
 
     def last_number(self) -> int:
         """Return the highest number of which a node has a block; -1 if there is none."""

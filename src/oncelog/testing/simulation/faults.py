@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
 from oncelog.errors import InvalidArgument, Unavailable
+from oncelog.log.stored.unsealed import unsealed
 from oncelog.storage.quorum import health
 from oncelog.storage.quorum.home import QuorumStorage
 from oncelog.storage.quorum.node import IDENTITY_US
@@ -201,7 +203,8 @@ class FaultInjector:
             with contextlib.suppress(Unavailable, InvalidArgument):  # too few nodes answer now
                 storage = self._world.storage(operator)
                 assert isinstance(storage, QuorumStorage)
-                health.replace(storage, name, f"s3://{new}", self._world.clock(operator))
+                clock = self._world.clock(operator)
+                health.replace(storage, name, f"s3://{new}", partial(unsealed, clock=clock), clock)
                 self._nodes[self._nodes.index(name)] = new
                 return
             self._world.scheduler.sleep(0.5)
