@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import queue
 import random
 import statistics
 import threading
@@ -34,6 +36,7 @@ from oncelog.storage.quorum.home import QuorumStorage
 from oncelog.testing.bucket import FaultyBucket
 
 SINGLE = "on a quorum of three folders, two acks: one append at a time"
+RAW = "the disk alone: a synced file in one folder, or two of three at once"
 COLUMNAR = "on a quorum of three folders, two acks: append_arrow, 10,000 a commit"
 SLOW = "on a quorum of stores of which 2 % of requests take twenty times as long"
 TAKEOVER = "on a quorum, one node away: takeover, 100,000 keys"
@@ -41,6 +44,8 @@ WAITING = "on a quorum: sixteen threads that wait for records"
 ONE, THREE, KILLED = "one", "three, ack 2", "three, ack 2, after one was cut off"
 NODES = ("n0", "n1", "n2")
 BATCH_ROWS = 10_000
+BLOCK_BYTES = 600
+"""About what a block of one record has."""
 KEYS = 100_000
 REQUEST_S, SLOW_TIMES, SLOW_SHARE = 0.005, 20, 0.02
 _T = TypeVar("_T")
@@ -89,18 +94,25 @@ def quorum(folder: Path, plan: Plan) -> list[Measurement]:
     """Measure what a quorum costs where all is well, and what it saves where a store is slow or gone."""
     single: dict[str, list[float]] = {}
     columnar: dict[str, list[float]] = {}
+    raw: dict[str, list[float]] = {}
     slow: dict[str, list[float]] = {}
+    slow_p50_s: dict[str, dict[str, float]] = {}
     more: dict[str, float] = {}
     for number, (name, nodes) in itertools.product(range(plan.rounds), ((ONE, ()), (THREE, NODES))):
         root = folder / f"{number}-{len(nodes)}"
         place = Place(lambda part, root=root: FolderBucket(root / part), nodes)  # type: ignore[misc]
+        raw.setdefault(name, []).append(_raw(root / "raw", len(nodes) or 1, plan))
         _single(place, name, plan, single, more)
         columnar.setdefault(name, []).append(_columnar(place.log(), plan))
-        slow.setdefault(name, []).append(_slow_p99(nodes, number, plan))
+        times = _slow(nodes, number, plan)
+        slow.setdefault(name, []).append(statistics.quantiles(times, n=100)[98])
+        known_s = slow_p50_s.setdefault(name, {})
+        known_s["p50"] = min(known_s.get("p50", math.inf), statistics.median(times))
     return [
         *(_row(SINGLE, name, "s", rounds, more if name == KILLED else None) for name, rounds in single.items()),
+        *(_row(RAW, name, "s", rounds) for name, rounds in raw.items()),
         *(_row(COLUMNAR, name, "records/s", rounds) for name, rounds in columnar.items()),
-        *(_row(SLOW, name, "s", rounds) for name, rounds in slow.items()),
+        *(_row(SLOW, name, "s", rounds, slow_p50_s[name]) for name, rounds in slow.items()),
         _row(TAKEOVER, THREE, "s", [_takeover(folder / f"taken-{number}") for number in range(plan.rounds)]),
         _row(WAITING, THREE, "CPU s/s", [_waiting(folder / "waiting", plan)]),
     ]
@@ -154,13 +166,42 @@ def _columnar(log: Log, plan: Plan) -> float:
         return len(tables) * BATCH_ROWS / (time.perf_counter() - started)
 
 
-def _slow_p99(nodes: tuple[str, ...], seed: int, plan: Plan) -> float:
-    """Return how long one append in a hundred takes, where 2 % of requests are slow."""
+def _raw(folder: Path, count: int, plan: Plan) -> float:
+    """Create synced files in one folder, or in several at once until two are done: what a disk allows, without a log.
+
+    The late file of one round disturbs the next round, as a late copy of a block disturbs the next append.
+    """
+    data = [pa.py_buffer(bytes(BLOCK_BYTES))]
+    buckets = [FolderBucket(folder / str(number)) for number in range(count)]
+    jobs: list[queue.SimpleQueue[tuple[str, queue.SimpleQueue[bool]] | None]] = [queue.SimpleQueue() for _ in buckets]
+
+    def serve(bucket: Bucket, job: queue.SimpleQueue[tuple[str, queue.SimpleQueue[bool]] | None]) -> None:
+        while (asked := job.get()) is not None:
+            asked[1].put(bucket.create(asked[0], data))
+
+    def create(_value: bytes, *, id: str) -> None:
+        done: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        for job in jobs:
+            job.put((f"raw/{int(id):010d}", done))
+        for _ in range(min(2, count)):
+            done.get()
+
+    threads = [threading.Thread(target=serve, args=pair) for pair in zip(buckets, jobs, strict=True)]
+    for thread in threads:
+        thread.start()
+    times = _times(create, 20 if plan.quick else 300)
+    for job, thread in zip(jobs, threads, strict=True):
+        job.put(None)
+        thread.join()
+    return statistics.median(times)
+
+
+def _slow(nodes: tuple[str, ...], seed: int, plan: Plan) -> list[float]:
+    """Return how long appends take, where 2 % of requests are slow."""
     seeds = itertools.count(10 * seed)
     place = Place(lambda part: SlowBucket(Bucket(MemoryStore(), f"s3://{part}"), next(seeds)), nodes)
     with place.log().writer() as writer:
-        times = _times(writer.append, 20 if plan.quick else 1_000)
-    return statistics.quantiles(times, n=100)[98]
+        return _times(writer.append, 20 if plan.quick else 1_000)
 
 
 def _takeover(folder: Path) -> float:

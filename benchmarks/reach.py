@@ -277,6 +277,12 @@ def _quorum(table: Table) -> Iterator[Reached]:
     yield Reached(quorum.TAKEOVER, "under 2 s", takeover_s, "s", takeover_s < 2)
     waiting = table.best(quorum.WAITING, quorum.THREE)
     yield Reached(quorum.WAITING, "under 0.05 CPU s/s", waiting, "CPU s/s", waiting < 0.05)
+    ratio = table.more(quorum.SLOW, quorum.THREE, "p50") / table.more(quorum.SLOW, quorum.ONE, "p50")
+    yield Reached(f"{quorum.SLOW}: p50 of an append, against one", "within 1.5 x", ratio, "x", ratio <= 1.5)
+    raw_one_s, raw_three_s = (table.best(quorum.RAW, name) for name in (quorum.ONE, quorum.THREE))
+    yield Reached(f"{quorum.RAW}: p50, against one", "reported", raw_three_s / raw_one_s, "x", None)
+    own_s = three_s - raw_three_s
+    yield Reached(f"{quorum.SINGLE}, p50, besides the disk", "reported", own_s, "s", None)
 
 
 def _server(table: Table) -> Iterator[Reached]:
