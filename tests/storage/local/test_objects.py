@@ -158,6 +158,28 @@ def test_a_file_system_without_nameless_files(tmp_path: Path, monkeypatch: pytes
     assert files(tmp_path) == ["one"]
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP])
+def test_a_file_system_that_makes_nameless_files_and_cannot_name_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The object is stored under a temporary name after all, once and whole; later ones at once."""
+    real = os.link
+
+    def refuse(source: Any, target: Any, **given: Any) -> None:
+        if str(source).startswith("/proc"):
+            raise OSError(number, os.strerror(number))
+        real(source, target, **given)
+
+    monkeypatch.setattr(os, "link", refuse)
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/one", [b"first"])
+    assert not home.create("a/one", [b"second"])
+    monkeypatch.setattr(links, "create_nameless", lambda _: pytest.fail("asked again"))
+    assert home.create("a/two", [b"x"])
+    assert home.read("a/one").to_pybytes() == b"first"
+    assert files(tmp_path) == ["one", "two"]
+
+
 @pytest.mark.usefixtures("_ways")
 def test_a_home_that_was_removed_is_made_again(tmp_path: Path) -> None:
     """A create finds its folder gone, because another process deleted the log: the folder is made again."""

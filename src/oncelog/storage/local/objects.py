@@ -27,6 +27,8 @@ BLOCKS_SUFFIX = ".blocks"
 
 _OWN_NAMES = frozenset({LOCK, PUBLISHED, TEMPORARY, TORN})
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP})
+_NOT_NAMED = frozenset({errno.EACCES, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What a system says that makes files without a name, and then refuses to name them: some network file systems do."""
 _MAPPED_BYTES_MIN = 64 * 1024
 _numbers = itertools.count()
 _TEMPORARY_NAME = re.compile(r"(?P<process>[0-9]{1,10})-[0-9]+-[0-9a-f]{16}")
@@ -76,6 +78,7 @@ class Objects:
         self._folders = folders
         self._home = home
         self._clock = clock
+        self._nameless = True
 
     def path(self, key: str) -> Path:
         """Return where an object is, or ``InvalidArgument`` for a name that the home itself uses."""
@@ -95,7 +98,7 @@ class Objects:
         except OSError as error:
             raise explain(error, path) from error
         try:
-            created = self._found(path) if new is None else new.name(path)
+            created = self._found(path) if new is None else self._name(new, path, data)
         except OSError as error:
             # What is known of the folders may be wrong: the home can have been removed.
             self._folders.forget()
@@ -106,6 +109,20 @@ class Objects:
         if new is not None and not created and self._disk.is_directory(path):
             raise explain(IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)), path)
         return created
+
+    def _name(self, new: _Nameless | _Temporary, path: Path, data: Sequence[Chunk]) -> bool:
+        """Give a file its name. Where a file without one cannot be named, write another, and use none from now on."""
+        try:
+            return new.name(path)
+        except OSError as error:
+            if isinstance(new, _Temporary) or error.errno not in _NOT_NAMED:
+                raise
+        self._nameless = False
+        temporary = self._write_temporary(data)
+        try:
+            return temporary.name(path)
+        finally:
+            temporary.close()
 
     def _found(self, path: Path) -> bool:
         """Make a name durable that is there; return ``False``: nothing was created."""
@@ -191,7 +208,7 @@ class Objects:
             return self._write_new(path.parent, data)
 
     def _write_new(self, folder: Path, data: Sequence[Chunk]) -> _Nameless | _Temporary:
-        descriptor = self._disk.open_nameless(folder)
+        descriptor = self._disk.open_nameless(folder) if self._nameless else None
         if descriptor is None:
             return self._write_temporary(data)
         new = _Nameless(self._disk, descriptor)
