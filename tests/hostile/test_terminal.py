@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
 import oncelog
+from oncelog import cli
 from oncelog.cli import run
 from oncelog.cli.commands.queues import worker
 from oncelog.cli.terminal.output import json_line
@@ -140,6 +142,16 @@ def test_the_error_of_a_handler(capfdbinary: pytest.CaptureFixture[bytes]) -> No
     worker._report(event)
     worker._json_report(event)
     check(Outcome(0, *capfdbinary.readouterr()))
+
+
+def test_lines_of_the_standard_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in the background tells that it fails by a line of the log, which has the text of a storage."""
+    assert logging.lastResort is not None
+    monkeypatch.setattr(logging.lastResort, "formatter", None)
+    cli._log_harmlessly()
+    record = logging.makeLogRecord({"msg": "a merge fails: %s", "args": (f"{ESCAPE} password=hunter2",)})
+    check(Outcome(0, logging.lastResort.format(record).encode(), b""))
+    assert "hunter2" not in logging.lastResort.format(record)
 
 
 def test_a_terminal_gets_colours_and_no_more(url: str) -> None:

@@ -128,6 +128,26 @@ def _outcome(arguments: Sequence[str], *, as_json: bool) -> int:
     return code if isinstance(code, int) else ExitCode.OK
 
 
+def _log_harmlessly() -> None:
+    """Make lines of the standard log harmless to a terminal, and take passwords out of them.
+
+    Work in the background says by such a line that it fails, with the text of a storage or of a library. Where nobody
+    has set the log up, Python writes lines to stderr as they are.
+    """
+    import logging  # noqa: PLC0415  help does not wait for it
+
+    from oncelog.redaction import harmless, redacted  # noqa: PLC0415
+
+    class Harmless(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return harmless(redacted(super().format(record)))
+
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(Harmless())
+
+
 def main() -> None:
     """Run the command line of this process, and end it with the exit code."""
+    if not {"--help", "-h"}.intersection(sys.argv):
+        _log_harmlessly()
     sys.exit(run(sys.argv[1:]))

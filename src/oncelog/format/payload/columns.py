@@ -181,11 +181,11 @@ def view(  # noqa: PLR0917
         if name in present:
             arrays.append(present[name])
         elif name in place:
-            arrays.append(_integers(np.arange(place[name], place[name] + count, dtype=np.int64), kind))
+            arrays.append(_counted(place[name], count))
         elif name == "segment":
             arrays.append(_repeated(segment, count))
         elif name == "timestamp":
-            arrays.append(_integers(_spread(timestamp_us, count), kind))
+            arrays.append(_moments_array(timestamp_us, count, kind))
         else:
             arrays.append(_nulls(count, name) if count <= _NULLS_MAX else pa.nulls(count, kind))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -217,8 +217,28 @@ def _plan(names: tuple[str, ...] | None) -> tuple[pa.Schema, list[tuple[str, pa.
     return schema, [(field.name, field.type) for field in schema]
 
 
-def _spread(timestamp_us: Timestamps, count: int) -> NDArray[np.int64]:
-    return np.full(count, timestamp_us, np.int64) if isinstance(timestamp_us, int) else _micros_array(timestamp_us)
+def _counted(first: int, count: int) -> pa.Array:
+    """Return so many numbers from one on.
+
+    Arrow's allocator keeps the memory of batches that are gone. The C library gives it back to the system when many are
+    kept and then dropped, and clearing it again costs five times as much as the numbers.
+    """
+    memory = pa.allocate_buffer(8 * count)
+    np.add(_counting(max(0, count - 1).bit_length())[:count], first, out=np.frombuffer(memory, np.int64))
+    return pa.Array.from_buffers(pa.int64(), count, [None, memory])
+
+
+@lru_cache(maxsize=4)
+def _counting(bits: int) -> NDArray[np.int64]:
+    return np.arange(1 << bits, dtype=np.int64)
+
+
+def _moments_array(timestamp_us: Timestamps, count: int, kind: pa.DataType) -> pa.Array:
+    if not isinstance(timestamp_us, int):
+        return _integers(_micros_array(timestamp_us), kind)
+    memory = pa.allocate_buffer(8 * count)
+    np.frombuffer(memory, np.int64).fill(timestamp_us)
+    return pa.Array.from_buffers(kind, count, [None, memory])
 
 
 def _integers(numbers: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
