@@ -49,6 +49,8 @@ PAGES = {
     "done": "log?name=clicks",
     "error": "log?name=nothing",
 }
+ACTED = ("asked", "done")
+"""Pages that are reached by a button."""
 WIDTHS = {"wide": 1400, "narrow": 400}
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, Scheme] = ("light", "dark")

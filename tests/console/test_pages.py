@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pyarrow as pa
 import pytest
 
-from oncelog import Message, QueueSettings, RetryPolicy
+from oncelog import Message, QueueSettings, Record, RetryPolicy, connect
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.console.app import build
@@ -24,6 +27,16 @@ from oncelog.storage.memory import MemoryHome, MemoryStorage
 from oncelog.types import Entry
 
 LOGS = 3 * PAGE_ROWS
+_VISIT = """
+import asyncio, sys
+from oncelog import connect
+from tests.console.test_pages import _page
+
+with connect(sys.argv[1]) as database:
+    for path in sys.argv[2:]:
+        print(asyncio.run(_page(database, path)).status_code)
+print(sorted({"pandas", "pyspark", "duckdb"} & set(sys.modules)), file=sys.stderr)
+"""
 
 
 class Watched(MemoryStorage):
@@ -126,6 +139,45 @@ def test_the_pages_of_queues_read_few_dead_letters_and_count_all(monkeypatch: py
         assert read == []
         page = asyncio.run(_page(database, "queue?name=mails")).text
     assert len(read) == 10
+    assert "among the oldest" not in page  # one group has them all
     assert all('badink">40<' in text for text in listed)
     assert "dead 40<" in page
     assert "of the oldest 10<" in page
+
+
+def test_letters_of_several_groups_are_counted_as_far_as_the_page_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count of a part is not shown as a count of all."""
+    settings = QueueSettings(retry=RetryPolicy(max_attempts=1, backoff_s=0, max_backoff_s=0, jitter=0))
+    with Database(MemoryStorage()) as database:
+        mails = database.queue("mails", settings, create=True)
+        mails.send_many([Message(b"hello", id=f"m-{number}") for number in range(4)])
+        for group, dead in (("a", 4), ("b", 8)):
+            while len(mails.dead_letters.list()) < dead:
+                with mails.consume(group, prefetch=4, start="earliest") as consumer:
+                    for delivery in consumer.receive(timeout_s=0.1):
+                        delivery.nack("smtp 550")
+        whole = asyncio.run(_page(database, "queue?name=mails")).text
+        monkeypatch.setattr(Source.letters, "__defaults__", (6,))
+        part = asyncio.run(_page(database, "queue?name=mails")).text
+        listed = asyncio.run(_page(database, "queues")).text
+    assert whole.count("dead 4<") == 2
+    assert "among the oldest" not in whole
+    assert "dead 4 among the oldest 6 letters<" in part
+    assert "dead 2 among the oldest 6 letters<" in part
+    assert listed.count('badink">8<') == 1
+
+
+def test_pages_of_a_new_process_import_nothing_heavy(tmp_path: Path) -> None:
+    """The first page of a server does not wait for pandas, which takes half a second, and which no page needs."""
+    url = tmp_path.as_uri()
+    with connect(url) as database:
+        with database.log("orders", create=True).writer() as writer:
+            writer.append_many([Record(b"x", id=f"order-{number}") for number in range(9)])
+        database.streams("accounts", create=True).append("a", [Record(b"1", id="1"), Record(b"2", id="2")])
+        database.streams("accounts").append("b", [Record(b"1", id="1")])
+        database.queue("mails", create=True).send(b"hello", id="m1")
+    paths = ["", "log?name=orders&start=3", "record?log=orders&position=4", "stream?log=accounts&stream=a"]
+    command = [sys.executable, "-c", _VISIT, url, *paths, "queue?name=mails"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.split() == ["200"] * 5
+    assert done.stderr == "[]\n"

@@ -164,9 +164,8 @@ class Acts:
         preview = act.preview
         would = await self._pages.run(lambda: preview(self._pages.source, name, form)) if preview is not None else ""
         kept = [(key, value) for key, value in form.items() if key not in _OWN]
-        return await self._pages.show(
-            "ask.html", viewer, title=_words(verb), question=act.question, name=name, kept=kept, would=would
-        )
+        asked = {"question": act.question, "name": name, "kept": kept, "would": would, "back": _back(verb, act)}
+        return await self._pages.show("ask.html", viewer, title=_words(verb), **asked)
 
     async def server(self, _request: Request, viewer: Viewer) -> Response:
         """Show connections, tokens and the audit of a server."""
@@ -178,6 +177,11 @@ class Acts:
 def _details(form: Form) -> dict[str, str]:
     """Return what an act was asked with, for the audit."""
     return {key: value for key, value in form.items() if value and key not in (*_OWN, "act", "name", "tag")}
+
+
+def _back(verb: str, act: Act) -> str:
+    """Return the page of somebody who does not want an act after all."""
+    return "/logs" if verb == "create" else "/inboxes" if act.kind == "server" else f"/{act.kind}"
 
 
 def _words(verb: str) -> str:

@@ -269,9 +269,9 @@ class Source:
         """Return what is known of a log."""
         return self.log(name).info()
 
-    def sample(self, name: str) -> LogMoment:
+    def sample(self, log: Log) -> LogMoment:
         """Return how far a log is now."""
-        info = self.info(name)
+        info = log.info()
         return LogMoment(self.clock.elapsed_us(), info.last_position + 1, info.counters, info)
 
     def files(self, name: str) -> list[SealedFileInfo]:
@@ -286,11 +286,10 @@ class Source:
         with log.read(start=start, limit=limit) as reader:
             return list(reader)
 
-    def latest(self, name: str, limit: int, behind: int = 0) -> list[Entry]:
-        """Return the newest records behind a position, the newest first."""
-        end = self.log(name).end_position()
-        first = max(behind, end - limit)
-        return self.entries(name, first, end - first)[::-1] if first < end else []
+    def latest(self, name: str, limit: int) -> list[Entry]:
+        """Return the newest records, the newest first."""
+        first = max(0, self.log(name).end_position() - limit)
+        return self.entries(name, first, limit)[::-1]
 
     def entry(self, name: str, position: int) -> Entry:
         """Return one record; ``NotFound`` if it is not there."""

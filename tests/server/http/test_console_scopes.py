@@ -140,8 +140,11 @@ def test_an_act_that_fails_is_in_the_audit_with_what_was_asked(filled: Guarded) 
         csrf = http.get("logs").text.partition('name="csrf" value="')[2].partition('"')[0]
         form = {"csrf": csrf, "act": "delete", "name": OWN, "again": "wrong", "sure": "yes"}
         assert http.post("act", data=form).status_code == 400
+        page = http.get("server").text
     with filled.client(filled.operator) as http:
         records = http.get("/v1/logs/_audit/records?limit=10000").json()["entries"]
     lines = [json.loads(record["value"]) for record in records if "clumsy" in record["value"]]
     assert [line["details"] for line in lines] == [{"again": "wrong"}] * 2
-    assert [line.get("failed", "") for line in lines] == ["", f"type the name of the log to delete it: {OWN}"]
+    reason = f"type the name of the log to delete it: {OWN}"
+    assert [line.get("failed", "") for line in lines] == ["", reason]
+    assert f"failed: {reason}" in page

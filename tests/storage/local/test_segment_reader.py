@@ -105,3 +105,25 @@ def test_blocks_of_any_sizes_are_read(tmp_path: Path, monkeypatch: pytest.Monkey
         for start in range(len(sizes)):
             found = [len(entry.value) for entry in db.log("orders").read(start)]
             assert found == list(sizes[start:])
+
+
+def test_the_end_of_a_segment_is_found_without_the_bodies_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that shows the newest records of a busy log does not load all that came since it looked last."""
+    loaded = [0]
+    load = RealDisk.load
+
+    def counting(disk: RealDisk, descriptor: int, length: int, offset: int) -> pa.Buffer:
+        loaded[0] += length
+        return load(disk, descriptor, length, offset)
+
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        for number in range(20):
+            writer.append(bytes(1 << 20) if number != 12 else b"small", id=str(number))
+        with oncelog.connect(tmp_path.as_uri()) as beside:
+            orders = beside.log("orders")
+            monkeypatch.setattr(RealDisk, "load", counting)
+            assert [entry.id for entry in orders.read(start=18, limit=2)] == ["18", "19"]
+            assert loaded[0] < 7 << 20  # those two, and the piece of the file after the small one
+            assert [entry.id for entry in orders.read(start=11)] == [str(number) for number in range(11, 20)]

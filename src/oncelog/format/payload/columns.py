@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
-from oncelog.format.payload.arrays import binaries, integers, texts
+from oncelog.format.payload.arrays import binaries, booleans, integers, texts
 from oncelog.format.payload.schema import (
     FIELDS,
     HEADERS,
@@ -107,7 +107,7 @@ def _widened(batch: pa.RecordBatch, mask: int) -> pa.RecordBatch:
 
 
 def _filler(field: pa.Field, count: int) -> pa.Array:
-    return pa.nulls(count, field.type) if field.nullable else pa.repeat(pa.scalar(value=True), count)
+    return pa.nulls(count, field.type) if field.nullable else booleans(np.ones(count, np.bool_))
 
 
 def entries(

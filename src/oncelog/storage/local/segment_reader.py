@@ -26,6 +26,9 @@ from oncelog.storage.local.recovery import whole_blocks
 
 _KNOWN_MAX = 16
 _INDEX_BYTES = 4 * MIB
+
+_PASSED_BYTES = 256 * 1024
+"""An index needs headers alone: the body of a block that is at least so large is not loaded for it."""
 _BORDERS_MIN = 2
 
 _LOAD_BYTES = 4 * MIB
@@ -328,7 +331,15 @@ class _Content:
         return bool(found.offsets)
 
     def _index_further(self, end: int) -> None:
+        """Index the next block, if it is large, or the next few. The lock is held."""
         cursor = self._indexed_end
+        header = self._header(self._load(cursor, min(end, cursor + HEADER_BYTES)), cursor, end)
+        if header.size_bytes >= _PASSED_BYTES:
+            self._offsets.append(cursor)
+            self._first_entries.append(header.first_entry)
+            self._indexed_end = cursor + header.size_bytes
+            self._indexed_entries = header.first_entry + header.count
+            return
         found = scan(self._load_blocks(cursor, min(end, cursor + _INDEX_BYTES), end), previous=None)
         self._offsets.extend(cursor + offset for offset in found.offsets)
         self._first_entries.extend(found.first_entries)

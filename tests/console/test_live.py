@@ -1,0 +1,47 @@
+"""Live pages, without a browser: what one look at a log costs, and which log a name stands for."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog.connect import Database
+from oncelog.console.live import _Following
+from oncelog.console.source import Source
+from oncelog.log.log import Log
+from oncelog.storage.memory import MemoryStorage
+
+
+def _shown(following: _Following) -> list[bytes]:
+    return [row.entry.value for row in following.rows if row.entry is not None]
+
+
+def test_a_live_page_opens_its_log_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 100,000 records a second, opening the log at every look cost more than all the rest of the page."""
+    opened: list[str] = []
+    opening = Source.log
+
+    def counting(source: Source, name: str) -> Log:
+        opened.append(name)
+        return opening(source, name)
+
+    monkeypatch.setattr(Source, "log", counting)
+    with Database(MemoryStorage()) as database, database.log("orders", create=True).writer() as writer:
+        following = _Following(Source(database), "orders")
+        for value in (b"1", b"2", b"3"):
+            writer.append(value)
+            assert following.step(reads=True) == 1
+    assert _shown(following) == [b"3", b"2", b"1"]
+    assert opened == ["orders"]
+
+
+def test_a_live_page_follows_a_log_that_was_made_again() -> None:
+    """Records of a log that is gone are not shown as those of the log that has its name now."""
+    with Database(MemoryStorage()) as database:
+        following = _Following(Source(database), "orders")
+        for values in ([b"old 1", b"old 2"], [b"new"]):
+            with database.log("orders", create=True).writer() as writer:
+                for value in values:
+                    writer.append(value)
+            assert following.step(reads=True) == len(values)
+            assert _shown(following) == values[::-1]
+            database.delete("orders")
