@@ -164,7 +164,13 @@ class Acts:
         preview = act.preview
         would = await self._pages.run(lambda: preview(self._pages.source, name, form)) if preview is not None else ""
         kept = [(key, value) for key, value in form.items() if key not in _OWN]
-        asked = {"question": act.question, "name": name, "kept": kept, "would": would, "back": _back(verb, act)}
+        asked: dict[str, Any] = {
+            "question": act.question,
+            "name": name,
+            "kept": kept,
+            "would": would,
+            "back": _back(verb, act),
+        }
         return await self._pages.show("ask.html", viewer, title=_words(verb), **asked)
 
     async def server(self, _request: Request, viewer: Viewer) -> Response:
