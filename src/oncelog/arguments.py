@@ -164,25 +164,53 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
     annotation allows ``None``. Everything else (a union of kinds, an iterable) is for the body to check.
     """
     signature = inspect.signature(method)
+    parameters = _Parameters(signature)
 
     @functools.cache
-    def checks() -> dict[str, Check]:
-        found = {name: _check_of(_hint(method, name)) for name in signature.parameters}
-        return {name: check for name, check in found.items() if check is not None}
+    def checks() -> list[tuple[int, str, Check]]:
+        found = [(at, name, _check_of(_hint(method, name))) for at, name in enumerate(signature.parameters)]
+        return [(at, name, check) for at, name, check in found if check is not None]
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            message = f"{method.__name__}(): {error}"
-            raise InvalidArgument(message) from None
-        for name, check in checks().items():
-            if name in given.arguments:
-                given.arguments[name] = check(name, given.arguments[name])
-        return method(*given.args, **given.kwargs)
+        if not parameters.fit(len(args), kwargs):
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                message = f"{method.__name__}(): {error}"
+                raise InvalidArgument(message) from None
+        values: list[Any] = list(args)
+        for at, name, check in checks():
+            if at < len(values):
+                values[at] = check(name, values[at])
+            elif name in kwargs:
+                kwargs[name] = check(name, kwargs[name])
+        return method(*values, **kwargs)
 
     return wrapped
+
+
+class _Parameters:
+    """The parameters of a function: tells whether arguments fit them, in a tenth of the time of ``Signature.bind``."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        found = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        kinds = {one.kind for one in found}
+        assert kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}, str(signature)
+        self._positional = [one.name for one in found if one.kind is one.POSITIONAL_OR_KEYWORD]
+        self._names = {one.name for one in found}
+        self._required = {one.name for one in found if one.default is one.empty}
+        self._takes_any_name = len(found) < len(signature.parameters)
+
+    def fit(self, count: int, named: Mapping[str, object]) -> bool:
+        """Tell whether so many arguments, and those that are named, give every parameter one value at most."""
+        by_place = self._positional[:count]
+        return (
+            count <= len(self._positional)
+            and (self._takes_any_name or self._names.issuperset(named))
+            and not any(name in named for name in by_place)
+            and all(name in named for name in self._required.difference(by_place))
+        )
 
 
 def _hint(method: Callable[..., object], name: str) -> object:

@@ -106,7 +106,7 @@ def made() -> dict[str, object]:
     consumer = queue.consume("g")
     streams = db.streams("events", create=True)
     streams.append("s", Record(b"e"))
-    inbox = Inbox("sqlite://")
+    inbox = Inbox("sqlite:///:memory:")
     return {
         "Database": db, "Log": log, "Writer": writer, "Producer": writer.as_producer("p"), "Reader": log.read(),
         "Tail": log.tail(), "Queue": queue, "Consumer": consumer, "Delivery": consumer.receive()[0],
