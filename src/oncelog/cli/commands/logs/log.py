@@ -19,7 +19,7 @@ from oncelog.cli.terminal.options import Json, Name, SourceUrl, Url, Wait, Yes, 
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
 from oncelog.cli.terminal.plain import Shell
-from oncelog.cli.terminal.quantities import PLACES, show_count, start
+from oncelog.cli.terminal.quantities import PLACES, show_count, show_time, start
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.names import CONFLICTS
 from oncelog.settings import LogSettings, Window, differences
@@ -213,7 +213,7 @@ def find(
         say((name, "cyan"), f" does not remember {id!r}")
     else:
         where = f"position {found.position:,}, segment {found.segment:,}, entry {found.entry:,}"
-        say((name, "cyan"), f": {where}, stored {found.timestamp.isoformat()}, fingerprint {found.fingerprint:016x}")
+        say((name, "cyan"), f": {where}, stored {show_time(found.timestamp)}, fingerprint {found.fingerprint:016x}")
     if found is None:
         raise typer.Exit(1)
 
