@@ -239,7 +239,7 @@ def test_a_call_for_another_server_is_refused(fleet: list[Serving], log: str, se
     from oncelog.server.fleet.hop import Hop, seal
 
     with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
-        key = inner.home(db, members.HOME).read("key").to_pybytes()
+        key = inner.home(db, members.HOME).read("secret/key").to_pybytes()
     method = METHODS["Log.Append"]
     with Patient(fleet[0].grpc) as wire:
         call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)

@@ -121,10 +121,20 @@ def test_the_key_is_made_once_and_checked(home: LogHome) -> None:
     key = members.shared_key(home, SYSTEM)
     assert members.shared_key(home, SYSTEM) == key
     assert len(key) == 32
-    home.delete("key")
-    home.create("key", [b"short"])
+    assert home.list("") == ["secret/key"], (
+        "the policy of a bucket keeps readers from this prefix: the key opens all logs"
+    )
+    home.delete("secret/key")
+    home.create("secret/key", [b"short"])
     with pytest.raises(CorruptionError, match="key"):
         members.shared_key(home, SYSTEM)
+
+
+def test_the_key_of_an_earlier_version_is_shared(home: LogHome) -> None:
+    """Servers of both versions serve a database while it is upgraded."""
+    home.create("key", [b"k" * 32])
+    assert members.shared_key(home, SYSTEM) == b"k" * 32
+    assert home.list("") == ["key"]
 
 
 def test_a_server_that_was_never_seen_is_not_a_dead_one(home: LogHome) -> None:

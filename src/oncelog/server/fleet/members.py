@@ -5,7 +5,7 @@
     <name>/<incarnation>/card        where the server listens; creating it wins the incarnation
     <name>/<incarnation>/beats/<n>   a new one every two seconds, as long as the server lives
     <name>/<incarnation>/left        the server has left, and lets everything go
-    key                              the secret that the servers share
+    secret/key                       the secret that the servers share: readers of a bucket can be kept from it
 
 A server compares the numbers of beats by its own steady clock, and never compares wall clocks. A server without a new
 beat for eight seconds is taken for dead. That may be wrong (the server was paused): the epoch of each log decides then.
@@ -36,6 +36,7 @@ DEAD_BEATS = 4
 
 _CARD, _CARD_FORMAT = b"OLsc", 1
 _BEAT, _BEAT_FORMAT = b"OLsb", 1
+_KEY, _OLD_KEY = "secret/key", "key"
 _KEY_BYTES = 32
 _DIGITS = 20
 
@@ -225,18 +226,22 @@ def _remove(home: LogHome, prefixes: Sequence[str]) -> None:
 
 
 def shared_key(home: LogHome, clock: Clock) -> bytes:
-    """Return the secret that the servers of a database share; the first who asks makes it."""
-    with contextlib.suppress(NotFound):
-        return _checked_key(home)
-    home.create("key", [clock.token(_KEY_BYTES)])
-    return _checked_key(home)
+    """Return the secret that the servers of a database share; the first who asks makes it.
+
+    Servers of earlier versions have it where every reader of the bucket could read it: they and we share that one.
+    """
+    for key in (_KEY, _OLD_KEY):
+        with contextlib.suppress(NotFound):
+            return _checked_key(home, key)
+    home.create(_KEY, [clock.token(_KEY_BYTES)])
+    return _checked_key(home, _KEY)
 
 
-def _checked_key(home: LogHome) -> bytes:
-    found: bytes = home.read("key").to_pybytes()
+def _checked_key(home: LogHome, key: str) -> bytes:
+    found: bytes = home.read(key).to_pybytes()
     if len(found) != _KEY_BYTES:
         message = (
-            f"{home.location('key')} has {len(found)} bytes, not {_KEY_BYTES}: delete it, and start the servers again"
+            f"{home.location(key)} has {len(found)} bytes, not {_KEY_BYTES}: delete it, and start the servers again"
         )
         raise CorruptionError(message)
     return found
