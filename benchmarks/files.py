@@ -32,7 +32,7 @@ BATCH = "Spark's reader, a batch, its best settings"
 READ = "Oncelog's reader, a batch"
 STREAM = "Oncelog's reader, a stream"
 PIPELINE = "Oncelog's pipeline: a stream that is stored in a log, once"
-ROWS, ROWS_QUICK, FILES, FILES_QUICK = 600_000, 4_000, 5_000, 20
+ROWS, ROWS_QUICK, FILES, FILES_QUICK = 200_000, 4_000, 5_000, 20
 _PARTS = 4
 _SCHEMA = "id STRING, customer STRING, amount LONG, price DOUBLE, paid BOOLEAN, note STRING"
 _NAMES = ("id", "customer", "amount", "price", "paid", "note")
@@ -67,7 +67,7 @@ class _Readers:
     def __init__(self, spark: SparkSession, folder: Path, plan: Plan) -> None:
         self._spark = spark
         self._folder = folder
-        self._rounds = 1 if plan.quick else 3
+        self._rounds = 1 if plan.quick else 2
         self._rows, self._files = (ROWS_QUICK, FILES_QUICK) if plan.quick else (ROWS, FILES)
         self._counter = itertools.count()
 
