@@ -49,16 +49,16 @@ def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> Non
 
 
 @pytest.mark.soak
-def test_a_thousand_tails_of_a_thousand_logs(remote: Database) -> None:
+def test_tails_of_hundreds_of_logs_share_the_threads(remote: Database) -> None:
     """Every one has what is appended to its log, before and after it was idle, and few threads wait for all."""
-    logs = [remote.log(f"log-{n}", create=True) for n in range(1000)]
+    logs = [remote.log(f"log-{n}", create=True) for n in range(200)]
     tails = [log.tail("earliest") for log in logs]
     before = threading.active_count()
     for value in (b"first", b"second"):
         for log in logs:
             with log.writer() as writer:
                 writer.append(value)
-        assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [value] * 1000
+        assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [value] * 200
         assert threading.active_count() <= before + 10
     for tail in tails:
         tail.close()
