@@ -189,6 +189,9 @@ def memory(info: LogInfo) -> str:
     window = info.settings.window
     if info.settings.idempotence == "off":
         return "off"
+    if info.memory is not None and info.counters is None:
+        on_disk = size(info.memory.disk_bytes)
+        return f"as long as their records live; {on_disk} on disk, the rest is known to the writer alone"
     if info.memory is not None:
         held, disk = size(info.memory.memory_bytes), size(info.memory.disk_bytes)
         return f"{count(info.memory.ids)} ids, as long as their records live; {held} in memory, {disk} on disk"
