@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response, StreamingResponse
 
+from oncelog.connect import Database
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.log.log import Log
 from oncelog.server.http import fields, forms, paths, problem, spelling
@@ -56,7 +57,7 @@ async def create(call: Call) -> Response:
     database = call.server.database
 
     def make() -> tuple[bool, LogSettings]:
-        there = form.name in database.logs()
+        there = _is_there(database, form.name)
         if form.streams:
             database.streams(form.name, settings, create=True)
             return there, database.log(form.name).settings
@@ -65,6 +66,15 @@ async def create(call: Call) -> Response:
     there, stored = await call.server.write(make)
     headers = {"location": paths.spelled("v1", "logs", form.name), "etag": settings_tag(stored)}
     return answer(stored, 200 if there else 201, headers)
+
+
+def _is_there(database: Database, name: str) -> bool:
+    """Tell whether a log is there. All names would be a list of 100,000, perhaps."""
+    try:
+        database.log(name)
+    except NotFound:
+        return False
+    return True
 
 
 async def info(call: Call) -> Response:
