@@ -255,12 +255,21 @@ def test_a_lost_connection_is_unavailable_and_nothing_is_there(postgres_url: str
 
 def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     """Anybody who catches ``Unavailable`` tries again; nothing of the driver's own comes through."""
-    for home in (f"postgresql:///postgres?host={tmp_path}", f"unix://{tmp_path}/redis", f"sqlite:////{tmp_path}/no/x"):
+    for home in (f"postgresql:///postgres?host={tmp_path}", f"unix://{tmp_path}/redis"):
         with Inbox(home) as inbox:
             with pytest.raises(Unavailable), inbox.once("k"):
                 pass
             with pytest.raises(Unavailable):
                 inbox.ping()
+
+
+def test_a_folder_that_is_not_there_is_no_outage(tmp_path: Path) -> None:
+    """Trying again makes no folder: the error says which one is missing."""
+    with Inbox(f"sqlite:////{tmp_path}/no/x") as inbox:
+        with pytest.raises(InvalidArgument, match="no is not a folder"), inbox.once("k"):
+            pass
+        with pytest.raises(InvalidArgument, match="no is not a folder"):
+            inbox.ping()
 
 
 def test_homes_that_are_none() -> None:
