@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import httpx
 
 import oncelog
 from oncelog.server import process
@@ -65,6 +66,21 @@ def test_a_server_says_that_it_is_healthy_and_ctrl_c_ends_it_as_sigterm_does(ser
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait() == 0, server.errors()
+
+
+def test_a_live_page_ends_with_its_server(serve: Callable[..., Serving]) -> None:
+    """The stream of a page that somebody looks at ends when the server drains: cut off, it left a traceback."""
+    server = serve("memory://")
+    with httpx.Client(base_url=f"http://{server.http}", timeout=120, follow_redirects=True) as http:
+        http.get("/console/login")
+        with http.stream("GET", "/console/live/overview") as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            server.process.send_signal(signal.SIGTERM)
+            for _ in lines:
+                pass
+    assert server.process.wait() == 0
+    assert "Traceback" not in server.errors()
 
 
 def test_an_http_answer_does_not_wait_for_an_acknowledgement_of_tcp() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
@@ -152,11 +151,12 @@ class LivePages:
     async def _events(
         self, request: Request, make: Callable[[Viewer], Awaitable[dict[str, str]]]
     ) -> AsyncIterator[bytes]:
-        """Make the parts of a page again and again, until the browser goes or the session ends. Each time, the viewer
-        is judged by the token as it is then. What takes long to make is made less often.
+        """Make the parts of a page again and again, until the browser goes, the session ends or the server stops. Each
+        time, the viewer is judged by the token as it is then. What takes long to make is made less often.
         """
-        clock = self._pages.source.clock
-        while not await request.is_disconnected():
+        source, clock = self._pages.source, self._pages.source.clock
+        goes_on = True
+        while goes_on and not await request.is_disconnected():
             viewer = self._pages.gate.viewer(request)
             if viewer is None:  # the token was revoked
                 return
@@ -166,7 +166,7 @@ class LivePages:
             except OncelogError as error:
                 patch = {"state": f"stale: {error}"}
             yield b"data: " + msgspec.json.encode(patch) + b"\n\n"
-            await asyncio.sleep(max(TICK_S, (clock.elapsed_us() - began_us) / 1e6 * REST))
+            goes_on = await source.rest(max(TICK_S, (clock.elapsed_us() - began_us) / 1e6 * REST))
 
     def _tiles(self, name: str, samples: deque[LogMoment]) -> str:
         module: Any = self._fragments.module

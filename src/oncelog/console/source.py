@@ -1,10 +1,11 @@
-"""What the pages show, asked of a database. Every method but ``noted`` blocks: pages call it in a thread.
+"""What the pages show, asked of a database. Every method but ``noted`` and ``rest`` blocks: pages call it in a thread.
 
 A server has a subclass that knows more: answers, connections, tokens, and the acts of an administrator.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import threading
@@ -204,6 +205,11 @@ class Source:
         self._lock = threading.Lock()
         self._names: dict[str, _Names] = {}
         self._asking: set[str] = set()
+
+    async def rest(self, seconds: float) -> bool:
+        """Wait between two looks of a live page; tell whether the page is brought up to date again."""
+        await asyncio.sleep(seconds)
+        return True
 
     # Names.
 

@@ -61,6 +61,7 @@ LINES = b'{"id":"a"}\nbroken\n\n{"id":"b","n":1}\n{"id":"c"}\n{"id":"d"}{"id":"e
         ("a.json", LINES.decode().encode("utf-16")),
         ("a.csv", LINES),
     ],
+    ids=["lines", "a mark", "compressed", "a list", "a list behind a mark", "UTF-16", "CSV"],
 )
 def test_parts_are_the_whole(tmp_path: Path, name: str, content: bytes) -> None:
     """Of lines, of what is compressed, of lists over lines, of other encodings, and of a file that is no JSON."""

@@ -116,6 +116,15 @@ class ServerSource(Source):
         self._verifying: dict[str, Verifying] = {}
         self._following: set[asyncio.Task[None]] = set()
 
+    async def rest(self, seconds: float) -> bool:
+        """Wait, or end a live page when the server begins to stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._app.server.draining.wait()
+        except TimeoutError:
+            return True
+        return False
+
     def answers(self, name: str, limit: int, *, id: str | None = None) -> list[Answer]:
         """Return the latest answers from the ring of the log's seat."""
         seat = self._app.server.seats.get(name)
