@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -247,3 +248,58 @@ def test_both_ways_open_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(FileNotFoundError):
             disk.open_to_read(path.parent / "c")
     assert LocalStorage(tmp_path).url == tmp_path.as_uri()
+
+
+EXT, XFS, TMPFS, BTRFS, OVERLAY, NFS, ZFS = 0xEF53, 0x58465342, 0x01021994, 0x9123683E, 0x794C7630, 0x6969, 0x2FC12FC1
+
+
+@pytest.mark.parametrize(
+    ("kind", "journals", "way"),
+    [
+        (EXT, 1, "without a name"),
+        (EXT, 0, "under a name of its own"),
+        (XFS, 0, "without a name"),
+        (TMPFS, 0, "without a name"),
+        *[(kind, 1, "under a name of its own") for kind in (BTRFS, OVERLAY, NFS, ZFS, 1, None)],
+    ],
+)
+def test_only_file_systems_that_keep_a_file_without_a_name_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int | None, journals: int, way: str
+) -> None:
+    """Btrfs may leave the file empty after a power cut, ext4 without a journal deletes it: these, and all that nobody
+    has looked at, get a file with a temporary name. Each device is asked once.
+    """
+    asked: list[int] = []
+
+    def file_system(folder: int) -> int | None:
+        asked.append(folder)
+        return kind
+
+    monkeypatch.setattr(links, "_file_system", file_system)
+    monkeypatch.setattr(links, "_has_journal", lambda _: journals > 0)
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/one", [b"x"])
+    assert home.create("a/two", [b"x"])
+    assert (tmp_path / "logs" / "orders" / "temporary").is_dir() is (way == "under a name of its own")
+    assert len(asked) == 1
+
+
+def test_the_kind_of_a_file_system_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number is the one that the system's own tool shows; where the call fails, there is none."""
+    shown = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True, check=True).stdout
+    with links.folder_of(tmp_path / "any") as folder:
+        assert links._file_system(folder) == int(shown, 16)
+        monkeypatch.setattr(links._libc, "fstatfs", lambda *_: -1)
+        assert links._file_system(folder) is None
+
+
+def test_a_journal_is_looked_for_by_the_name_of_its_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without a name, as in a container that does not show devices, counts as one without a journal."""
+    devices, journals = tmp_path / "block", tmp_path / "jbd2"
+    devices.mkdir()
+    (journals / "sda1-8").mkdir(parents=True)
+    (devices / "8:1").symlink_to("../../devices/pci/block/sda/sda1")
+    (devices / "8:2").symlink_to("../../devices/pci/block/sda/sda2")
+    monkeypatch.setattr(links, "_BLOCK_DEVICES", devices)
+    monkeypatch.setattr(links, "_JOURNALS", journals)
+    assert [links._has_journal(os.makedev(8, minor)) for minor in (1, 2, 3)] == [True, False, False]

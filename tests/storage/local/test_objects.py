@@ -56,9 +56,8 @@ def test_a_sealed_file_that_shrinks_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["without a name", "under a name of its own"])
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run where a new file needs no name, and where it does."""
-    if request.param != "without a name":
-        monkeypatch.setattr(links, "_can_name", lambda: False)
+    """Run where a new file needs no name, and where it does, whatever file system the tests are on."""
+    monkeypatch.setattr(links, "_keeps_nameless", lambda *_: request.param == "without a name")
 
 
 def files(root: Path) -> list[str]:
@@ -144,25 +143,28 @@ def test_content_is_synced_before_its_name_and_the_name_before_the_answer(
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
 def test_a_file_system_without_nameless_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Some network file systems, and old kernels, have none: the file gets a name of its own until it is whole."""
-    real = links.open_there
+    real = os.open
 
-    def refuse(path: Path, flags: int, mode: int = 0) -> int:
+    def refuse(path: Any, flags: int, *args: Any, **given: Any) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(number, os.strerror(number))
-        return real(path, flags, mode)
+        return real(path, flags, *args, **given)
 
-    monkeypatch.setattr(links, "open_there", refuse)
+    monkeypatch.setattr(links, "_keeps_nameless", lambda *_: True)
+    monkeypatch.setattr(os, "open", refuse)
     home = LocalStorage(tmp_path).home("orders")
     assert home.create("a/one", [b"x"])
     assert (tmp_path / "logs" / "orders" / "temporary").is_dir()
     assert files(tmp_path) == ["one"]
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL])
 def test_a_file_system_that_makes_nameless_files_and_cannot_name_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The object is stored under a temporary name after all, once and whole; later ones at once."""
+    """The object is stored under a temporary name after all, once and whole; later ones at once. AppArmor says that
+    the file is not there.
+    """
     real = os.link
 
     def refuse(source: Any, target: Any, **given: Any) -> None:
@@ -170,11 +172,12 @@ def test_a_file_system_that_makes_nameless_files_and_cannot_name_them(
             raise OSError(number, os.strerror(number))
         real(source, target, **given)
 
+    monkeypatch.setattr(links, "_keeps_nameless", lambda *_: True)
     monkeypatch.setattr(os, "link", refuse)
     home = LocalStorage(tmp_path).home("orders")
     assert home.create("a/one", [b"first"])
     assert not home.create("a/one", [b"second"])
-    monkeypatch.setattr(links, "create_nameless", lambda _: pytest.fail("asked again"))
+    monkeypatch.setattr(links, "create_nameless", lambda *_: pytest.fail("asked again"))
     assert home.create("a/two", [b"x"])
     assert home.read("a/one").to_pybytes() == b"first"
     assert files(tmp_path) == ["one", "two"]
@@ -189,3 +192,85 @@ def test_a_home_that_was_removed_is_made_again(tmp_path: Path) -> None:
     LocalStorage(tmp_path).remove_home("orders")
     assert home.create("a/one", [b"y"])
     assert home.read("a/one").to_pybytes() == b"y"
+
+
+@pytest.mark.usefixtures("_ways")
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOENT])
+def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The name is given, and its sync fails: to try again would meet the own name, and call this create the loser."""
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/other", [b"makes the folder"])
+    assert home.create("a/another", [b"makes the folder of temporary files"])
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(Unavailable) as caught:
+            home.create("a/one", [b"ours"])
+    assert caught.value.outcome == "unknown"
+    assert home.read("a/one").to_pybytes() == b"ours"
+    assert files(tmp_path) == ["another", "one", "other"]
+
+
+def test_a_folder_that_is_gone_when_its_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes the home meanwhile: the outcome is unknown, and the next create makes the home again,
+    still without a temporary name.
+    """
+    monkeypatch.setattr(links, "_keeps_nameless", lambda *_: True)
+    home = LocalStorage(tmp_path).home("orders")
+    real = os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        real(descriptor)
+        LocalStorage(tmp_path).remove_home("orders")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", sync)
+        with pytest.raises(Unavailable) as caught:
+            home.create("a/one", [b"ours"])
+    assert caught.value.outcome == "unknown"
+    assert home.create("a/one", [b"ours"])
+    assert files(tmp_path) == ["one"]
+    assert not (tmp_path / "logs" / "orders" / "temporary").exists()
+
+
+@pytest.mark.usefixtures("_ways")
+@pytest.mark.parametrize("call", ["fdatasync", "fchmod"])
+def test_a_create_that_is_interrupted_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Ctrl-C, or no memory, while a file is written: its descriptor is closed and no file is left."""
+    if call == "fchmod":
+        tmp_path.chmod(0o2770)  # shared with a group: a new file gets the group's rights
+    home = LocalStorage(tmp_path).home("orders")
+    assert home.create("a/other", [b"makes the folder"])
+    assert home.create("a/another", [b"makes the folder of temporary files"])
+    if call == "fchmod":
+        assert (tmp_path / "logs" / "orders" / "a" / "other").stat().st_mode & 0o777 == 0o660
+    interrupted: list[int] = []
+    closed: list[int] = []
+    real = os.close
+
+    def interrupt(descriptor: int, *_: object) -> None:
+        interrupted.append(descriptor)
+        raise KeyboardInterrupt
+
+    def close(descriptor: int) -> None:
+        if interrupted:
+            closed.append(descriptor)
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, interrupt)
+        patch.setattr(os, "close", close)
+        with pytest.raises(KeyboardInterrupt):
+            home.create("a/one", [b"ours"])
+    assert len(interrupted) == 1
+    assert closed.count(interrupted[0]) == 1
+    if call == "fdatasync":
+        assert files(tmp_path) == ["another", "other"]
+    assert home.create("a/one", [b"ours"])

@@ -52,7 +52,7 @@ class Disk(Protocol):
         ...
 
     def open_nameless(self, folder: Path) -> int | None:
-        """Make a file without a name, for a name in this folder; ``None`` where there are no such files.
+        """Make a file without a name, for a name in this folder; ``None`` where a file needs a name to be durable.
 
         What is not named is gone when its descriptor is closed, or its process ends.
         """
@@ -60,7 +60,7 @@ class Disk(Protocol):
 
     def name(self, descriptor: int, path: Path) -> bool:
         """Give a file without a name its name, ``False`` when that is taken; return when the names are on stable
-        storage.
+        storage. ``NotNamed`` when the system refuses to give it.
         """
         ...
 
@@ -167,6 +167,7 @@ class RealDisk:
     def __init__(self) -> None:
         """Learn which start of the machine this is."""
         self.boot_id = _boot_id()
+        self._keeping: dict[int, bool] = {}
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Open a file for reading and writing."""
@@ -175,8 +176,8 @@ class RealDisk:
         return links.open_there(path, os.O_RDWR)
 
     def open_nameless(self, folder: Path) -> int | None:
-        """Open with O_TMPFILE (Linux)."""
-        return links.create_nameless(folder)
+        """Open with O_TMPFILE (Linux), on a file system that is known to keep such a file once it is named."""
+        return links.create_nameless(folder, self._keeping)
 
     def name(self, descriptor: int, path: Path) -> bool:
         """Link the file into its folder, and sync the folder, which is opened once for both."""

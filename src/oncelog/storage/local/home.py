@@ -7,7 +7,7 @@
     <root>/logs/<home>/lock                          held by the writer
     <root>/logs/<home>/published                     how far the open segment may be read
     <root>/logs/<home>/torn/<segment>-<offset>.bin   what recovery cut off
-    <root>/logs/<home>/temporary/                    objects that are being written
+    <root>/logs/<home>/temporary/                    objects that are being written, where a file needs a name for that
     <root>/removed/                                  homes that are being deleted
 """
 

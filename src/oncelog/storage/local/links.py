@@ -33,6 +33,12 @@ _SHARED = stat.S_ISGID | stat.S_IWGRP
 _OPEN_FILES = "/proc/self/fd"
 _NO_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 """What a file system says that has no files without a name, and what a kernel says that does not know of them."""
+_EXT, _XFS, _TMPFS = 0xEF53, 0x58465342, 0x01021994
+"""What ``statfs`` calls the file systems that keep a file which is synced first and named later (decision 49)."""
+_BLOCK_DEVICES, _JOURNALS = Path("/sys/dev/block"), Path("/proc/fs/jbd2")
+_STATFS_BYTES = 256  # more than the structure has on any system: 120 on Linux of 64 bits
+_WORD = struct.Struct("l")
+
 _OPENAT2 = 437
 _AT_FDCWD = -100
 _RESOLVE_NO_SYMLINKS = 0x04
@@ -55,10 +61,14 @@ def open_there(path: Path, flags: int, mode: int = 0) -> int:
         return os.open(path.name or "/", flags | os.O_NOFOLLOW, mode, dir_fd=folder)
 
 
-@contextlib.contextmanager
-def folder_of(path: Path) -> Iterator[int]:
+def folder_of(path: Path) -> contextlib.AbstractContextManager[int]:
     """Hold a descriptor of the folder that a path is in: names are made and removed relative to it."""
-    descriptor = open_there(path.parent, _FOLDER)
+    return _held(path.parent)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[int]:
+    descriptor = open_there(folder, _FOLDER)
     try:
         yield descriptor
     finally:
@@ -76,9 +86,7 @@ def create_file(path: Path, flags: int) -> int:
             if flags & os.O_EXCL:
                 raise
             return os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
-        if is_shared:
-            os.fchmod(descriptor, mode)  # the umask would take the group's rights
-        return descriptor
+        return _shared(descriptor) if is_shared else descriptor
 
 
 def append_to(path: Path) -> BinaryIO:
@@ -97,26 +105,80 @@ def append_to(path: Path) -> BinaryIO:
         raise InvalidArgument(message) from error
 
 
-def create_nameless(folder: Path) -> int | None:
-    """Return a descriptor of a new file in a folder that has no name yet; ``None`` where there are no such files.
+def create_nameless(folder: Path, keeping: dict[int, bool]) -> int | None:
+    """Return a descriptor of a new file in a folder that has no name yet; ``None`` where a new file needs a name.
 
     ``name_file`` names it. A file that is never named is gone with its descriptor, also when the process is killed.
+    ``keeping`` remembers which devices keep such a file: each is asked once.
     """
     if not _can_name():
         return None
+    with _held(folder) as opened:
+        found = os.fstat(opened)
+        if found.st_dev not in keeping:
+            keeping[found.st_dev] = _keeps_nameless(opened, found.st_dev)
+        return _open_nameless(opened, found.st_mode) if keeping[found.st_dev] else None
+
+
+def _open_nameless(folder: int, folder_mode: int) -> int | None:
     try:
-        descriptor = open_there(folder, os.O_TMPFILE | os.O_RDWR, FILE_MODE)
+        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, FILE_MODE, dir_fd=folder)
     except OSError as error:
         if error.errno in _NO_NAMELESS:
             return None
         raise
-    if folder.stat().st_mode & _SHARED == _SHARED:
+    return _shared(descriptor) if folder_mode & _SHARED == _SHARED else descriptor
+
+
+def _shared(descriptor: int) -> int:
+    """Give the group its rights to a new file: the umask has taken them."""
+    try:
         os.fchmod(descriptor, SHARED_FILE_MODE)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
+def _keeps_nameless(folder: int, device: int) -> bool:
+    """Tell whether a file that was synced, then named, with its folder synced, is known to outlast a power cut.
+
+    The link count of the file must be stored with the name. ext4 does so by its journal: without a journal (and as
+    ext2) the name stays, and the file counts as deleted. Btrfs may keep the name with no content (decision 49).
+    """
+    kind = _file_system(folder)
+    return kind in {_XFS, _TMPFS} or (kind == _EXT and _has_journal(device))
+
+
+def _file_system(folder: int) -> int | None:
+    """Return the number of the kind of file system that a folder is on; ``None`` where this is not known."""
+    if sys.platform != "linux" or _WORD.size != 8:  # noqa: PLR2004  the first word, of 64 bits, is the kind
+        return None
+    answer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(ctypes.c_int(folder), answer) != 0:
+        return None
+    kind: int = _WORD.unpack_from(answer)[0]
+    return kind
+
+
+def _has_journal(device: int) -> bool:
+    """Tell whether a device has a journal of ext4 in it: inode 8. One on another device is not looked for."""
+    try:
+        name = (_BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}").readlink().name
+        return (_JOURNALS / f"{name}-8").is_dir()
+    except OSError:
+        return False
+
+
+class NotNamed(OSError):
+    """The system refused to name a file that has no name: no name was given."""
+
+
 def name_file(descriptor: int, path: Path) -> bool:
-    """Give a file without a name its name, and sync the folder; ``False``, synced too, when the name is taken."""
+    """Give a file without a name its name, and sync the folder; ``False``, synced too, when the name is taken.
+
+    ``NotNamed`` for an error of the naming itself.
+    """
     folder = open_there(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         is_named = True
@@ -125,6 +187,8 @@ def name_file(descriptor: int, path: Path) -> bool:
             os.link(f"{_OPEN_FILES}/{descriptor}", path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except FileExistsError:
             is_named = False
+        except OSError as error:
+            raise NotNamed(error.errno, error.strerror, str(path)) from error
         os.fsync(folder)
         return is_named
     finally:

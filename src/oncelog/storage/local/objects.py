@@ -17,6 +17,7 @@ from oncelog.errors import InvalidArgument
 from oncelog.storage.base import Chunk
 from oncelog.storage.keys import check_key, check_prefix
 from oncelog.storage.local.disk import Disk, close_quietly, explain
+from oncelog.storage.local.links import NotNamed
 
 LOCK = "lock"
 PUBLISHED = "published"
@@ -27,8 +28,12 @@ BLOCKS_SUFFIX = ".blocks"
 
 _OWN_NAMES = frozenset({LOCK, PUBLISHED, TEMPORARY, TORN})
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP})
-_NOT_NAMED = frozenset({errno.EACCES, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What a system says that makes files without a name, and then refuses to name them: some network file systems do."""
+_NOT_NAMED = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOENT}
+)
+"""What a system says that makes files without a name, and then refuses to name them. AppArmor says ``ENOENT``: to a
+profile without ``mediate_deleted`` such a file is one that was deleted. If the folder is gone, the second way says so.
+"""
 _MAPPED_BYTES_MIN = 64 * 1024
 _numbers = itertools.count()
 _TEMPORARY_NAME = re.compile(r"(?P<process>[0-9]{1,10})-[0-9]+-[0-9a-f]{16}")
@@ -114,15 +119,16 @@ class Objects:
         """Give a file its name. Where a file without one cannot be named, write another, and use none from now on."""
         try:
             return new.name(path)
-        except OSError as error:
-            if isinstance(new, _Temporary) or error.errno not in _NOT_NAMED:
+        except NotNamed as error:  # an error of the sync that follows is none: the name may be there
+            if error.errno not in _NOT_NAMED:
                 raise
-        self._nameless = False
         temporary = self._write_temporary(data)
         try:
-            return temporary.name(path)
+            created = temporary.name(path)
         finally:
             temporary.close()
+        self._nameless = False  # with a name it could be done
+        return created
 
     def _found(self, path: Path) -> bool:
         """Make a name durable that is there; return ``False``: nothing was created."""
@@ -215,7 +221,7 @@ class Objects:
         try:
             self._disk.write_whole(descriptor, data)
             self._disk.sync(descriptor)
-        except OSError:
+        except BaseException:
             new.close()
             raise
         return new
@@ -228,7 +234,7 @@ class Objects:
         try:
             self._disk.write_whole(descriptor, data)
             self._disk.sync(descriptor)
-        except OSError:
+        except BaseException:
             new.close()
             raise
         finally:
