@@ -17,6 +17,7 @@ from oncelog.storage.quorum.home import QuorumStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.writing import fill
+from tests.log.watched import until
 from tests.storage.quorum.conftest import Cluster
 from tests.storage.quorum.place import UNSEALED
 
@@ -64,9 +65,7 @@ def test_a_whole_segment_waits_until_it_is_worth_a_file(storage: QuorumStorage) 
     fill(orders, 0, 3)
     end = orders.fence(0, 2).end
     waited = storage.home("orders")
-    while waited.at_risk(0, end):  # the third copy may still be on its way
-        continue
-    assert not waited.at_risk(0, end)
+    until(lambda: not waited.at_risk(0, end))  # the third copy may still be on its way
     assert not waited.at_risk(7, 0)  # there is no such segment
 
 

@@ -17,6 +17,7 @@ from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum import node
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.faults import When
+from tests.log.watched import until
 from tests.storage.quorum.place import Place, in_memory
 
 IDS = [str(number) for number in range(6)]
@@ -105,8 +106,7 @@ def test_a_late_create_changes_nothing(end: str, monkeypatch: pytest.MonkeyPatch
 
 def _late_creates(place: Place) -> Callable[[], None]:
     """Return what creates the next blocks of the open segment on every node, as uploads that were under way would."""
-    while not place.stores["n0"].below("logs/"):  # an append waits for two of three nodes
-        continue
+    until(lambda: place.stores["n0"].below("logs/"))  # an append waits for two of three nodes
     (register,) = {path.rpartition("/")[0] for path, _ in place.stores["n0"].below("logs/")}
     block = place.stores["n0"].get(place.stores["n0"].below("logs/")[0][0]).to_pybytes()
 

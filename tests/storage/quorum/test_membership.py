@@ -24,8 +24,10 @@ from oncelog.storage.quorum import ensemble, health, membership, node
 from oncelog.storage.quorum.ensemble import Ensemble
 from oncelog.storage.quorum.home import QuorumStorage
 from oncelog.storage.quorum.node import Node
+from oncelog.storage.quorum.registers import Registers
 from oncelog.storage.urls import node_options, quorum_store
 from tests.cli.shell import shell
+from tests.log.watched import until
 from tests.storage.quorum.place import UNSEALED
 
 
@@ -367,13 +369,39 @@ def test_only_ensembles_of_segments_that_are_not_sealed_are_read(tmp_path: Path)
     assert set(read) == {3}
 
 
+def test_a_segment_that_is_sealed_during_a_check_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment was open when the check began, and its writer was at work. Its records are in a file by now."""
+    url = make(tmp_path)
+    storage = QuorumStorage(LocalStorage(tmp_path / "store"))
+    with oncelog.connect(f"quorum:{url}") as db:
+        log = db.log("orders", create=True)
+        writer = log.writer()
+        for number in range(3):
+            writer.append(b"x", id=str(number))
+        real = Registers.problems
+        seen: list[dict[str, str]] = []
+
+        def problems(self: Registers, number: int) -> dict[str, str]:
+            if not seen:
+                writer.close()
+                with log.writer() as following:  # closes the segment of the writer before
+                    following.append(b"next")
+                log.seal()
+            seen.append(real(self, number))
+            return seen[-1]
+
+        monkeypatch.setattr(Registers, "problems", problems)
+        assert health.check(storage, UNSEALED) == []
+    assert seen == [dict.fromkeys(("n0", "n1", "n2"), "missing")] * 3
+    storage.close()
+
+
 def test_reading_begins_with_the_near_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONCELOG_NEAR names the node that is asked first; a name that no node has is refused."""
     url = make(tmp_path)
     with oncelog.connect(f"quorum:{url}") as db, db.log("orders", create=True).writer() as w:
         w.append(b"x", id="1")
-        while len(list(tmp_path.glob("node-*/**/0000000000"))) < 3:  # an append waits for two of three nodes
-            continue
+        until(lambda: len(list(tmp_path.glob("node-*/**/0000000000"))) == 3)  # an append waits for two of three nodes
     asked: list[str] = []
     real = Node.read
 
@@ -382,6 +410,7 @@ def test_reading_begins_with_the_near_node(tmp_path: Path, monkeypatch: pytest.M
         return real(self, path)
 
     monkeypatch.setattr(Node, "read", noted)
+    monkeypatch.setattr(node, "LATE_S", 60.0)  # however busy the machine is
     for name in ("n2", "n1"):
         asked.clear()
         monkeypatch.setenv("ONCELOG_NEAR", name)

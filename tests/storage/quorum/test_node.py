@@ -7,15 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from oncelog.errors import Unavailable
+from oncelog.errors import Closed, Unavailable
 from oncelog.storage.base import Chunk
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.memory import MemoryStorage
-from oncelog.storage.quorum import ensemble, node
+from oncelog.storage.quorum import ensemble, node, registers
 from oncelog.storage.quorum.home import QuorumHome, QuorumStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
+from tests.log.watched import LONG_S, until
 from tests.storage.quorum.conftest import Cluster
 
 
@@ -73,6 +74,36 @@ def test_a_node_that_is_far_behind_gets_nothing_more(
     assert stores["s3://n2"].size(path(home, 1)) is None
 
 
+def test_an_append_does_not_wait_for_slow_reads_of_its_process(
+    storage: QuorumStorage, home: QuorumHome, nodes: dict[str, FaultyBucket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader has as many slow requests at a node as the node is asked at once, and the append needs that node."""
+    monkeypatch.setattr(registers, "_ANSWER_S", LONG_S / 2)
+    writer, chain = home.start_segment(0, 1), BlockChain(0)
+    nodes["s3://n2"].cut_off()
+    held = threading.Event()
+    reads = [storage.nodes[0].ask(lambda: held.wait(LONG_S)) for _ in range(2 * node.LANE_REQUESTS)]
+    assert writer.append(0, chain.block(b"is not behind the reads")) == 1
+    assert not any(read.done() for read in reads)
+    held.set()
+    assert all(read.result(LONG_S) for read in reads)
+    storage.close()
+
+
+def test_appends_that_closing_cancels_are_answered_and_no_backlog(storage: QuorumStorage) -> None:
+    """Appends wait behind others for their turn when the connection is closed. Nobody waits for them after that."""
+    one, held = storage.nodes[0], threading.Event()
+    answers: list[object] = []
+    for _ in range(node.LANE_REQUESTS + 2):
+        one.ask_aside(lambda: held.wait(LONG_S), answers.append, 10)
+    one.close()
+    assert [type(answer) for answer in answers] == [Closed] * 2
+    held.set()
+    until(lambda: len(answers) == node.LANE_REQUESTS + 2)
+    assert one._backlog_bytes == 0
+    storage.close()
+
+
 def test_a_node_that_failed_is_left_alone_for_a_second(
     storage: QuorumStorage, home: QuorumHome, nodes: dict[str, FaultyBucket], clock: SimulatedClock
 ) -> None:
@@ -85,8 +116,7 @@ def test_a_node_that_failed_is_left_alone_for_a_second(
         if number == 3:
             clock.advance(node.REST_US / 1e6)
         writer.append(number, chain.block(b"x"))
-        while not away.rests:  # the others were quicker
-            continue
+        until(lambda: away.rests)  # the others were quicker
         asked.append(nodes["s3://n1"].faults.calls)
     assert asked[1:3] == asked[:1] * 2
     storage.close()
@@ -103,8 +133,7 @@ def test_a_writer_believes_a_node_for_five_seconds(
     """A node was wiped. Its copies are counted until the next check of its identity, and not longer."""
     writer, chain = home.start_segment(0, 1), BlockChain(0)
     writer.append(0, chain.block(b"all nodes are checked"))
-    while any(one.unchecked_us for one in storage.nodes):  # an append waits for two of three nodes
-        continue
+    until(lambda: not any(one.unchecked_us for one in storage.nodes))  # an append waits for two of three nodes
     nodes["s3://n1"].cut_off()
     for wiped, _ in stores["s3://n0"].below(""):
         stores["s3://n0"].delete(wiped)

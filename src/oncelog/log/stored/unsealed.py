@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from oncelog.clock import Clock
+from oncelog.format.manifest import Manifest
 from oncelog.log.stored.manifests import Manifests
 from oncelog.storage.base import LogHome, Unsealed
 
@@ -13,7 +16,10 @@ def unsealed(home: LogHome, clock: Clock) -> Unsealed:
     known = manifests.newest()
     if known is None:
         return Unsealed()
-    manifest = known.manifest
+    return manifests.look(known, partial(_unsealed, manifests))[1]
+
+
+def _unsealed(manifests: Manifests, manifest: Manifest) -> Unsealed:
     closed = manifests.closed_from(manifest, manifest.first_position)
     return Unsealed(
         closed={segment.number: segment.end for segment in closed if segment.file is None},

@@ -89,10 +89,14 @@ def _ensembles(home: QuorumHome, unsealed: Unsealed) -> Iterator[tuple[int, Ense
     """
     for key in home.store.list(ENSEMBLES):
         number = int(key.removeprefix(ENSEMBLES))
-        if number >= unsealed.first_open or number in unsealed.closed:
+        if _is_unsealed(number, unsealed):
             ensemble = stored.read(home.store, number)
             if ensemble is not None and ensemble.nodes:
                 yield number, ensemble
+
+
+def _is_unsealed(segment: int, unsealed: Unsealed) -> bool:
+    return segment >= unsealed.first_open or segment in unsealed.closed
 
 
 def _copies(storage: QuorumStorage, key: str, ensemble: Ensemble) -> dict[str, int]:
@@ -136,8 +140,8 @@ def check(storage: QuorumStorage, find: FindUnsealed) -> list[BadCopy]:
             # Not closed, and no copies: nothing was written.
             if segment in needed.closed or any(_copies(storage, key, ensemble).values()):
                 bad += _bad_copies(home, key, segment, ensemble, needed.closed.get(segment))
-        sealed = needed.closed.keys() - find(home).closed.keys() if bad else set()  # sealed since the check began
-        found += [one for one in bad if one.segment not in sealed]
+        now = find(home) if bad else needed  # segments that were sealed since the check began have no blocks any more
+        found += [one for one in bad if _is_unsealed(one.segment, now)]
     return found
 
 

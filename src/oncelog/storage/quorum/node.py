@@ -31,7 +31,7 @@ IDENTITY = "oncelog-node"
 KIND, FORMAT = b"OLnd", 1
 FENCE_KIND, FENCE_FORMAT = b"OLfn", 1
 LANE_REQUESTS = 4
-"""Requests that one node is asked at once."""
+"""Requests that one node is asked at once: so many appends, and so many others."""
 
 BACKLOG_BYTES_MAX = 64 << 20
 """A node that is further behind gets nothing more for now: its copy is missing, and the segment is sealed early."""
@@ -79,7 +79,9 @@ class Node:
         self.trouble: str | None = None
         """Why the last request failed; ``None`` once one succeeded."""
         self._clock = clock
-        self._pool = ThreadPoolExecutor(LANE_REQUESTS, thread_name_prefix=f"oncelog-node-{name}")
+        self._lane = ThreadPoolExecutor(LANE_REQUESTS, thread_name_prefix=f"oncelog-node-{name}")
+        self._appends = ThreadPoolExecutor(LANE_REQUESTS, thread_name_prefix=f"oncelog-append-{name}")
+        """A lane of their own: blocks of a writer do not wait behind slow reads of the same process."""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._backlog_bytes = 0
@@ -91,13 +93,13 @@ class Node:
 
     def ask(self, work: Callable[[], _T]) -> Future[_T]:
         """Run a request in the lane of this node."""
-        return self._submit(lambda: self._watched(work))
+        return self._submit(self._lane, lambda: self._watched(work))
 
     def ask_aside(
         self, work: Callable[[], _T], answered: Callable[[_T | OncelogError], object], size_bytes: int
     ) -> None:
-        """Run a request in the lane, and give its answer, or its error, to ``answered``. ``Unavailable`` at once when
-        the node is too far behind.
+        """Run a request in the lane of appends, and give its answer, or its error, to ``answered``. ``Unavailable`` at
+        once when the node is too far behind.
 
         Every append comes here, once for each node: the lane itself calls ``answered``, and no future is waited for.
         """
@@ -107,10 +109,18 @@ class Node:
                 raise Unavailable(message)
             self._backlog_bytes += size_bytes
         try:
-            self._submit(lambda: self._do_aside(work, answered, size_bytes))
+            asked = self._submit(self._appends, lambda: self._do_aside(work, answered, size_bytes))
         except Closed:
             self._caught_up(size_bytes)
             raise
+
+        def if_cancelled(asked: Future[None]) -> None:
+            """Do what the request would have done at its end."""
+            if asked.cancelled():
+                self._caught_up(size_bytes)
+                answered(self._closed())
+
+        asked.add_done_callback(if_cancelled)
 
     def _do_aside(
         self, work: Callable[[], _T], answered: Callable[[_T | OncelogError], object], size_bytes: int
@@ -123,12 +133,14 @@ class Node:
             self._caught_up(size_bytes)
         answered(answer)
 
-    def _submit(self, work: Callable[[], _T]) -> Future[_T]:
+    def _submit(self, lane: ThreadPoolExecutor, work: Callable[[], _T]) -> Future[_T]:
         try:
-            return self._pool.submit(work)
+            return lane.submit(work)
         except RuntimeError as error:
-            message = f"the connection to node {self.name} is closed"
-            raise Closed(message) from error
+            raise self._closed() from error
+
+    def _closed(self) -> Closed:
+        return Closed(f"the connection to node {self.name} is closed")
 
     def _watched(self, work: Callable[[], _T]) -> _T:
         """Run a request, and note whether the node answered."""
@@ -266,7 +278,8 @@ class Node:
 
     def close(self) -> None:
         """Let go of the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for lane in (self._lane, self._appends):
+            lane.shutdown(wait=False, cancel_futures=True)
 
 
 def read_identity(bucket: Bucket) -> NodeIdentity | None:
