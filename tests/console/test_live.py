@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog import LogSettings, Window
 from oncelog.connect import Database
-from oncelog.console.live import _Following
+from oncelog.console.live import ROWS, _Following
 from oncelog.console.source import Source
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
@@ -45,3 +46,18 @@ def test_a_live_page_follows_a_log_that_was_made_again() -> None:
             assert following.step(reads=True) == len(values)
             assert _shown(following) == values[::-1]
             database.delete("orders")
+
+
+def test_the_first_look_counts_the_records_that_are_left() -> None:
+    """Most of a log was truncated. What is gone is not new, and rows that are said to be new are shown."""
+    settings = LogSettings(window=Window(duration_s=1, max_keys=2), segment_bytes=65_536)
+    with Database(MemoryStorage()) as database:
+        log = database.log("orders", settings, create=True)
+        with log.writer() as writer:
+            for number in range(30):
+                writer.append(bytes(20_000), id=str(number))
+        log.truncate(before=25)
+        left = log.end_position() - log.first_position()
+        assert 0 < left < ROWS
+        following = _Following(Source(database), "orders")
+        assert following.step(reads=True) == len(_shown(following)) == left

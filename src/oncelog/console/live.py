@@ -56,7 +56,8 @@ class _Following:
         """Look again; return how many records are new since the last look. Rows are read only if ``reads``."""
         log = self._opened()
         sample = self._source.sample(log)
-        behind = self.samples[-1].end_position if self.samples else max(0, sample.end_position - ROWS)
+        behind = self.samples[-1].end_position if self.samples else sample.end_position - ROWS
+        behind = max(behind, sample.info.first_position)
         self.samples.append(sample)
         if reads:
             self.rows.extendleft(self._fresh(log, max(behind, sample.end_position - ROWS), sample))
@@ -74,7 +75,6 @@ class _Following:
 
     def _fresh(self, log: Log, first: int, sample: LogMoment) -> list[LiveRow]:
         """Return what happened since a position, the oldest first: new records, and answers that stored nothing."""
-        first = max(first, sample.info.first_position)
         rows = []
         if first < sample.end_position:
             with log.read(start=first, limit=sample.end_position - first) as reader:
