@@ -9,12 +9,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
+import pytest
 
 import oncelog
 from oncelog.server import process
+from oncelog.server.fleet import starting
+from oncelog.server.fleet.starting import Addresses
+from oncelog.server.http import app as http_app
+from oncelog.server.server import Server
+from oncelog.server.settings import ServeSettings
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
 from tests.servers import Serving
@@ -105,6 +112,34 @@ def test_an_http_answer_does_not_wait_for_an_acknowledgement_of_tcp() -> None:
             return nodelay
 
     assert asyncio.run(accepted())
+
+
+def test_the_audit_log_of_a_server_of_a_fleet_has_its_name_before_a_call_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calls of gRPC are served while the server joins its fleet. What it audited went into no log of its own."""
+    apps: list[http_app.App] = []
+    logs: list[str] = []
+    build, start = http_app.build, process._start
+
+    def built(*given: Any) -> http_app.App:
+        apps.append(build(*given))
+        return apps[0]
+
+    async def started(server: Server, made: Any) -> None:
+        logs.append(apps[0].audit.log)
+        await start(server, made)
+
+    async def join(_: Any, __: Any, ___: Any, where: Addresses, stop: Callable[[], None]) -> None:
+        logs.append(f"_audit/{where.grpc}")
+        stop()
+
+    monkeypatch.setattr(starting, "fleet_key", lambda _: bytes(32))
+    monkeypatch.setattr(starting, "join", join)
+    monkeypatch.setattr(http_app, "build", built)
+    monkeypatch.setattr(process, "_start", started)
+    process.run(ServeSettings(url="memory://", grpc="127.0.0.1:0", http="127.0.0.1:0"), lambda _: None)
+    assert logs[0] == logs[1] == apps[0].audit.log
 
 
 def test_systemd_hears_that_the_server_is_ready_and_that_it_stops(

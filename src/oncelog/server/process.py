@@ -65,12 +65,15 @@ async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None])
     with _http_socket(settings.http) as http_socket:
         tls = app.security.tls
         certificates = None if tls is None else Certificates(settings, tls)
-        grpc_server, grpc_port = await _grpc(server, settings, certificates)
+        grpc_server, grpc_port = _grpc(server, settings, certificates)
         host, _ = settings_module.address(settings.grpc)
         listening = Addresses(_shown(host, grpc_port), _shown(*http_socket.getsockname()[:2]))
+        where = listening if key is None else starting.advertised(server, listening)
+        if key is not None:  # before the first call is served: what is audited goes into the log of this server
+            app.audit.log = http_app.audit_log(starting.name_of(server, where))
+        await _start(server, grpc_server)
         if key is not None:
-            await starting.join(server, tls, key, listening, stop.set)
-            app.audit.log = http_app.audit_log(server.name)
+            await starting.join(server, tls, key, where, stop.set)
         http_server = _Uvicorn(_http_config(app))
         _reload_on_hangup(server, http_server, certificates)
         serving = asyncio.create_task(http_server.serve([http_socket]))
@@ -140,22 +143,25 @@ async def _close(crew: Crew, database: Database) -> None:
 # gRPC.
 
 
-async def _grpc(server: Server, settings: ServeSettings, certificates: Certificates | None) -> tuple[Any, int]:
-    """Start the gRPC server; return it and its port."""
+def _grpc(server: Server, settings: ServeSettings, certificates: Certificates | None) -> tuple[Any, int]:
+    """Make the gRPC server, which serves nothing yet; return it and its port."""
     made = grpc.aio.server(options=_grpc_options(settings))
-    checking = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checking, made)
     for handlers in services.all_handlers(server):
         made.add_generic_rpc_handlers((handlers,))
     try:
-        port = _listen(made, settings.grpc, certificates)
+        return made, _listen(made, settings.grpc, certificates)
     except RuntimeError as error:
         message = f"gRPC cannot listen on {settings.grpc}: {error}"
         raise Unavailable(message) from error
+
+
+async def _start(server: Server, made: Any) -> None:
+    """Let gRPC serve, and say that it is healthy."""
+    checking = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checking, made)
     await made.start()
     await checking.set("", health_pb2.HealthCheckResponse.SERVING)
     server.on_drain.append(checking.enter_graceful_shutdown)
-    return made, port
 
 
 def _listen(made: Any, where: str, certificates: Certificates | None) -> int:

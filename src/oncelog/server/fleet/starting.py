@@ -61,14 +61,18 @@ def advertised(server: FleetHost, listening: Addresses) -> Addresses:
     return found
 
 
+def name_of(server: FleetHost, where: Addresses) -> str:
+    """Return the name of a server in its fleet: the one it was given, or else its address."""
+    return server.settings.name or where.grpc
+
+
 async def join(
-    server: FleetHost, tls: Tls | None, key: bytes, listening: Addresses, on_replaced: Callable[[], None]
+    server: FleetHost, tls: Tls | None, key: bytes, where: Addresses, on_replaced: Callable[[], None]
 ) -> None:
-    """Win an incarnation of the server's name, and begin to beat."""
-    where = advertised(server, listening)
+    """Win an incarnation of the server's name, and begin to beat; ``where`` is where the other servers reach it."""
     fleet = Fleet(server, Peers(server, key, tls), key, on_replaced)
     card = Card(
-        name=server.settings.name or where.grpc,
+        name=name_of(server, where),
         incarnation=0,
         grpc=where.grpc,
         http=where.http,
