@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,18 @@ def test_a_module_of_the_folder_is_found_behind_those_installed() -> None:
 def test_no_module_is_found_in_a_folder_that_others_can_write(tmp_path: Path) -> None:
     """In a folder such as /tmp anybody could put the module."""
     tmp_path.chmod(0o777)
-    with pytest.raises(oncelog.InvalidArgument, match="cannot be loaded"):
+    with pytest.raises(oncelog.InvalidArgument, match=r"cannot be loaded: .* not looked in, for every user can write"):
         worker._loaded("handlers_of_mine:send")
     assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.usefixtures("_here")
+def test_no_module_is_found_in_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says so: the file is there, and "No module named …" alone sends people looking for it."""
+    found = os.stat_result([stat.S_IFDIR | 0o755, 0, 0, 1, 4711, 4711, 0, 0, 0, 0])
+    monkeypatch.setattr(Path, "stat", lambda _: found)
+    with pytest.raises(oncelog.InvalidArgument, match=r"No module named .* not looked in, for it belongs to another"):
+        worker._loaded("handlers_of_mine:send")
+    assert str(tmp_path) not in sys.path
+    with pytest.raises(oncelog.InvalidArgument, match=r"has no attribute 'nothing'$"):
+        worker._loaded("colorsys:nothing")

@@ -153,28 +153,34 @@ def _loaded(function: str) -> Callable[..., Any]:
     if not colon or not module or not name:
         message = f"{function!r}: name what to run as MODULE:FUNCTION"
         raise InvalidArgument(message)
-    _look_here()
+    refused = _look_here()
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:  # whatever a module does when it is loaded
         reason = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
-        message = f"{function!r} cannot be loaded: {reason}"
+        is_missing = isinstance(error, ModuleNotFoundError) and refused is not None
+        message = f"{function!r} cannot be loaded: {reason}" + (f"; {refused}" if is_missing else "")
         raise InvalidArgument(message) from error
     loaded: Callable[..., Any] = found
     return loaded
 
 
-def _look_here() -> None:
-    """Let a module of the working folder be found, behind all that is installed, unless others can write there.
+def _look_here() -> str | None:
+    """Let a module of the working folder be found, behind all that is installed, unless others can write there. Return
+    why it is not looked for there, if so.
 
     In front, a file of a common name (``json.py``) in a folder such as ``/tmp`` would run in the place of Python's own.
     """
     here = Path.cwd()
     found = here.stat()
-    if found.st_uid in {os.geteuid(), 0} and not found.st_mode & stat.S_IWOTH:
-        sys.path.append(str(here))
+    if found.st_uid not in {os.geteuid(), 0}:
+        return f"the folder {here} was not looked in, for it belongs to another user; PYTHONPATH can name it"
+    if found.st_mode & stat.S_IWOTH:
+        return f"the folder {here} was not looked in, for every user can write there; PYTHONPATH can name it"
+    sys.path.append(str(here))
+    return None
 
 
 def _report(event: oncelog.WorkerEvent) -> None:
