@@ -65,13 +65,13 @@ def test_files_that_wait_and_files_that_were_replaced(shop: Shop) -> None:
     assert taken_files.files(spec(shop)) == taken_files.TakenFiles(4, (waiting,), (str(replaced),))
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_files_that_spark_does_not_list_are_named(shop: Shop, *, everywhere: bool) -> None:
+@pytest.mark.parametrize("option", ["false", "true", '"True"'])
+def test_files_that_spark_does_not_list_are_named(shop: Shop, option: str) -> None:
     """In a folder inside of the source, which is read when it is a partition, or if asked for; or under a name that is
     not UTF-8, which can be shown. Such files wait for ever, and nobody was told.
     """
-    if everywhere:
-        shop.change(("maxFilesPerTrigger = 1", "maxFilesPerTrigger = 1, recursiveFileLookup = true"))
+    everywhere = option != "false"
+    shop.change(("maxFilesPerTrigger = 1", f"maxFilesPerTrigger = 1, recursiveFileLookup = {option}"))
     top = shop.folder / "incoming"
     for folder in ("2026/11", "day=1", "_hidden"):
         (top / folder).mkdir(parents=True)

@@ -104,6 +104,10 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+SOME = DATA[:50_000]
+CHUNK = bytes_of.CHUNK_BYTES
+
+
 def content(data: bytes) -> tuple[bytes, bool]:
     """Return what can be read of compressed data, in pieces, and whether there was an error."""
     found = b""
@@ -126,9 +130,39 @@ def test_nothing_of_damaged_data_is_read(kind: str) -> None:
     for at in (len(whole) // 2, len(whole) - 5):
         found, failed = content(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert (found, failed) == (b"", True) or kind == "zstd"
-    broken = bytes([*whole[:4], whole[4] ^ 255, *whole[5:100]]) if kind != "gzip" else whole[:1] + b"x" + whole[2:100]
-    found, failed = content(whole + broken)
-    assert (found, failed) == (DATA if kind == "gzip" else b"", True)
+    at = {"gzip": 2, "bzip2": 4, "xz": 7, "zstd": 4}[kind]  # behind what tells that it is a stream
+    broken = bytes([*whole[:at], whole[at] ^ 255, *whole[at + 1 : 100]])
+    assert content(whole + broken) == (b"", True)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz"])
+def test_junk_behind_whole_streams_is_rejected_and_their_rows_are_read(kind: str) -> None:
+    """A file that was filled up, or had another one appended, has its rows. The junk is told, and not passed over."""
+    whole = COMPRESS[kind](SOME)
+    for junk in (b"junk", b"junk" * CHUNK, b"\0" * 4 + b"junk", *([] if kind == "gzip" else [b"\0" * 3])):
+        assert content(whole + junk) == (SOME, True)
+        assert content(whole + whole + junk) == (SOME + SOME, True)
+    if kind == "bzip2":
+        assert content(whole + b"\0" * 4) == (SOME, True)
+
+
+@pytest.mark.parametrize("zeros", [4, 8, CHUNK, CHUNK + 4])
+def test_padding_of_xz_is_no_damage(zeros: int) -> None:
+    """The format allows zero bytes in fours behind each stream; a stream behind them was lost, or the file refused."""
+    whole, padding = COMPRESS["xz"](SOME), bytes(zeros)
+    assert content(whole + padding) == (SOME, False)
+    assert content(whole + padding + whole) == (SOME + SOME, False)
+    assert content(whole + padding + whole + padding) == (SOME + SOME, False)
+    assert content(whole + padding + b"\0" + whole) == (SOME, True)
+    assert bytes_of.opened(io.BytesIO(whole + padding + whole)).read() == SOME + SOME
+
+
+@pytest.mark.parametrize("kind", ["bzip2", "xz"])
+@pytest.mark.parametrize("kept", [1, 2, 5, 20])
+def test_cut_in_a_later_stream_leaves_those_before_it(kind: str, kept: int) -> None:
+    """Also where so little of it is there that one cannot tell that it is a stream."""
+    whole = COMPRESS[kind](SOME)
+    assert content(whole + whole[:kept]) == (SOME, True)
 
 
 @pytest.mark.parametrize("kind", list(COMPRESS))

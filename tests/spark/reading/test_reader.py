@@ -115,17 +115,24 @@ def test_file_that_cannot_be_reached_is_not_rejected(
         read(path, None)
 
 
-def test_file_that_was_removed_is_rejected(tmp_path: Path) -> None:
-    """Or its batch would fail for ever; unless its folder is not there, either: tasks of a cluster may not see it."""
-    (tmp_path / "in").mkdir()
-    path = tmp_path / "in" / "a.json"
+@pytest.mark.parametrize("root", ["", "in", "in/day=1/a.json"], ids=["none", "a folder", "the file"])
+def test_file_that_was_removed_is_rejected(tmp_path: Path, root: str) -> None:
+    """Or its batch would fail for ever. So is one that was removed with its folder, a partition; unless the source's
+    folder is not there, either: tasks of a cluster may not see it.
+    """
+    path = tmp_path / "in" / "day=1" / "a.json"
+    path.parent.mkdir(parents=True)
     path.write_bytes(LINES)
-    reading = FilesReader(Wanted(kind="json", columns=(), on_bad_row="drop"), counted := Counted())  # type: ignore[arg-type]
-    given = [pa.RecordBatch.from_pydict({"path": [path.as_uri()]})]
+    wanted = Wanted(kind="json", columns=(), on_bad_row="drop", root=str(tmp_path / root) if root else "")
+    reading = FilesReader(wanted, counted := Counted())  # type: ignore[arg-type]
+    given = [pa.RecordBatch.from_pydict({"path": [f"file:{path}"]})]
     path.unlink()
     assert list(reading(given)) == []
-    assert [(found.rows, found.rejected) for found in counted.sums.values()] == [(0, 1)]
     path.parent.rmdir()
+    if root == "in":
+        assert list(reading(given)) == []
+    assert {(found.rows, found.rejected) for found in counted.sums.values()} == {(0, 1)}
+    path.parent.parent.rmdir()
     with pytest.raises(Unavailable, match="a folder that all machines share"):
         list(reading(given))
 

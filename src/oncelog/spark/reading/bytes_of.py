@@ -37,6 +37,8 @@ UNDIVIDED = "oncelog.files.undivided"
 
 _COMPRESSED = _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _PEEKED_BYTES = 6
+_PADDING = b"\0\0\0\0"
+_JUNK = "what is behind a compressed stream is no other one"
 _LOOKED_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 29
@@ -78,21 +80,25 @@ def check_listed(path: Path, file: IO[bytes], size: int, changed_ms: int) -> Non
         raise _changed(path)
 
 
-def check_reached(path: str, error: Exception) -> None:
+def check_reached(path: str, root: str, error: Exception) -> None:
     """Check that an error is one of a file's content, or that the file was removed. Else ``Unavailable``.
 
     What a disk, a limit or a right keeps from being read is not known, and may be read later: it is not rejected. So is
-    a file whose folder is not there: a task of a cluster may not see the folder that this machine listed.
+    a file of a source whose root is not there: a task of a cluster may not see the folder that this machine listed. A
+    folder inside of the root (``day=1``) may be removed like a file: its files are rejected, or their batch would fail
+    for ever. A mount point that stays as an empty folder while its disk is away looks like that, too.
     """
     if not isinstance(error, OSError) or error.errno is None:
         return
     if not isinstance(error, FileNotFoundError):
-        message = f"{path} cannot be read: {error}. Nothing of its batch was stored: run the pipeline again"
+        message = f"{path} cannot be read: {error}. It was not rejected: run the pipeline again"
         raise Unavailable(message) from error
-    if not local(path).parent.is_dir():
+    file = local(path)
+    folder = file.parent if root in {"", str(file)} else Path(root)  # a source may be one file
+    if not folder.is_dir():
         message = (
-            f"{path} cannot be read: a task finds no such folder. Nothing of its batch was stored. On a cluster, "
-            "the source must be in a folder that all machines share, or in a bucket"
+            f"{path} cannot be read: a task does not find the folder {folder}. It was not rejected. On a cluster, the "
+            "source must be in a folder that all machines share, or in a bucket"
         )
         raise Unavailable(message) from error
 
@@ -104,8 +110,8 @@ def _version(file: IO[bytes]) -> tuple[int, int]:
 
 def _changed(path: Path) -> Unavailable:
     message = (
-        f"{path} {CHANGED}: nothing of it was stored. Write files under a name that begins with a dot, and rename them "
-        "when they are whole; then run the pipeline again"
+        f"{path} {CHANGED}: a row could be half old and half new. Write files under a name that begins with a dot, and "
+        "rename them when they are whole; then run the pipeline again"
     )
     return Unavailable(message)
 
@@ -134,9 +140,9 @@ def _decompressed(file: IO[bytes], start: bytes) -> Any:
     if start.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file)
     if start.startswith(_BZIP2):
-        return bz2.BZ2File(file)
+        return _Streams(file, _BZIP2, bz2.BZ2Decompressor)
     if start.startswith(_XZ):
-        return lzma.LZMAFile(file)
+        return _Streams(file, _XZ, lzma.LZMADecompressor)
     return pa.CompressedInputStream(pa.PythonFile(_Kept(file), "r"), "zstd")
 
 
@@ -155,35 +161,66 @@ class _Kept(io.RawIOBase):
         return self._file.read(size)
 
 
+class _Streams:
+    """What the streams of a bzip2 or xz file hold. Python's own files end, without a word, at what they cannot read
+    behind the first stream.
+
+    Between and behind the streams of xz may be zero bytes, a multiple of four: The .xz File Format, 2.2.
+    """
+
+    def __init__(self, file: IO[bytes], magic: bytes, make: Callable[[], Any]) -> None:
+        self._file = file
+        self._magic = magic
+        self._make = make
+        self._stream = make()
+        self._begun = b""
+
+    def read(self) -> bytes:
+        """Return all that is left."""
+        return b"".join(iter(lambda: self.read1(CHUNK_BYTES), b""))
+
+    def read1(self, size: int) -> bytes:
+        """Return bytes, at most so many; none at the end. ``DAMAGED`` for what is damaged, cut short, or no stream."""
+        found = b""
+        while not found and not (self._stream.eof and not self._is_begun()):
+            data = b""
+            if self._stream.needs_input:
+                data, self._begun = self._begun or self._file.read(CHUNK_BYTES), b""
+                if not data:
+                    message = "the file ends in the middle of a compressed stream"
+                    raise EOFError(message)
+            found = self._stream.decompress(data, size)
+        return found
+
+    def _is_begun(self) -> bool:
+        """Begin the next stream. Tell whether there is one; ``OSError`` if something else is there."""
+        rest = self._filled(self._stream.unused_data)
+        while self._magic == _XZ and rest.startswith(_PADDING):
+            zeros = len(rest) - len(rest.lstrip(b"\0"))
+            rest = self._filled(rest[zeros - zeros % len(_PADDING) :])
+        if not self._magic.startswith(rest[: len(self._magic)]):
+            raise OSError(_JUNK)
+        if rest:
+            self._stream, self._begun = self._make(), rest
+        return bool(rest)
+
+    def _filled(self, data: bytes) -> bytes:
+        """Return data with more of the file, enough to tell what it is."""
+        while len(data) < _PEEKED_BYTES and (more := self._file.read(CHUNK_BYTES)):
+            data += more
+        return data
+
+
 def _check_sums(file: IO[bytes], start: bytes) -> None:
     """Read compressed data to its end; ``DAMAGED`` if it is damaged, or cut short."""
-    if start.startswith((_BZIP2, _XZ)):
-        _check_streams(file, bz2.BZ2Decompressor if start.startswith(_BZIP2) else lzma.LZMADecompressor)
-        return
     stream = _decompressed(file, start)
     while stream.read1(CHUNK_BYTES):
         pass
 
 
-def _check_streams(file: IO[bytes], make: Callable[[], Any]) -> None:
-    """Read the streams of a file. Python's own files end at a stream behind the first that is damaged, without a word.
-
-    A cut is no error here: whoever reads comes to it.
-    """
-    data = file.read(CHUNK_BYTES)
-    while data:
-        stream = make()
-        while data or not (stream.eof or stream.needs_input):
-            stream.decompress(data, CHUNK_BYTES)
-            if stream.eof:
-                break
-            data = file.read(CHUNK_BYTES) if stream.needs_input else b""
-        data = stream.unused_data or file.read(CHUNK_BYTES)
-
-
 def _is_readable_before(error: Exception) -> bool:
     """Tell whether what was read before an error is whole: the file is cut, or has junk behind whole members."""
-    return isinstance(error, EOFError) or any(part in str(error) for part in ("Not a gzipped file", "Truncated"))
+    return isinstance(error, EOFError) or any(part in str(error) for part in ("Not a gzipped file", "Truncated", _JUNK))
 
 
 class _Readable(io.RawIOBase):

@@ -135,4 +135,4 @@ def _spelled(value: Any) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
         return {name: _spelled(each) for name, each in value.items()}
-    return [_spelled(each) for each in value] if isinstance(value, list) else value
+    return [_spelled(each) for each in value] if isinstance(value, list | tuple) else value  # a map is of tuples

@@ -94,6 +94,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     ``shape`` is that of objects (JSON), ``schema`` that of a table (Parquet), as bytes. ``kinds`` are the types of the
     columns of JSON where all of them are in ``KINDS``: clean rows have their values then, and are not parsed again.
+    ``root`` is the folder of a source on this machine: see ``bytes_of.check_reached``.
     """
 
     kind: Kind
@@ -106,6 +107,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     on_bad_row: OnBadRow = "quarantine"
     url: str = ""
     log: str = ""
+    root: str = ""
 
 
 def output(wanted: Wanted) -> pa.Schema:
@@ -177,7 +179,7 @@ class _File:
             else:
                 yield from self._text()
         except bytes_of.DAMAGED as error:
-            bytes_of.check_reached(self._path, error)
+            bytes_of.check_reached(self._path, self._wanted.root, error)
             self._reject([Rejected(self._line, b"", f"the file cannot be read from here on: {error}")])
         except UnicodeError as error:
             self._reject([Rejected(self._line, b"", f"the file is not {error.args[0]}")])

@@ -328,6 +328,33 @@ def test_link_to_nothing_is_no_large_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert source_files._has_large(given)
 
 
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/in", "/in"),
+        ("file:///in/sub/", "/in/sub"),
+        ("/in/day=*/a.json", "/in"),
+        ("/in/{a,b}/c", "/in"),
+        ("/in/[ab]/c", "/in"),
+        ("/in/a?/c", "/in"),
+        ("in", str(Path("in").absolute())),
+        ("s3://shop/in", ""),
+    ],
+)
+def test_root_of_a_source_has_no_pattern(path: str, root: str) -> None:
+    """Files are looked for below it: where it is not there, the source cannot be reached."""
+    given: Any = SimpleNamespace(source=SourceSpec(format="json", path=path))
+    assert source_files.root(given) == root
+
+
+@pytest.mark.parametrize(("value", "is_set"), [(True, True), ("True", True), ("TRUE", True), ("yes", False)])
+def test_options_are_true_as_spark_says(value: str | bool, *, is_set: bool) -> None:  # noqa: FBT001 (of TOML)
+    """In upper or lower case: the header of a file was read as a row."""
+    given: Any = SimpleNamespace(source=SourceSpec(format="csv", options={"header": value}))
+    assert source_files.dialect(given).header is is_set
+    assert not source_files.is_set(given, "recursiveFileLookup")
+
+
 def test_dropped_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:
     """What is dropped is in no log, and still a part of the account; so is what SQL leaves out."""
     given = made(

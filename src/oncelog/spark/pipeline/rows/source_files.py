@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,11 @@ def option(given: Spec, name: str) -> str | None:
     return None if found is None else str(found).lower() if isinstance(found, bool) else str(found)
 
 
+def is_set(given: Spec, name: str) -> bool:
+    """Tell whether an option of the source is true, in upper or lower case, as Spark takes it."""
+    return (option(given, name) or "").lower() == "true"
+
+
 def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[Sums]) -> DataFrame:
     """Return the rows of the source: its columns, ``_rescued``, and the hidden ones."""
     wanted = _wanted(given, schema)
@@ -79,7 +85,7 @@ def texts(spark: SparkSession, given: Spec, found: Accumulator[Sums], paths: Seq
     """Return the objects of JSON files, or of some of them, as they are written."""
     from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
 
-    wanted = Wanted(kind="json", columns=(), encoding=_encoding(given), on_bad_row="drop")
+    wanted = Wanted(kind="json", columns=(), encoding=_encoding(given), on_bad_row="drop", root=root(given))
     return _read(spark, given, wanted, found, streaming=False, paths=paths).select(HIDDEN[2])
 
 
@@ -190,7 +196,14 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
         on_bad_row=given.source.on_bad_row,
         url=given.log.url,
         log=given.log.rejected,
+        root=root(given),
     )
+
+
+def root(given: Spec) -> str:
+    """Return the folder of a source on this machine that no pattern is part of; nothing for a source elsewhere."""
+    path = spec.local_path(given.source.path or "")
+    return "" if path is None else str(Path(*itertools.takewhile(_PLAIN_PART.fullmatch, path.absolute().parts)))
 
 
 def _kinds(schema: StructType) -> tuple[str, ...]:
@@ -214,7 +227,7 @@ def dialect(given: Spec) -> Dialect:
         sep=(option(given, "sep") or option(given, "delimiter") or ",").replace("\\t", "\t"),
         quote=option(given, "quote") if option(given, "quote") is not None else '"',  # type: ignore[arg-type]
         escape=option(given, "escape"),
-        header=option(given, "header") == "true",
+        header=is_set(given, "header"),
         null=option(given, "nullValue") or "",
     )
 
@@ -274,6 +287,7 @@ def _finite(cell: Column, field: StructField) -> Column:
     return f.when(_member(f.col("_oncelog_extra"), field.name).isNull(), cell)
 
 
+_PLAIN_PART = re.compile(r"[^*?\[{\\]+")
 _PLAIN_NAME = re.compile(r"[^'*\[\]]+")
 _SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
 """Options of the storage that are secret. No option of from_json has such a name."""

@@ -61,7 +61,7 @@ def _is_passed_over(given: Spec, path: Path, file: str) -> bool:
     if not _is_utf8(file):
         return True
     inner = Path(file).parts[len(path.parts) : -1]
-    everywhere = source_files.option(given, "recursiveFileLookup") == "true" or "**" in path.parts
+    everywhere = source_files.is_set(given, "recursiveFileLookup") or "**" in path.parts
     return bool(inner) and "=" not in inner[0] and not everywhere
 
 
