@@ -158,7 +158,7 @@ JSON = [
     Case("members.json.gz", "gzip of two members", gzip.compress(b'{"id":"me1"}\n') + gzip.compress(b'{"id":"me2"}\n'), {"me1": {}, "me2": {}}),
     Case("behind.json.gz", "gzip with junk behind it", gzip.compress(b'{"id":"bh1"}\n') + b"junk", {"bh1": {}}, ((2, "cannot be read"),)),
     Case("flipped.json.gz", "gzip in which a digit was changed", gzip.compress(b'{"id":"fl1","n":1}\n', 0).replace(b":1}", b":9}"), {}, ((0, "CRC check failed"),)),
-    Case("second.json.bz2", "bzip2 whose second stream is damaged", bz2.compress(b'{"id":"sb1"}\n') + bz2.compress(b'{"id":"sb2"}\n').replace(b"BZh9", b"BZ-9"), {},
+    Case("second.json.bz2", "bzip2 whose second stream is damaged", bz2.compress(b'{"id":"sb1"}\n') + bz2.compress(b'{"id":"sb2"}\n').replace(b"1AY&SY", b"1AY-SY"), {},
          ((0, "Invalid data stream"),)),
     Case("nested.json.gz", "gzip of gzip", gzip.compress(gzip.compress(b'{"id":"ng1"}\n', mtime=0), mtime=0), {}, ((1, "not UTF-8"),)),
     Case("nothing.json.gz", "gzip of nothing", gzip.compress(b"")),
