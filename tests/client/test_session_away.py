@@ -65,12 +65,15 @@ def test_a_client_that_was_away_too_long_learns_what_is_known(impatient: Serving
         log = db.log("orders", create=True)
         command = [sys.executable, "-c", CLIENT, f"oncelog://{proxy.address}"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
-            _, status = os.waitpid(client.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            proxy.restore()  # every connection is dead, and the client does not know
-            threading.Event().wait(AWAY_S)
-            client.send_signal(signal.SIGCONT)
-            output, _ = client.communicate()
+            try:
+                _, status = os.waitpid(client.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                proxy.restore()  # every connection is dead, and the client does not know
+                threading.Event().wait(AWAY_S)
+                client.send_signal(signal.SIGCONT)
+                output, _ = client.communicate(timeout=300)
+            finally:
+                client.kill()  # one that hangs, or stands still, would be waited for without end
         outcomes: dict[str, str] = json.loads(output)
         stored = Counter(entry.value.decode() for entry in log.read())
     proxy.close()

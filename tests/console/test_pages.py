@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,10 @@ def test_letters_of_several_groups_are_counted_as_far_as_the_page_looks(monkeypa
     with Database(MemoryStorage()) as database:
         mails = database.queue("mails", settings, create=True)
         mails.send_many([Message(b"hello", id=f"m-{number}") for number in range(4)])
+        ends_s = time.monotonic() + 120
         for group, dead in (("a", 4), ("b", 8)):
             while len(mails.dead_letters.list()) < dead:
+                assert time.monotonic() < ends_s, (group, mails.dead_letters.list())
                 with mails.consume(group, prefetch=4, start="earliest") as consumer:
                     for delivery in consumer.receive(timeout_s=0.1):
                         delivery.nack("smtp 550")

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -276,9 +277,10 @@ def test_a_log_that_is_deleted_is_not_opened_meanwhile(tmp_path: Path, monkeypat
 
 
 def _await_threads(count: int) -> None:
-    """Return when there are no more threads than this."""
-    pause = threading.Event()
+    """Return when there are no more threads than this; within minutes there must be."""
+    pause, ends_s = threading.Event(), time.monotonic() + 120
     while threading.active_count() > count:
+        assert time.monotonic() < ends_s, sorted(thread.name for thread in threading.enumerate())
         pause.wait(0.05)
 
 
@@ -303,12 +305,13 @@ def test_idle_logs_in_a_bucket_cost_neither_requests_nor_threads(
             assert isinstance(ack, Ack)
         while server.seats.open_count():
             await asyncio.to_thread(server.seats.tidy)
-        asked = -1
+        began_s, asked = 0.0, -1
         while asked != memory_bucket.requests.total():  # what was begun comes to its end
-            asked = memory_bucket.requests.total()
+            began_s, asked = time.monotonic(), memory_bucket.requests.total()
             await asyncio.sleep(0.1)
         await asyncio.sleep(idle_s)
-        assert memory_bucket.requests.total() - asked <= 2 + idle_s  # of the server itself, whatever it holds
+        more = memory_bucket.requests.total() - asked
+        assert more <= 2 + time.monotonic() - began_s  # of the server itself, whatever it holds
         await asyncio.to_thread(_await_threads, before + 30)
 
     serving(work, ObjectStorage(memory_bucket), seat_idle_s=0.001)

@@ -180,7 +180,7 @@ def _follow_error(channel: Any, sent: Raw, token: str) -> str:
     requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     requests.put(frames.pack(sent))
     answers = call(iter(requests.get, None), timeout=30, metadata=[("authorization", f"Bearer {token}")])
-    answer = frames.unpack(next(answers))
+    answer = next(raw for raw in map(frames.unpack, answers) if raw.tag)  # 0 says that the stream is alive
     requests.put(None)
     answers.cancel()
     assert (answer.kind, answer.tag) == (Kind.ERROR, sent.tag)

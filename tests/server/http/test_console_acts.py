@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,13 +24,15 @@ ERRORS = {"smtp 550": ("m0", "m1"), "smtp 451": ("m2", "m3"), "timeout": ("m4", 
 
 def bury(queue: Queue, errors: dict[str, str]) -> None:
     """Refuse all messages of a queue, each with the error of its id, until all are dead letters."""
-    left = set(errors)
+    left, ends_s = set(errors), time.monotonic() + 120
     with queue.consume("g", prefetch=len(errors)) as consumer:
         while left:
+            assert time.monotonic() < ends_s, left
             for delivery in consumer.receive(timeout_s=1):
                 delivery.nack(errors[delivery.id])
                 left.discard(delivery.id)
     while {letter.id for letter in queue.dead_letters.list()} < set(errors):
+        assert time.monotonic() < ends_s, "not all are dead letters"
         with queue.consume("g", prefetch=1) as consumer:
             consumer.receive(timeout_s=0.1)
 
