@@ -35,8 +35,15 @@ _PAIR = re.compile(rf"(?i)(?P<name>{_WORDS}\s*=\s*)(?P<value>[^\s&;,'\"()]+)")
 
 _FILE_USER = re.compile(r"^(?P<user>[a-z][\w+.-]{0,31}://[^/:@]*:)[^/@]*@")
 
-_BARE = re.compile(r"\b(?P<name>once_|whsec_)[\w+/=-]{20,}")
-"""Tokens of a server and secrets of web hooks: their beginning tells what they are, wherever they stand."""
+_BARE = re.compile(
+    r"\b(?:(?P<token>once_)[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048](?![A-Za-z0-9_-])|(?P<secret>whsec_)[A-Za-z0-9+/]{32,}={0,2})"
+)
+"""Tokens of a server and secrets of web hooks: their beginning tells what they are, wherever they stand.
+
+A token is 32 bytes in base64 for URLs, without padding: 43 characters, and the last one has four bits. A name that
+begins alike, ``once_per_customer_orders_2024``, is none. A secret of a web hook is 24 bytes or more in base64
+(Standard Webhooks).
+"""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
@@ -76,7 +83,7 @@ def redacted(text: str) -> str:
         text = _SIGNED.sub(rf"\g<name>{HIDDEN}", text)
         text = _QUOTED.sub(rf"\g<name>\g<quote>{HIDDEN}\g<quote>", text)
         text = _PAIR.sub(rf"\g<name>{HIDDEN}", text)
-    return _BARE.sub(rf"\g<name>{HIDDEN}", text) if "once_" in text or "whsec_" in text else text
+    return _BARE.sub(rf"\g<token>\g<secret>{HIDDEN}", text) if "once_" in text or "whsec_" in text else text
 
 
 def without_password(url: str) -> str:
