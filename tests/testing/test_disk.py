@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from oncelog.testing.disk import SimulatedDisk
 from oncelog.testing.faults import Killed, When
+from oncelog.testing.simulation.scheduler import Scheduler
+from oncelog.testing.simulation.world import ProcessDisk
 
 FILE = Path("/file")
 
@@ -186,3 +189,65 @@ def test_names_that_are_linked_and_moved() -> None:
         disk.open(Path("/c/b"), create=True)
     with pytest.raises(NotADirectoryError):
         disk.open(FILE / "x", create=True)
+
+
+def nameless(disk: SimulatedDisk, content: bytes) -> int:
+    """Write a file without a name, synced, and leave it open."""
+    descriptor = disk.open_nameless(FILE.parent)
+    assert descriptor is not None
+    disk.write(descriptor, [content], 0)
+    disk.sync(descriptor)
+    return descriptor
+
+
+def test_a_file_without_a_name_is_gone_with_its_process() -> None:
+    """It takes room while it is open, and nothing of it is left; a disk without such files says so."""
+    disk = SimulatedDisk(nameless=True, size_bytes_max=4)
+    descriptor = nameless(disk, b"one")
+    assert disk.used_bytes() == 3
+    with pytest.raises(OSError, match="No space left"):
+        disk.write(descriptor, [b"more"], 3)
+    disk.crash()
+    assert disk.used_bytes() == 0
+    assert disk.list_directory(FILE.parent) == []
+    assert SimulatedDisk().open_nameless(FILE.parent) is None
+
+
+def test_a_file_that_is_named_stays() -> None:
+    """Its content by its own sync, its name by the sync of its folder; a name that is taken stays as it is."""
+    disk = SimulatedDisk(nameless=True)
+    assert disk.name(nameless(disk, b"one"), FILE)
+    assert not disk.name(nameless(disk, b"two"), FILE)
+    assert disk.used_bytes() == 6
+    disk.power_cut("none")
+    assert disk.content(FILE) == b"one"
+    assert disk.used_bytes() == 3
+
+
+def test_a_name_that_was_not_synced_is_lost() -> None:
+    """The power is cut between the naming and the sync of the folder; and a file that was not synced is empty."""
+    disk = SimulatedDisk(nameless=True)
+    descriptor = nameless(disk, b"one")
+    disk.faults.kill_at(1, "after")
+    with pytest.raises(Killed):
+        disk.name(descriptor, FILE)
+    disk.power_cut("none")
+    assert disk.list_directory(FILE.parent) == []
+    unsynced = disk.open_nameless(FILE.parent)
+    assert unsynced is not None
+    disk.write(unsynced, [b"one"], 0)
+    assert disk.name(unsynced, FILE)
+    disk.power_cut("none")
+    assert disk.content(FILE) == b""
+
+
+def test_a_file_without_a_name_ends_with_the_process_that_made_it() -> None:
+    """One process of a simulated machine dies: its files without a name go, those of the others stay."""
+    disk = SimulatedDisk(nameless=True)
+    scheduler = Scheduler("seed")
+    first, second = ProcessDisk(disk, scheduler), ProcessDisk(disk, scheduler)
+    nameless(cast("SimulatedDisk", first), b"one")
+    kept = nameless(cast("SimulatedDisk", second), b"four")
+    first.end()
+    assert disk.used_bytes() == 4
+    assert second.name(kept, FILE)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from oncelog.limits import MIB
 from oncelog.storage.base import Chunk
 from oncelog.storage.local.disk import Identity
+from oncelog.storage.local.links import NotNamed
 from oncelog.testing.faults import Faults, When
 from oncelog.testing.file_system import Node, SimulatedFile, SimulatedFolder
 
@@ -30,14 +31,19 @@ class SimulatedDisk:
 
     A failed sync marks the pages it was to write as clean without storing them. The error is reported once to every
     descriptor that was open then, as Linux does. Every call is counted, and can be made to fail or to kill (see
-    ``Faults``). ``size_bytes_max`` is when the disk is full; ``read_only`` refuses every change.
+    ``Faults``). ``size_bytes_max`` is when the disk is full; ``read_only`` refuses every change. ``nameless`` says
+    whether it has files without a name, as some real disks have.
     """
 
-    def __init__(self, *, size_bytes_max: int | None = None, file_bytes_max: int = 64 * MIB) -> None:
+    def __init__(
+        self, *, size_bytes_max: int | None = None, file_bytes_max: int = 64 * MIB, nameless: bool = False
+    ) -> None:
         self.faults = Faults()
         self.size_bytes_max = size_bytes_max
         self.read_only = False
         self._file_bytes_max = file_bytes_max
+        self._nameless = nameless
+        self._unnamed: dict[int, SimulatedFile] = {}
         self._lock = threading.RLock()
         self._root = SimulatedFolder()
         self._descriptors: dict[int, _Open] = {}
@@ -82,9 +88,9 @@ class SimulatedDisk:
             self.size_bytes_max += size_bytes
 
     def used_bytes(self) -> int:
-        """Return the size of all files together."""
+        """Return the size of all files together, with a name or without."""
         with self._lock:
-            return self._root.used_bytes()
+            return self._root.used_bytes() + sum(file.size for file in self._unnamed.values())
 
     def content(self, path: Path) -> bytearray:
         """Return a copy of what a file holds, for a test to look at, or to damage and ``put`` back."""
@@ -112,13 +118,30 @@ class SimulatedDisk:
                 node = folder.entries[name] = SimulatedFile(self._inode(), self._file_bytes_max)
             return self._opened(node, path)
 
-    def open_nameless(self, folder: Path) -> int | None:  # noqa: ARG002
-        """Return ``None``: here a file has a name, so that a power cut can leave it under that name."""
-        return None
+    def open_nameless(self, folder: Path) -> int | None:
+        """Make a file that is gone with its descriptor, unless it is named."""
+        if not self._nameless:
+            return None
+        with self._call("open_nameless", folder, change=True):
+            self._folder(folder)
+            file = SimulatedFile(self._inode(), self._file_bytes_max)
+            descriptor = self._opened(file, folder / "without a name")
+            self._unnamed[descriptor] = file
+            return descriptor
 
     def name(self, descriptor: int, path: Path) -> bool:
-        """Never be called: there are no files without a name here."""
-        raise NotImplementedError
+        """Name a file, then store the names in its folder: two calls, each of which can be the last."""
+        self._path(descriptor)
+        try:
+            with self._call("name", path, change=True):
+                folder, name = self._parent(path)
+                is_named = name not in folder.entries
+                if is_named:
+                    folder.entries[name] = self._unnamed.pop(descriptor)
+        except OSError as error:
+            raise NotNamed(error.errno, error.strerror, str(path)) from error
+        self.sync_directory(path.parent)
+        return is_named
 
     def open_to_read(self, path: Path) -> int:
         """Open a file for reading only."""
@@ -142,7 +165,7 @@ class SimulatedDisk:
         file = self._descriptors[descriptor].file
         with self._call("write", path, change=True, half=lambda: file.write(data[: len(data) // 2], offset)):
             grown = max(0, offset + len(data) - file.size)
-            if self.size_bytes_max is not None and self._root.used_bytes() + grown > self.size_bytes_max:
+            if self.size_bytes_max is not None and self.used_bytes() + grown > self.size_bytes_max:
                 raise _error(errno.ENOSPC, path)
             if offset + len(data) > self._file_bytes_max:
                 raise _error(errno.EFBIG, path)
@@ -318,6 +341,7 @@ class SimulatedDisk:
     def drop(self, descriptor: int) -> None:
         """Close a descriptor and end its lock, as the end of its process does: nothing is counted."""
         opened = self._descriptors.pop(descriptor)
+        self._unnamed.pop(descriptor, None)
         if opened.file.locked_by == descriptor:
             opened.file.locked_by = None
 

@@ -12,6 +12,7 @@ from typing import Literal, ParamSpec, TypeVar
 import pytest
 
 from oncelog.errors import Unavailable
+from oncelog.limits import MIB
 from oncelog.storage.local.home import LocalHome, LocalStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.clock import SimulatedClock
@@ -56,6 +57,11 @@ class Run:
             writer.close()
             self.create(next(objects))
         claim.release()
+
+    def create_all(self) -> None:
+        """Create the objects."""
+        for key in OBJECTS:
+            self.create(key)
 
     def create(self, key: str) -> None:
         """Create an object; one that is there was created by an attempt whose answer was lost."""
@@ -263,3 +269,62 @@ def test_what_was_deleted_stays_deleted() -> None:
     disk.power_cut("none")
     assert not open_home(disk).exists("doomed")
     assert open_home(disk).blocks(0, 0, None, 1 << 20) == ([], 0)
+
+
+def nameless_disk() -> SimulatedDisk:
+    """Return a disk on which a new object has no name until it is whole."""
+    return SimulatedDisk(file_bytes_max=MIB, nameless=True)
+
+
+def calls_of_the_creates() -> int:
+    """Return how many calls there are to fail when objects are created without a temporary name."""
+    disk = nameless_disk()
+    Run(disk).create_all()
+    assert disk.faults.operations.count("name") == len(OBJECTS)
+    assert not disk.is_directory(ROOT / "logs" / "orders" / "temporary")
+    return disk.faults.calls - 1
+
+
+CREATE_CALLS = calls_of_the_creates()
+
+
+def check_created(disk: SimulatedDisk, created: set[str]) -> None:
+    """Look for what was promised: whole, and nothing in part. Then create all, and look again after a power cut."""
+    home = open_home(disk)
+    found = set(home.list(""))
+    assert created <= found <= set(OBJECTS)
+    assert all(home.read(key).to_pybytes() == OBJECTS[key] for key in found)
+    for key, content in OBJECTS.items():
+        assert home.create(key, [content]) is (key not in found)
+    disk.power_cut("none")
+    assert {key: open_home(disk).read(key).to_pybytes() for key in OBJECTS} == OBJECTS
+
+
+@pytest.mark.parametrize(
+    ("keep", "when"), [("cache", "during"), ("none", "after"), ("some", "during"), ("some", "after")]
+)
+def test_killed_in_the_nth_call_of_a_create_without_a_name(keep: Keep | Literal["cache"], when: When) -> None:
+    """An object that was acknowledged is there, and one that was not is whole or not there."""
+    for number in range(1, CREATE_CALLS + 1):
+        disk = nameless_disk()
+        disk.faults.kill_at(number, when)
+        run = Run(disk)
+        with pytest.raises(Killed):
+            run.create_all()
+        if keep == "cache":
+            disk.crash()
+        else:
+            disk.power_cut(keep, seed=number)
+        check_created(disk, run.created)
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_the_nth_call_of_a_create_without_a_name_fails(when: When) -> None:
+    """The next attempt succeeds, and what is then acknowledged survives a power cut."""
+    for number in range(1, CREATE_CALLS + 1):
+        disk = nameless_disk()
+        disk.faults.fail_at(number, OSError(errno.EIO, os.strerror(errno.EIO)), when)
+        run = Run(disk, attempts=4)
+        run.create_all()
+        disk.power_cut("none")
+        check_created(disk, set(OBJECTS))

@@ -204,11 +204,17 @@ def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(
     assert home.create("a/other", [b"makes the folder"])
     assert home.create("a/another", [b"makes the folder of temporary files"])
 
-    def fail(_: int) -> None:
-        raise OSError(number, os.strerror(number))
+    real = os.fsync
+    failed: list[int] = []
+
+    def fail_once(descriptor: int) -> None:
+        if not failed:
+            failed.append(descriptor)
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", fail_once)
         with pytest.raises(Unavailable) as caught:
             home.create("a/one", [b"ours"])
     assert caught.value.outcome == "unknown"

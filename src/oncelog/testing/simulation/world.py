@@ -60,7 +60,7 @@ class ProcessDisk:
         def called(*args: Any, **kwargs: Any) -> Any:
             self._scheduler.pause()
             result = call(*args, **kwargs)
-            if name in ("open", "open_to_read"):
+            if name in ("open", "open_to_read", "open_nameless") and result is not None:
                 self._open.add(result)
             elif name == "close":
                 self._open.discard(args[0])
