@@ -44,6 +44,11 @@ else:
     providers._get_local_constants = lambda: providers._local_constants
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would the commands that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _fail(_: int, __: FrameType | None) -> None:
     """Show where every thread stands, and fail the test that runs."""
     faulthandler.dump_traceback(sys.__stderr__ or sys.stderr, all_threads=True)

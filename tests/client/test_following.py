@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -11,13 +12,13 @@ import grpc
 import pytest
 
 import oncelog
-from oncelog import NotFound, OncelogError, Record, Unavailable
+from oncelog import CorruptionError, NotFound, OncelogError, Record, Unavailable
 from oncelog.client import following
 from oncelog.client.address import parse
 from oncelog.client.channel import Channel
 from oncelog.client.following import Follower
 from oncelog.connect import Database
-from oncelog.wire import failures, frames, messages
+from oncelog.wire import failures, frames, messages, values
 from oncelog.wire.frames import FOLLOW_BYTES, Kind, Raw
 from oncelog.wire.methods import METHODS
 from tests.server.proxy import Proxy
@@ -155,7 +156,7 @@ def scripted() -> Iterator[Callable[[Callable[[Raw, int], list[bytes]]], Channel
     """Yield what makes a channel to a server that answers each request as a function says."""
     made: list[Any] = []
 
-    def serve(answer: Callable[[Raw, int], list[bytes]]) -> Channel:
+    def serve(answer: Callable[[Raw, int], list[bytes]], servers: int = 1) -> Channel:
         streams = [0]
 
         def follow(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
@@ -163,14 +164,17 @@ def scripted() -> Iterator[Callable[[Callable[[Raw, int], list[bytes]]], Channel
             for request in requests:
                 yield from answer(frames.unpack(request), streams[0])
 
-        server = grpc.server(futures.ThreadPoolExecutor(2))
         service, method = METHODS["Log.Follow"].path.strip("/").split("/")
         handler = grpc.stream_stream_rpc_method_handler(follow)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        channel = Channel(parse(f"oncelog://127.0.0.1:{port}", {}))
-        made.extend([channel.close, lambda: server.stop(0).wait()])
+        ports = []
+        for _ in range(servers):
+            server = grpc.server(futures.ThreadPoolExecutor(2))
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+            ports.append(server.add_insecure_port("127.0.0.1:0"))
+            server.start()
+            made.append(lambda server=server: server.stop(0).wait())
+        channel = Channel(parse("oncelog://" + ",".join(f"127.0.0.1:{port}" for port in ports), {}))
+        made.insert(0, channel.close)
         return channel
 
     yield serve
@@ -207,6 +211,80 @@ def test_a_tail_that_cannot_be_served_now_is_asked_for_again(scripted: Any) -> N
         second.next(LONG_S)
     assert asked == [1, 1, 1, 2]
     first.close()
+
+
+def test_a_tail_that_no_server_can_serve_holds_up_no_other(scripted: Any) -> None:
+    """Of several servers none has the log of one tail: the stream of the others is not opened again and again."""
+    streams: list[int] = []
+
+    def answer(raw: Raw, stream: int) -> list[bytes]:
+        if raw.kind is not Kind.FOLLOW:
+            return []
+        streams.append(stream)
+        if raw.tag == 2:
+            return [_error(raw.tag, Unavailable("not now"))]
+        return [frames.pack(Raw(Kind.ENTRIES, b"came", raw.tag))]
+
+    channel = scripted(answer, servers=2)
+    served, refused = _follower(channel), _follower(channel)
+    assert served.next(LONG_S) == [b"came"]
+    assert refused.next(0.0) == []
+    while refused.attempts < 3:
+        served.next(0.01)
+    assert set(streams) == {1}
+    while len(set(streams)) < 2:  # in the end another server is asked
+        served.next(0.01)
+    for follower in (served, refused):
+        follower.close()
+
+
+def test_an_error_of_what_one_tail_was_sent_ends_that_tail_alone(scripted: Any) -> None:
+    """The others go on, on the same stream."""
+
+    def refuse(_: bytes) -> list[bytes]:
+        message = "a value that is none"
+        raise CorruptionError(message)
+
+    channel = scripted(
+        lambda raw, stream: [frames.pack(Raw(Kind.ENTRIES, b"%d" % stream, raw.tag))] if raw.kind is Kind.FOLLOW else []
+    )
+    bad = Follower(channel, Kind.FOLLOW, messages.ReadRequest, refuse)
+    with pytest.raises(CorruptionError):
+        bad.next(LONG_S)
+    good = _follower(channel)
+    assert good.next(LONG_S) is not None
+    good.close()
+
+
+def test_a_connection_that_was_closed_is_not_kept(scripted: Any) -> None:
+    """A program that connects again and again keeps nothing of the connections before, also if they had tails."""
+    came = frames.pack(Raw(Kind.ENTRIES, b"came", 1))
+    channel = scripted(lambda raw, _: [came] if raw.kind is Kind.FOLLOW else [])
+    follower = _follower(channel)
+    assert follower.next(LONG_S) == [b"came"]
+    [shared] = channel.tails
+    thread = shared._thread
+    follower.close()
+    thread.join(LONG_S)
+    assert not [one for one in gc.get_referrers(shared) if one is not channel.tails and isinstance(one, list | dict)]
+
+
+def test_a_message_that_cannot_be_decoded_is_not_passed_over(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tail asks for the records of such a message again: it skips none of them."""
+    log = remote.log("orders", create=True)
+    with log.writer() as writer:
+        writer.append_many([Record(b"0"), Record(b"1")])
+    entry, failures_left = values.entry, [1]
+
+    def decoded(found: Any) -> Any:
+        if failures_left:
+            failures_left.pop()
+            raise OverflowError
+        return entry(found)
+
+    monkeypatch.setattr(values, "entry", decoded)
+    with log.tail("earliest") as tail:
+        assert [getattr(tail.poll(LONG_S), "value", None) for _ in range(2)] == [b"0", b"1"]
 
 
 def test_bytes_that_are_no_answer_end_the_stream_and_the_next_one_goes_on(scripted: Any) -> None:

@@ -150,6 +150,21 @@ def test_a_killed_server_leaves_the_unknown_unknown(serve: Serve, caplog: pytest
     assert again.stop() == 0
 
 
+def test_a_producer_that_was_taken_leaves_neither_thread_nor_stream(remote: Database) -> None:
+    """The stream of such a producer ends when its last frame has an answer: nobody would end it later."""
+    log = remote.log("orders", create=True)
+    with log.writer() as writer, log.writer() as other:
+        mine = writer.as_producer("importer", takeover="force")
+        mine.append(b"a", sequence=1)
+        session = mine._writer._sending.session  # type: ignore[attr-defined]
+        thread = session._thread
+        other.as_producer("importer", takeover="force").append(b"b", sequence=2)
+        with pytest.raises(WriterFenced):
+            mine.append(b"c", sequence=3)
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+
+
 def test_a_drained_server_is_not_noticed(serve: Serve) -> None:
     """SIGTERM lets what was received be answered; the rest goes to the next server there, also without ids."""
     server = serve()

@@ -120,6 +120,9 @@ class Channel:
         """How many streams each connection has."""
         self._closing = threading.Condition()
         self.bell = ArrivalBell()
+        self.joining = threading.Lock()
+        self.tails: list[Any] = []
+        """The streams that tails share (``following.SharedTails``), under ``joining``."""
         self.closed = False
 
     # Making calls.

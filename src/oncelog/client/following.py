@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
@@ -28,6 +27,9 @@ T = TypeVar("T")
 
 FOLLOWERS_MAX = frames.FOLLOWERS_MAX // 2
 """Tails of one stream. A server allows more: tails that have just left count there, too."""
+
+_ATTEMPTS_HERE = 4
+"""So often a server is asked for a tail that it cannot serve, while it serves others, before all try the next one."""
 
 _logger = logging.getLogger("oncelog.client")
 
@@ -257,11 +259,15 @@ class SharedTails:
             for message in call:
                 progressed = self._take(frames.unpack(message)) or progressed
         except grpc.RpcError as error:
-            return progressed, self._channel.translated(error)
+            with self._changed:
+                ended_here = self._stream is not stream
+            return progressed, Broken("the last tail has left") if ended_here else self._channel.translated(error)
         except _CannotServeError as error:
             self._channel.move_on(call.oncelog_at)
             return progressed, error
         except Exception as error:  # noqa: BLE001 (bytes that are no answer)
+            if call is None and isinstance(error, OncelogError):  # no stream was opened: a token that is not there, say
+                return progressed, error
             return progressed, Broken(repr(error))
         finally:
             if call is not None:
@@ -309,11 +315,11 @@ class SharedTails:
     # Receiving.
 
     def _take(self, raw: Raw) -> bool:
-        """Take a message; return whether it was for a tail."""
+        """Take a message; return whether it shows that the stream works: an error of a tail does not."""
         with self._changed:
             follower = self._followers.get(raw.tag)
             if follower is None:  # it has left, or the message says only that the stream is alive
-                return False
+                return True
         body = bytes(raw.body)
         if raw.kind is Kind.ERROR:
             self._refused(follower, failures.from_message(messages.Error.FromString(body)))
@@ -325,33 +331,37 @@ class SharedTails:
         is_waiting = False
         try:
             is_waiting = follower.put(body)
+        except OncelogError as error:  # of what this tail was sent: the others go on
+            self.leave(follower)
+            follower.fail(error)
         finally:
             if not is_waiting:
                 self.taken(follower, len(body))
         return True
 
     def _refused(self, follower: Follower[Any], error: OncelogError) -> None:
-        """End a tail by the server's word, or have it asked for again later, if the error passes."""
+        """End a tail by the server's word, or have it asked for again later, if the error passes.
+
+        The others go on meanwhile. All move to the next server, if there is one, when this server serves none of them,
+        and now and then for the sake of one.
+        """
         if not is_passing(error):
             self._end(follower, error)
             return
-        if len(self._channel.address.targets) > 1:
-            raise _CannotServeError(str(error))
         follower.attempts += 1
         with self._changed:
             pause_us = int(self._channel.pause_s(follower.attempts) * 1e6)
             self._later[follower.number] = self._channel.clock.elapsed_us() + pause_us
             self._changed.notify_all()
-
-
-_streams: weakref.WeakKeyDictionary[Channel, list[SharedTails]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
+            serves_none = len(self._later) == len(self._followers)
+        if len(self._channel.address.targets) > 1 and (serves_none or follower.attempts % _ATTEMPTS_HERE == 0):
+            raise _CannotServeError(str(error))
 
 
 def _joined(channel: Channel, follower: Follower[Any]) -> SharedTails:
     """Have a stream of a connection follow for a tail; open another stream when all are full."""
-    with _lock:
-        streams = _streams.setdefault(channel, [])
+    with channel.joining:
+        streams: list[SharedTails] = channel.tails
         for stream in streams:
             if stream.join(follower):
                 return stream

@@ -130,9 +130,10 @@ class RemoteTail(FollowingHandle, Tail):
 
     def _taken(self, body: bytes) -> list[Entry]:
         message = messages.Entries.FromString(body)
+        entries = [values.entry(found) for found in message.entries]  # first: what cannot be read is not taken
         self._next = message.next_position
         self._end_seen = max(self._end_seen, message.end_position)
-        return [values.entry(found) for found in message.entries]
+        return entries
 
     def _take(self, limit: int) -> list[Entry]:
         self._check_usable()

@@ -201,11 +201,11 @@ class Session:
     def end(self, reason: OncelogError) -> None:
         """End: nothing is sent or answered any more. What has no answer fails."""
         with self._changed:
-            if self._ended is not None:
-                return
-            self._ended = reason
+            reason = self._ended = self._ended or reason
             left = self._outbox.clear()
             stream, self._stream = self._stream, None
+            if stream is not None:
+                stream.ended = True  # under the lock: the thread that sends looks at it before it waits
             self._wake()
         if stream is not None:
             stream.end()
@@ -246,7 +246,7 @@ class Session:
             for message in stream.call:
                 self._take(stream, frames.unpack(message))
         except grpc.RpcError as error:
-            return self._channel.translated(error)
+            return Broken("ended here") if stream.ended else self._channel.translated(error)
         except OncelogError as error:
             return error
         except Exception as error:  # noqa: BLE001 (bytes that are no answer)
@@ -260,9 +260,9 @@ class Session:
         error = self._of_stream(error)
         if self._ended is None:
             _logger.info("the stream of a writer of %r ended: %s", self._opening.log, error)
+        if self._is_over_for_good():
+            return
         with self._changed:
-            if self._ended is not None:
-                return
             self._failure = error
             if stream.complete:
                 for frame in self._outbox.sent.values():  # never received: a server that drains reads no more
@@ -277,6 +277,18 @@ class Session:
         if self._attempts:
             self._rest(error)
         self._expire_waiting(error)
+
+    def _is_over_for_good(self) -> bool:
+        """Tell whether the session has ended. What a producer that was taken has not sent fails with why it ended."""
+        with self._changed:
+            reason = self._ended
+            if reason is None:
+                return False
+            left = self._outbox.clear()
+            self._wake()
+        for frame in left:
+            frame.answer(given_up(frame, reason))
+        return True
 
     def _of_stream(self, error: Exception) -> Exception:
         """Return the error of a stream without a statement about frames, if the next stream can succeed: there the tag
@@ -415,7 +427,10 @@ class Session:
             stream.progressed = True
             self._outbox.forget(frame)
             self._answering = True
-            if self._outbox.waiting or self._outbox.gathered:
+            if self._ended is not None and not self._outbox.count:  # the producer was taken, and all have an answer
+                stream.stopped = True
+                self._wake()
+            elif self._outbox.waiting or self._outbox.gathered:
                 self._sendable.notify_all()
         try:
             frame.answer((raw.kind, body) if error is None else error)

@@ -355,12 +355,10 @@ class RemoteSubscription(FollowingHandle, Subscription):
         if message.WhichOneof("item") == "caught_up":
             again, self._told = self._told, True
             return [] if again else [CaughtUp(message.caught_up)]
-        events: list[StreamEvent | CaughtUp] = []
-        for found in message.events.events:
-            event = values.event(found)
-            self._start = self._place(event) + 1
-            events.append(event)
-        return events
+        events = [values.event(found) for found in message.events.events]  # first: what cannot be read is not taken
+        if events:
+            self._start = self._place(events[-1]) + 1
+        return list(events)
 
     def _poll(self, timeout_s: float) -> StreamEvent | CaughtUp | None:
         self._check_usable()
