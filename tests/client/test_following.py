@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -16,7 +17,7 @@ from oncelog import CorruptionError, NotFound, OncelogError, Record, Unavailable
 from oncelog.client import following
 from oncelog.client.address import parse
 from oncelog.client.channel import Channel
-from oncelog.client.following import Follower
+from oncelog.client.following import Follower, SharedTails
 from oncelog.connect import Database
 from oncelog.wire import failures, frames, messages, values
 from oncelog.wire.frames import FOLLOW_BYTES, Kind, Raw
@@ -27,24 +28,32 @@ from tests.servers import Serving
 LONG_S = 120.0
 
 
-def _threads() -> int:
-    return sum(thread.name == "oncelog-following" for thread in threading.enumerate())
+def _threads() -> set[threading.Thread]:
+    """Return the threads of this process that take what comes for tails, of whatever connection."""
+    return {thread for thread in threading.enumerate() if thread.name == "oncelog-following"}
+
+
+def _streams(database: Database) -> list[SharedTails]:
+    """Return the streams of a connection on which tails are."""
+    tails: list[SharedTails] = database._channel.tails  # type: ignore[attr-defined]
+    return tails
 
 
 def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> None:
-    """Two tails take as many threads as sixty tails and subscriptions of two logs."""
+    """Sixty tails and subscriptions of two logs take one thread, and one stream."""
+    before = _threads()
     streams = [remote.streams(name, create=True) for name in ("orders", "bills")]
     for one in streams:
         one.append("s", [Record(b"first", type="t")])
     logs = [remote.log(one.name) for one in streams]
     tails = [log.tail("earliest") for log in logs]
     assert [tail.poll(LONG_S) is not None for tail in tails] == [True] * 2
-    before = threading.active_count()
     subscriptions = [one.subscribe("s") for one in streams for _ in range(10)]
     tails += [log.tail("earliest") for log in logs for _ in range(20)]
     found = [*(tail.poll(LONG_S) for tail in tails[2:]), *(one.poll(LONG_S) for one in subscriptions)]
     assert [getattr(one, "value", None) for one in found] == [b"first"] * 60
-    assert threading.active_count() <= before + 5  # of anything else that this process does
+    [stream] = _streams(remote)
+    assert _threads() - before == {stream._thread}
     for tail in (*tails, *subscriptions):
         tail.close()
 
@@ -53,14 +62,15 @@ def test_the_number_of_threads_does_not_grow_with_tails(remote: Database) -> Non
 def test_tails_of_hundreds_of_logs_share_the_threads(remote: Database) -> None:
     """Every one has what is appended to its log, before and after it was idle, and few threads wait for all."""
     logs = [remote.log(f"log-{n}", create=True) for n in range(200)]
+    before = _threads()
     tails = [log.tail("earliest") for log in logs]
-    before = threading.active_count()
     for value in (b"first", b"second"):
         for log in logs:
             with log.writer() as writer:
                 writer.append(value)
         assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [value] * 200
-        assert threading.active_count() <= before + 10
+        assert _threads() - before == {stream._thread for stream in _streams(remote)}
+        assert len(_streams(remote)) == math.ceil(200 / following.FOLLOWERS_MAX)
     for tail in tails:
         tail.close()
 
@@ -73,7 +83,9 @@ def test_the_thread_ends_with_the_last_tail_and_begins_again_with_the_next(remot
     for _ in range(3):
         with log.tail("earliest") as tail:
             assert getattr(tail.poll(LONG_S), "value", None) == b"first"
-            [thread] = [one for one in threading.enumerate() if one.name == "oncelog-following"]
+            [stream] = _streams(remote)
+            thread = stream._thread
+        assert thread is not None
         thread.join(LONG_S)
         assert not thread.is_alive()
 
@@ -86,7 +98,9 @@ def test_tails_beyond_the_room_of_a_stream_get_another(remote: Database, monkeyp
         writer.append(b"first")
     tails = [log.tail("earliest") for _ in range(5)]
     assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [b"first"] * 5
-    assert _threads() == 3
+    threads = {stream._thread for stream in _streams(remote)}
+    assert len(threads) == 3
+    assert threads <= _threads()
     for tail in tails:
         tail.close()
 
