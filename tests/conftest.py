@@ -21,7 +21,11 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from tests import ending
+
 pytest_plugins = ["tests.fixtures"]
+
+ending.install()
 
 # What is counted must not depend on how many tests came before: numba has tests of its own.
 os.environ.setdefault("ONCELOG_FAST", "0")
