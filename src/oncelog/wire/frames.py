@@ -237,7 +237,7 @@ def placed_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
 
 @contextlib.contextmanager
 def _sensible() -> Iterator[None]:
-    """Raise ``CorruptionError`` for an answer that is no answer: whoever answers may be no Oncelog."""
+    """Raise ``CorruptionError`` for an answer that makes no sense: another program may listen at the address."""
     try:
         yield
     except OncelogError:
