@@ -65,8 +65,8 @@ def _daemon(name: str, log: Path, *arguments: str) -> Iterator[SimpleQueue[str |
 
 def _read(process: subprocess.Popen[str], log: Path, said: SimpleQueue[str | None]) -> None:
     assert process.stdout is not None
-    with log.open("w") as file:
-        for line in process.stdout:
+    with log.open("w") as file, process.stdout as lines:
+        for line in lines:
             file.write(line)
             file.flush()
             said.put(line)

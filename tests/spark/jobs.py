@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ CONF = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.streaming.numRecentProgressUpdates": "100",
     "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "oncelog-tests-warehouse")),
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 } | ({"spark.jars": str(JDBC_DRIVER)} if JDBC_DRIVER.exists() else {})
 """A session that starts and ends quickly, with PostgreSQL's driver for Java (Debian: libpostgresql-jdbc-java)."""
@@ -119,3 +122,24 @@ def said(error: PySparkException | Exception) -> str:
 def numbers(values: Sequence[bytes]) -> list[int]:
     """Return the numbers in values."""
     return sorted(int(value.removeprefix(b"value ")) for value in values)
+
+
+@contextmanager
+def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Have Spark write its event log, as readable text, into a new folder."""
+    context, jvm = spark.sparkContext, spark._jvm
+    assert jvm is not None
+    assert context._conf._jconf is not None
+    conf = context._conf._jconf.clone().set("spark.eventLog.compress", "false")
+    folder.mkdir()
+    listener = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        "secrets", jvm.scala.Option.empty(), jvm.java.net.URI(folder.as_uri()), conf
+    )
+    listener.start()
+    context._jsc.sc().addSparkListener(listener)
+    try:
+        yield
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+    finally:
+        context._jsc.sc().removeSparkListener(listener)
+        listener.stop()

@@ -44,6 +44,7 @@ def run(folder: Path) -> None:
         "PYTHONPATH": PYTHON_PATH,
         "SPARK_HOME": str(spark_home.made()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # this JVM lives for one small query
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from oncelog.spark.pipeline.checks import check, check_with_spark
+from oncelog.spark.report import page, report
 from tests.servers import postgresql
-from tests.spark.jobs import JDBC_DRIVER
+from tests.spark.jobs import JDBC_DRIVER, event_log
 from tests.spark.pipeline.shop import Shop
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ pytestmark = [
     ),
 ]
 
+SECRET = "hunter2-marked"
+"""A password, which this server does not look at: it lets everybody in."""
+
 SOURCE = """\
 format = "jdbc"
-options = {{ url = "{url}", dbtable = "orders", user = "queue", driver = "org.postgresql.Driver" }}
+options = {{ url = "{url}", dbtable = "orders", user = "queue", password = "{hid}", driver = "org.postgresql.Driver" }}
 """
 SINK = """\
 format = "jdbc"
-options = {{ url = "{url}", dbtable = "copied", user = "queue", driver = "org.postgresql.Driver" }}
+options = {{ url = "{url}", dbtable = "copied", user = "queue", password = "{hid}", driver = "org.postgresql.Driver" }}
 """
 FILES = """\
 format = "json"
@@ -50,8 +54,8 @@ def database(shop: Shop) -> Iterator[psycopg.Connection]:
         connection.execute(
             "INSERT INTO orders SELECT 'o' || n, n * 1.5, '2026-03-14T12:00Z' FROM generate_series(1, 5) n"
         )
-        url = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
-        shop.change((FILES, SOURCE.format(url=url)), ('format = "parquet"\npath = "out"\n', SINK.format(url=url)))
+        given = {"url": f"jdbc:postgresql://127.0.0.1:{port}/postgres?sslpassword={SECRET}", "hid": SECRET}
+        shop.change((FILES, SOURCE.format(**given)), ('format = "parquet"\npath = "out"\n', SINK.format(**given)))
         yield connection
 
 
@@ -59,9 +63,11 @@ def test_table_goes_through_once_and_on_into_another(
     shop: Shop, spark: SparkSession, database: psycopg.Connection
 ) -> None:
     """Each run reads the whole table, what the log has is recognised, and only what is new goes on; a row that was
-    changed since is a conflict, not a second order.
+    changed since is a conflict, not a second order. The passwords are in the spec, and in nothing that a run leaves.
     """
-    first = shop.run(spark)
+    with event_log(spark, shop.folder / "events"):
+        first = shop.run(spark)
+    page.write(shop.folder / "report.html", report.of_run(first, []))
     assert (first.rows, first.stored, first.exported) == (5, 5, 5)
     database.execute("INSERT INTO orders VALUES ('o6', 9, now())")
     database.execute("UPDATE orders SET amount = 1 WHERE order_id = 'o2'")
@@ -72,6 +78,11 @@ def test_table_goes_through_once_and_on_into_another(
     assert [row[0] for row in copied] == list(range(6))
     assert {row[1] for row in copied} == set(shop.ids())
     assert float({row[1]: row[2] for row in copied}["o2"]) == 3.0
+    left = {path.relative_to(shop.folder): path.read_bytes() for path in shop.folder.rglob("*") if path.is_file()}
+    assert {path.parts[0] for path in left} >= {".oncelog", "data", "events", "report.html"}
+    shown = {f"{path}" for path, data in left.items() if SECRET.encode() in data}
+    assert shown == {shop.spec.name}
+    assert SECRET not in f"{first}{again}"
 
 
 WRONG = [
@@ -92,5 +103,6 @@ def test_what_the_database_refuses_is_told_before_anything_runs(shop: Shop, spar
         assert [one for one in found if one.severity == "error"] == []
         _, (mistake,) = check_with_spark.check(shop.spec, given, spark)
         assert words in mistake.what
+        assert SECRET not in f"{mistake}"
         assert (mistake.line, "\n" in mistake.what) == (2, False)
         assert mistake.suggestion

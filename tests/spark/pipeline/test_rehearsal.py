@@ -40,7 +40,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_rows_are_looked_up_in_the_log_and_among_themselves(shop: Shop, spark: SparkSession) -> None:
-    """Of what is in the source, so many rows are unknown, known, clashing or not readable; nothing is written."""
+    """Of what is in the source, so many rows are new, duplicates, conflicts or not readable; nothing is written."""
     with oncelog.connect((shop.folder / "data").as_uri()) as db, db.log("orders", create=True).writer() as writer:
         for number in range(3):
             writer.append(f'{{"order_id":"o{number}","amount":{number * 10}}}'.encode(), id=f"o{number}")
@@ -104,7 +104,7 @@ def figures(shop: Shop, *more: str) -> dict[str, Any]:
 
 @pytest.mark.soak
 def test_it_tells_what_the_next_run_does_and_changes_nothing(shop: Shop, spark: SparkSession) -> None:
-    """Rows that are new since the last run: unknown, known in log or input, clashing with either, not readable."""
+    """Rows that are new since the last run: unknown, duplicates or conflicts of log or input, not readable."""
     shop.send(*orders(0, 5))
     shop.run(spark)
     shop.send(*orders(3, 7), ("o6", 60), ("o1", 999))

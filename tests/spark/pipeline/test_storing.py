@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from oncelog.errors import Unavailable
 from oncelog.spark.pipeline.rows import frames
 from oncelog.spark.pipeline.storing import Storing
 from oncelog.spark.reading import bytes_of
+from oncelog.spark.reading.reader import FileRows
 from oncelog.testing.clock import SimulatedClock
 
 
@@ -88,7 +90,7 @@ def test_batch_that_was_stored_before_a_file_changed_is_counted_once(monkeypatch
     monkeypatch.setattr(stores, "_write", write)
     monkeypatch.setattr(stores, "_mark", lambda _: marks[-1])
     rows: Any = Rows()
-    stores.store(rows, 5, "query")
+    assert stores.store(rows, 5, "query", ()) == set()
     assert (stores.accounts[5].rows, stores.accounts[5].missing) == (3, 0)
 
 
@@ -110,3 +112,49 @@ def test_rows_that_are_no_records_are_read_with_the_others(monkeypatch: pytest.M
     rows: Any = Rows()
     account = stores.store_all(rows, lambda _: None)
     assert (len(rejected), account.rows, account.rejected) == (2, 3, 1)
+
+
+def gone(folder: Path, sql: str | None, *read: str, vanished: str = "", kind: str = "json") -> set[str]:
+    """Return which of the files a, b, c and d, which Spark took, a batch finds to be gone, by those that were read."""
+    stores = storing(SimulatedClock())
+    transform = None if sql is None else SimpleNamespace(sql=sql)
+    source = SimpleNamespace(path=str(folder), format=kind)
+    stores._spec = SimpleNamespace(transform=transform, source=source)  # type: ignore[assignment]
+    found = {
+        (f"file:{folder}/{name}", 0, at): FileRows(1, 0, 0, (), "1/1", name == vanished) for at, name in enumerate(read)
+    }
+    spark: Any = None
+    return {Path(file).name for file in stores._gone(found, {f"{folder}/{name}" for name in "abcd"}, spark)}
+
+
+@pytest.mark.parametrize(
+    "sql", [None, "SELECT * FROM source", "select a, b from `source` where a > 0;"], ids=["none", "all", "some"]
+)
+def test_a_file_that_was_not_read_was_gone_unless_it_is_empty(tmp_path: Path, sql: str | None) -> None:
+    """Where all files are read, a file that was away at Spark's listing is gone, also if it is back a moment later: its
+    rows were lost. An empty file is none of those: Spark takes it, and never reads it, and the run failed for ever.
+    """
+    for name, text in {"a": "x", "b": "x", "c": ""}.items():
+        (tmp_path / name).write_text(text)
+    assert gone(tmp_path, sql, "a") == {"b", "d"}
+    assert gone(tmp_path, sql, "a", "b", "c") == {"d"}
+    assert gone(tmp_path, sql, "a", "c", vanished="c") == {"b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "read"),
+    [
+        ("SELECT * FROM source WHERE false", ()),
+        ("SELECT * FROM source LIMIT 1", ("a",)),
+        ("SELECT * FROM source WHERE a > 0 LIMIT 1", ("a",)),
+        ("SELECT a FROM source JOIN other USING (a)", ("a",)),
+    ],
+    ids=["nothing", "limit", "where and limit", "join"],
+)
+def test_a_file_that_sql_does_not_need_is_not_gone(tmp_path: Path, sql: str, read: tuple[str, ...]) -> None:
+    """Spark reads as many files as the SQL needs: a file that is there is not reported, in this run and all others."""
+    for name, text in {"a": "x", "b": "x", "c": ""}.items():
+        (tmp_path / name).write_text(text)
+    assert gone(tmp_path, sql, *read) == {"d"}
+    assert gone(tmp_path, "SELECT * FROM source LIMIT 1", "b", vanished="b") == {"b", "d"}
+    assert gone(tmp_path, sql, kind="orc") == {"a", "b", "d"}  # all of them were gone before Spark read

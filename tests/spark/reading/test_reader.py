@@ -116,9 +116,9 @@ def test_file_that_cannot_be_reached_is_not_rejected(
 
 
 @pytest.mark.parametrize("root", ["", "in", "in/day=1/a.json"], ids=["none", "a folder", "the file"])
-def test_file_that_was_removed_is_rejected(tmp_path: Path, root: str) -> None:
-    """Or its batch would fail for ever. So is one that was removed with its folder, a partition; unless the source's
-    folder is not there, either: tasks of a cluster may not see it.
+def test_file_that_was_removed_is_not_rejected(tmp_path: Path, root: str) -> None:
+    """It has vanished: nobody has seen its rows. So has one that was removed with its folder, a partition; unless the
+    source's folder is not there, either: tasks of a cluster may not see it.
     """
     path = tmp_path / "in" / "day=1" / "a.json"
     path.parent.mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_file_that_was_removed_is_rejected(tmp_path: Path, root: str) -> None:
     path.parent.rmdir()
     if root == "in":
         assert list(reading(given)) == []
-    assert {(found.rows, found.rejected) for found in counted.sums.values()} == {(0, 1)}
+    assert {(found.rows, found.rejected, found.vanished) for found in counted.sums.values()} == {(0, 0, True)}
     path.parent.parent.rmdir()
     with pytest.raises(Unavailable, match="a folder that all machines share"):
         list(reading(given))

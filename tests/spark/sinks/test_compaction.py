@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.errors import InvalidArgument, Unavailable
+from oncelog.errors import CorruptionError, InvalidArgument, Unavailable
 from oncelog.spark.sinks import compaction
 from oncelog.spark.sinks.compaction import CompactedTable, TableInBucket, TableOnDisk, compact, concatenated, first_line
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, FolderTable
@@ -260,3 +260,21 @@ def test_headers_of_csv_and_members_of_gzip(tmp_path: Path) -> None:
         path.write_bytes(gzip.compress(path.read_bytes()))
     concatenated(paths, tmp_path / "whole")
     assert gzip.decompress((tmp_path / "whole").read_bytes()) == b"".join(texts.values())
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"",
+        b"{}",
+        b'{"removed": ["../other/a"], "added": []}',
+        b'{"removed": [], "added": [["compacting/x", "/x"]]}',
+    ],
+)
+def test_a_forged_plan_removes_nothing_elsewhere(memory_bucket: Bucket, forged: bytes) -> None:
+    """A plan beside a table names files of that table, and no other object of the bucket."""
+    memory_bucket.create("shop/other/a", [b"a"])
+    memory_bucket.create("shop/out.oncelog/compactions/0000000001", [forged])
+    with pytest.raises(CorruptionError):
+        TableInBucket(memory_bucket, "shop/out", SYSTEM).recover()
+    assert memory_bucket.get("shop/other/a").to_pybytes() == b"a"

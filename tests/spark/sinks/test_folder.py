@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from oncelog.clock import SYSTEM
-from oncelog.errors import InvalidArgument
+from oncelog.errors import CorruptionError, InvalidArgument
 from oncelog.spark.sinks.folder import BucketTable, DiskTable, Folder, FolderTable, table
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.paths import bucket_of
@@ -249,3 +250,37 @@ def test_path_that_cannot_be_written_once(tmp_path: Path) -> None:
     """A file system without renames and conditional creates that are known here is refused by name."""
     with pytest.raises(InvalidArgument, match="hdfs://x/out"):
         table("hdfs://x/out", None, SYSTEM)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"staging": "{victim}", "files": ["a"]},
+        {"staging": "../victim", "files": ["a"]},
+        {"staging": "staging/q/../../../victim", "files": ["a"]},
+        {"staging": f"staging/{QUERY}/0000000000-../../../../victim", "files": ["a"]},
+        {"staging": f"staging/{QUERY}/0000000001-aa", "files": ["a"]},
+        {"staging": f"staging/{QUERY}/0000000000-aa", "files": ["../../../victim/a"]},
+        {"staging": 7},
+        [[]],
+    ],
+)
+def test_a_forged_manifest_moves_nothing_from_elsewhere(tmp_path: Path, make: Make, forged: object) -> None:
+    """A manifest beside a table could name any folder of its reader: that folder was moved into the table."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "a").touch()
+    data = msgspec.json.encode(forged).replace(b"{victim}", str(tmp_path / "victim").encode())
+    make().create(f"committed/{QUERY}/0000000000", data)
+    with pytest.raises(CorruptionError):
+        Folder(make(), SYSTEM).write(QUERY, 0, writing(0, 9))
+    assert (tmp_path / "victim" / "a").exists()
+
+
+@pytest.mark.parametrize("forged", [b"", b"{}", b'{"query": "../../x", "pipeline": "p"}', b"[" * 5000])
+def test_a_forged_owner_is_damage(make: Make, forged: bytes) -> None:
+    """Whose a table is names a folder, too."""
+    make().create("owners/0000000001", forged)
+    with pytest.raises(CorruptionError):
+        Folder(make(), SYSTEM).finish()
+    with pytest.raises(CorruptionError):
+        Folder(make(), SYSTEM).own(QUERY, "orders")

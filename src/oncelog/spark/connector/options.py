@@ -107,7 +107,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rows go, what tells them apart, and what happens to those that clash."""
+    """Where rows go, what tells them apart, and what happens to conflicts."""
 
     url: str
     log: str

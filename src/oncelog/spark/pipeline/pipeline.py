@@ -24,7 +24,7 @@ from oncelog.spark.pipeline import history, lease, spec
 from oncelog.spark.pipeline.checks import check, ownership
 from oncelog.spark.pipeline.history import BatchDone, Ended, Events, Leg, Started
 from oncelog.spark.pipeline.lease import PipelineLease
-from oncelog.spark.pipeline.rows import encoding, frames, taken_files
+from oncelog.spark.pipeline.rows import encoding, frames, source_files, taken_files, vanished_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.storing import NOTHING, Account, Storing
 from oncelog.spark.session import session, spark_errors
@@ -35,6 +35,7 @@ from oncelog.types import micros
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 _BATCH_ONLY = {"avro", "jdbc", "xml"}
 """What Spark does not write as a stream."""
@@ -52,8 +53,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` = ``stored`` + ``duplicates`` + ``conflicts`` + ``rejected`` + ``left_out`` (by SQL) + ``missing``, and
     ``missing`` is 0 unless something is wrong. ``replaced`` are files that have changed since they were read: what is
-    new in them was not read. ``passed_over`` are files that Spark does not list. ``widened`` is what this run added to
-    the schema.
+    new in them was not read. ``passed_over`` are files that Spark does not list. ``vanished`` are files that were
+    listed, were gone when they were to be read, and are not back. ``widened`` is what this run added to the schema.
     """
 
     pipeline: str
@@ -72,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     replaced: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
+    vanished: tuple[str, ...] = ()
     widened: tuple[str, ...] = ()
 
 
@@ -134,6 +136,7 @@ class Pipeline:
         encoding.check(rows.schema)
         frames.records(self.spec, rows, self._version)  # wrong columns are an error before a row is read
         self._storing = Storing(self.spec, self._log, self._counted, self._version, self._clock)
+        self._read_vanished(spark, None if source_files.is_read_here(self.spec) else found.schema, tell)
         if not found.isStreaming:
             self._write_once(rows, tell)
         elif follow:
@@ -153,7 +156,34 @@ class Pipeline:
 
     def _store(self, rows: DataFrame, batch: int) -> None:
         """Store a batch, whose rows the log counts."""
-        self._storing.store(rows, batch, _query(rows))
+        self._storing.store(rows, batch, _query(rows), taken_files.of_batch(self.spec, batch, rows.sparkSession))
+
+    def _read_vanished(self, spark: SparkSession, schema: StructType | None, tell: Tell) -> None:
+        """Store the rows of files that are back: Spark took them, and does not read them again.
+
+        A file is settled behind its note in the history: a kill in between makes duplicates, and no count is lost.
+        """
+        for file in vanished_files.back(self.spec):
+            begin_us, changed_ms = self._clock.now_us(), vanished_files.changed_ms(file)
+            query = f"{taken_files.query_of(self.spec)}/vanished"
+            batch = self._storing.next_batch(query)
+            alone = vanished_files.alone(self.spec, file)
+            rows = frames.rows(alone, frames.source(spark, alone, self._counted, schema))
+            gone = self._storing.store(rows, batch, query, taken_files.compared(self.spec, {file}))
+            account = self._storing.accounts.pop(batch)
+            took_ms = (self._clock.now_us() - begin_us) // 1000
+            self._note(
+                tell,
+                "into the log",
+                batch=batch,
+                rows=account.rows,
+                triggered_us=begin_us,
+                duration_ms=took_ms,
+                query=query,
+                account=account,
+            )
+            if not gone:
+                vanished_files.settle(self.spec, file, changed_ms)
 
     def _write_once(self, rows: DataFrame, tell: Tell) -> None:
         """Write all that a source has which Spark cannot follow; what the log has of it is recognised."""
@@ -378,6 +408,7 @@ class Pipeline:
             missing=done.missing,
             replaced=() if files is None else files.replaced,
             passed_over=() if files is None else files.passed_over,
+            vanished=() if files is None else files.vanished,
             widened=tuple(self._widened),
         )
 

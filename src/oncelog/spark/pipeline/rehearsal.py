@@ -32,14 +32,14 @@ from oncelog.spark.pipeline import rejects, spec
 from oncelog.spark.pipeline.checks import ownership
 from oncelog.spark.pipeline.history import Passing
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline, Tell
-from oncelog.spark.pipeline.rows import frames
+from oncelog.spark.pipeline.rows import frames, vanished_files
 from oncelog.spark.pipeline.spec import Spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAMPLES = 5
-_KEPT = ("into-log", frames.SCHEMA_FILE, ownership.FILE)
+_KEPT = ("into-log", frames.SCHEMA_FILE, ownership.FILE, vanished_files.FILE)
 _COLUMNS = ["value", "id", "stream", "type", "tenant"]
 _CONTENT = ["value", "stream", "type", "tenant"]
 _TEXT_BYTES = 200
@@ -60,7 +60,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
 
     ``fails`` says why the run would stop, where the spec says that it is to stop. ``resumed`` is whether the rows are
     those that are new since the last run; else they are all that the source has. Of rows with one id and different
-    content, which one is stored may differ from run to run.
+    content, which one is stored may differ from run to run. ``vanished`` are files that were listed before and are
+    gone.
     """
 
     pipeline: str
@@ -77,6 +78,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     resumed: bool
     fails: str | None
     samples: dict[str, list[SampleRow]]
+    vanished: tuple[str, ...] = ()
 
 
 def rehearse(given: Spec, folder: Path, clock: Clock, tell: Tell, spark: SparkSession | None = None) -> Rehearsal:
@@ -150,6 +152,7 @@ def _judged(given: Spec, trial: Spec, real: Log | None, outcome: Outcome, *, res
         resumed=resumed,
         fails=_failure(given, outcome.rejected, conflicts),
         samples=samples,
+        vanished=outcome.vanished,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import oncelog
 from oncelog.errors import NotFound
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.types import Entry
+
+_LINE = re.compile(r"[0-9]{1,18}")
+"""A number of a line. Others may be able to write the log: what is no such number counts as none."""
 
 
 class RejectedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +34,7 @@ def rejected(given: Spec, after: int = -1) -> Iterator[RejectedRow]:
         yield RejectedRow(
             position=entry.position,
             file=headers.get("file", ""),
-            line=int(headers.get("line") or 0),
+            line=int(line) if _LINE.fullmatch(line := headers.get("line", "")) else 0,
             reason=headers.get("reason", ""),
             text=entry.value.decode(errors="replace"),
         )

@@ -9,26 +9,27 @@ difference.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import oncelog
 from oncelog.clock import Clock
+from oncelog.errors import Unavailable
 from oncelog.log.ingest import batch_marks
 from oncelog.log.ingest.batch_marks import BatchName
 from oncelog.log.log import Log
 from oncelog.spark.connector.options import WriteOptions
 from oncelog.spark.connector.sink import deliver
-from oncelog.spark.pipeline.rows import frames, source_files
+from oncelog.spark.pipeline.rows import frames, source_files, taken_files, vanished_files
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.reading import bytes_of
 from oncelog.spark.session import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from oncelog.spark.reading.reader import Sums
 
@@ -68,8 +69,12 @@ class Storing:
         self._version = version
         self.accounts: dict[int, Account] = {}
 
-    def store(self, rows: DataFrame, batch: int, query: str) -> None:
-        """Store a batch once, with what is no record put aside; note the account of it."""
+    def store(self, rows: DataFrame, batch: int, query: str, taken: Collection[str]) -> set[str]:
+        """Store a batch once, with what is no record put aside; note the account of it.
+
+        ``taken`` are the files of the batch. Those that were gone are noted, to be read when they are back, and
+        returned.
+        """
         known: Any = None
 
         def write() -> Written:
@@ -78,12 +83,41 @@ class Storing:
             return self._write(rows, batch, query)
 
         seen, found = self._settled(rows, write)
+        gone = self._gone(found, taken, rows.sparkSession)
+        vanished_files.note(self._spec, gone)
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
+        return gone
+
+    def _gone(self, found: Sums, taken: Collection[str], spark: SparkSession) -> set[str]:
+        """Return the files of a batch that were not there to be read, and are not empty: Spark reads no empty files.
+
+        Where all files are read, one that was not read was gone, also if it is back by now: to read it again makes
+        duplicates at most. Spark need not read all files for some SQL, such as ``LIMIT``, or any for ``WHERE false``: a
+        file that is there was not gone then. Files that Spark itself reads are ``taken`` only if they were gone.
+        """
+        names = {taken_files.local_name(path) for path, _, _ in found}
+        vanished = {taken_files.local_name(path) for (path, _, _), one in found.items() if one.vanished}
+        unread = set(taken) - (names - vanished)  # a file that is gone for one of its parts is read as a whole later
+        sql = None if self._spec.transform is None else self._spec.transform.sql
+        if sql is None or (found and frames.is_plain(sql)) or not source_files.is_read_here(self._spec):
+            return {file for file in unread if file in vanished or not taken_files.is_empty(self._spec, file, spark)}
+        return (unread & vanished) | taken_files.missing(unread)
+
+    def next_batch(self, query: str) -> int:
+        """Return the number of a batch that is none of those that the log has of a query."""
+        mark = self._mark(query)
+        return 0 if mark is None else mark.last + 1
 
     def store_all(self, rows: DataFrame, write: Callable[[DataFrame], None]) -> Account:
-        """Store all rows of a source that Spark does not follow."""
+        """Store all rows of a source that Spark does not follow. ``Unavailable`` if a file that was listed is gone: the
+        next run lists what there is then.
+        """
         seen, found = self._settled(rows, lambda: self._written(rows, write, None, {}))
+        gone = sorted({path for (path, _, _), one in found.items() if one.vanished})
+        if gone:
+            message = f"{gone[0]} was listed, and was gone when it was to be read ({len(gone):,} such files): run again"
+            raise Unavailable(message)
         self._put_aside(found, None, "")
         read = sum(one.rows for one in found.values()) if found else seen["rows"]
         bad = sum(one.rejected for one in found.values())
@@ -129,7 +163,13 @@ class Storing:
         seen = self._observed(rows, write, batch)
         found = dict(self._found.value)
         if seen["bad"]:
-            self._reject(frames.records(self._spec, rows, self._version, batch), named)
+            versions = bytes_of.seen((path, one.version) for (path, _, _), one in found.items())
+            context = rows.sparkSession.sparkContext
+            context.setLocalProperty(bytes_of.SEEN, versions)
+            try:
+                self._reject(frames.records(self._spec, rows, self._version, batch), named)
+            finally:
+                context.setLocalProperty(bytes_of.SEEN, None)  # type: ignore[arg-type]  # as in _settled
         return seen, found
 
     def options(self) -> dict[str, str]:

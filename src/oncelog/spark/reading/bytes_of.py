@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import functools
 import gzip
+import hashlib
 import io
 import lzma
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -32,11 +34,15 @@ _MARKS = {
 CHANGED = "was changed while it was read"
 """What an error says of a file in which old and new content may be mixed."""
 
+SEEN = "oncelog.files.seen"
+"""A property of Spark's jobs. Where it is set, files must be as an earlier job has seen them: see ``seen``."""
+
 UNDIVIDED = "oncelog.files.undivided"
 """A property of Spark's jobs. Where it is set, part 0 is the whole file, as it is now, and other parts are empty."""
 
 _COMPRESSED = _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _PEEKED_BYTES = 6
+_DIGEST_BYTES = 8
 _PADDING = b"\0\0\0\0"
 _JUNK = "what is behind a compressed stream is no other one"
 _LOOKED_BYTES = 1 << 16
@@ -85,8 +91,8 @@ def check_reached(path: str, root: str, error: Exception) -> None:
 
     What a disk, a limit or a right keeps from being read is not known, and may be read later: it is not rejected. So is
     a file of a source whose root is not there: a task of a cluster may not see the folder that this machine listed. A
-    folder inside of the root (``day=1``) may be removed like a file: its files are rejected, or their batch would fail
-    for ever. A mount point that stays as an empty folder while its disk is away looks like that, too.
+    folder inside of the root (``day=1``) may be removed like a file. A file that was removed is not rejected, either:
+    see ``FileRows.vanished``.
     """
     if not isinstance(error, OSError) or error.errno is None:
         return
@@ -103,12 +109,49 @@ def check_reached(path: str, root: str, error: Exception) -> None:
         raise Unavailable(message) from error
 
 
-def _version(file: IO[bytes]) -> tuple[int, int]:
+def version_of(file: Any) -> str:
+    """Return what tells a file from another of its name: size and time; of bytes in memory, a checksum.
+
+    Two machines may ask. Some network file systems give a file another inode on each of them.
+    """
+    if isinstance(file, io.BytesIO | pa.BufferReader):
+        data = file.getbuffer() if isinstance(file, io.BytesIO) else file.read_buffer()
+        file.seek(0)
+        return f"{len(data)}/{zlib.crc32(data)}"
+    return "/".join(map(str, _version(file)[1:]))
+
+
+def seen(versions: Iterable[tuple[str, str]]) -> str:
+    """Return which versions of files were seen, as a short text to be handed to every task: eight bytes for a file."""
+    return b"".join(sorted({_digest(path, version) for path, version in versions})).hex()
+
+
+def check_seen(path: str, version: str, before: str | None) -> None:
+    """Check that a file is the one that an earlier job has seen, if there was one. Else ``Unavailable``.
+
+    Rows that are no records are read once more, to be put aside. Of a file that was replaced in between, they would be
+    rows of the new file, counted with those of the old one.
+    """
+    if before is not None and _digest(path, version) not in _split_digests(before):
+        raise _changed(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _split_digests(before: str) -> frozenset[bytes]:
+    data = bytes.fromhex(before)
+    return frozenset(data[at : at + _DIGEST_BYTES] for at in range(0, len(data), _DIGEST_BYTES))
+
+
+def _digest(path: str, version: str) -> bytes:
+    return hashlib.blake2b(f"{version}\n{path}".encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _version(file: IO[bytes]) -> tuple[int, int, int]:
     found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _changed(path: Path) -> Unavailable:
+def _changed(path: Path | str) -> Unavailable:
     message = (
         f"{path} {CHANGED}: a row could be half old and half new. Write files under a name that begins with a dot, and "
         "rename them when they are whole; then run the pipeline again"

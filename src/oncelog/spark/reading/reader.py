@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -51,12 +52,18 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 class FileRows(msgspec.Struct, frozen=True):
-    """What was found in one file: rows that go on, and pieces that were rejected, staged for their log."""
+    """What was found in one file: rows that go on, and pieces that were rejected, staged for their log.
+
+    ``version`` tells the file from another of its name; empty for one that was not opened. ``vanished``: Spark listed
+    the file, and it was gone. That is not rejected: nobody has seen its rows, and it may come back.
+    """
 
     rows: int
     rejected: int
     rescued: int
     staged: tuple[Staged, ...] = ()
+    version: str = ""
+    vanished: bool = False
 
 
 class FilePart(msgspec.Struct, frozen=True):
@@ -133,6 +140,7 @@ class FilesReader:
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         undivided = context is not None and context.getLocalProperty(bytes_of.UNDIVIDED) is not None
+        seen = context.getLocalProperty(bytes_of.SEEN) if context is not None else None
         number = 0
         for batch in batches:
             contents = batch.column("content") if "content" in batch.schema.names else None
@@ -143,7 +151,7 @@ class FilesReader:
                 if undivided and part is not None and part.number:
                     continue
                 file = _File(self._wanted, path, content, None if undivided else part)
-                yield from file.read()
+                yield from file.read(seen)
                 self._found.add({(path, partition, number): file.found()})
                 number += 1
 
@@ -161,13 +169,18 @@ class _File:
         self._staged: list[Staged] = []
         self._line = 0
         self._rows = self._rejected = self._rescued = 0
+        self._version = ""
+        self._vanished = False
+        self._seen: str | None = None
 
     def found(self) -> FileRows:
         """Return what was found, once all was read."""
-        return FileRows(self._rows, self._rejected, self._rescued, tuple(self._staged))
+        staged = tuple(self._staged)
+        return FileRows(self._rows, self._rejected, self._rescued, staged, self._version, self._vanished)
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; put aside what is none."""
+    def read(self, seen: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; put aside what is none. ``seen`` is which files an earlier job has seen."""
+        self._seen = seen
         kind = kind_of(self._path)
         try:
             if kind is not None and kind != self._wanted.kind:
@@ -180,12 +193,28 @@ class _File:
                 yield from self._text()
         except bytes_of.DAMAGED as error:
             bytes_of.check_reached(self._path, self._wanted.root, error)
+            if isinstance(error, FileNotFoundError):
+                self._vanish()
+                return
             self._reject([Rejected(self._line, b"", f"the file cannot be read from here on: {error}")])
         except UnicodeError as error:
             self._reject([Rejected(self._line, b"", f"the file is not {error.args[0]}")])
         self._stage()
 
-    def _open(self) -> Any:
+    def _vanish(self) -> None:
+        """Report that the file is gone; to a job after one that has seen the file, that is a change."""
+        self._vanished = True
+        bytes_of.check_seen(self._path, "", self._seen)
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        """Open the file, and take its version."""
+        with self._source() as file:
+            self._version = bytes_of.version_of(file)
+            bytes_of.check_seen(self._path, self._version, self._seen)
+            yield file
+
+    def _source(self) -> Any:
         if self._content is not None:
             return io.BytesIO(self._content)
         place = bucket_of(self._path)

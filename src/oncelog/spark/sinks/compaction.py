@@ -27,7 +27,7 @@ import msgspec
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, Unsupported
 from oncelog.shapes import UNREADABLE
-from oncelog.spark.sinks.folder import BucketTable, DiskTable, FolderTable, synced
+from oncelog.spark.sinks.folder import BucketTable, DiskTable, FilePath, FolderTable, decoded, synced
 from oncelog.storage.local.disk import explain
 
 if TYPE_CHECKING:  # without a bucket, no client of buckets is needed
@@ -233,8 +233,8 @@ def exchange(first: Path, second: Path) -> None:
 class Plan(msgspec.Struct, frozen=True):
     """Files of a bucket that go, and those that come: staged under one name, in the table under another."""
 
-    removed: tuple[str, ...]
-    added: tuple[tuple[str, str], ...]
+    removed: tuple[FilePath, ...]
+    added: tuple[tuple[FilePath, FilePath], ...]
 
 
 class TableInBucket:
@@ -256,7 +256,7 @@ class TableInBucket:
         self._number = sum(not name.endswith(_DONE) for name in names) + 1
         for name in names:
             if not name.endswith(_DONE) and f"{name}{_DONE}" not in names:
-                self._do(name, msgspec.json.decode(self._bucket.get(start + name).to_pybytes(), type=Plan))
+                self._do(name, decoded(self._bucket.get(start + name).to_pybytes(), Plan, start + name))
 
     def files(self) -> list[tuple[str, int]]:
         """Return the files of all batches."""

@@ -16,14 +16,16 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound
+from oncelog.shapes import UNREADABLE
 from oncelog.storage.bucket.paths import bucket_of
 from oncelog.storage.local.disk import RealDisk, explain
 from oncelog.storage.local.objects import Folders, Objects
@@ -35,18 +37,33 @@ Write = Callable[[str], None]
 """Writes a batch's files into a folder that is not there yet, with Spark."""
 
 
+FilePath = Annotated[str, Meta(pattern=r"(?s)^(?!.*(^|/)\.{0,2}(/|\Z)).+\Z")]
+"""A file by its path below a folder: it does not lead out of that folder. Others may be able to write what names it."""
+
+_T = TypeVar("_T")
+
+
 class BatchManifest(msgspec.Struct, frozen=True):
     """Which attempt is the batch: its staging folder, and the files in there, by their paths."""
 
-    staging: str
-    files: tuple[str, ...]
+    staging: FilePath
+    files: tuple[FilePath, ...]
 
 
 class TableOwner(msgspec.Struct, frozen=True):
     """Whose a table is: batch numbers of two queries have nothing to do with each other."""
 
-    query: str
+    query: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{1,64}\Z")]
     pipeline: str
+
+
+def decoded(data: bytes, kind: type[_T], what: str) -> _T:
+    """Return what is stored beside a table; ``CorruptionError`` for what makes no sense, or leads out of the folder."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except UNREADABLE as error:
+        message = f"{what}: cannot be read ({error})"
+        raise CorruptionError(message) from error
 
 
 class FolderTable(Protocol):
@@ -93,8 +110,7 @@ class Folder:
     def own(self, query: str, pipeline: str) -> None:
         """Note whose the table is; ``InvalidArgument`` if another query, or somebody else, has written to it."""
         numbers = self._table.keys("owners/")
-        known = self._table.read(f"owners/{numbers[-1]}") if numbers else None
-        owner = msgspec.json.decode(known, type=TableOwner) if known is not None else None
+        owner = self._owner(numbers)
         if owner is not None and owner.query == query:
             return
         if self._table.has_batches():
@@ -118,10 +134,14 @@ class Folder:
 
     def finish(self) -> None:
         """Put into place what a run that was killed has staged and decided."""
-        numbers = self._table.keys("owners/")
-        known = self._table.read(f"owners/{numbers[-1]}") if numbers else None
-        if known is not None:
-            self._sweep(msgspec.json.decode(known, type=TableOwner).query)
+        owner = self._owner(self._table.keys("owners/"))
+        if owner is not None:
+            self._sweep(owner.query)
+
+    def _owner(self, numbers: Sequence[str]) -> TableOwner | None:
+        key = f"owners/{numbers[-1]}" if numbers else None
+        known = self._table.read(key) if key is not None else None
+        return decoded(known, TableOwner, f"{self._table.path}.oncelog/{key}") if known is not None else None
 
     def _decide(self, key: str, staging: str, write: Write) -> BatchManifest:
         """Stage the batch, and return the manifest that won: this one, or that of another run."""
@@ -141,8 +161,14 @@ class Folder:
         return decided
 
     def _manifest(self, key: str) -> BatchManifest | None:
-        found = self._table.read(key)
-        return msgspec.json.decode(found, type=BatchManifest) if found is not None else None
+        """Return which attempt is a batch: one that was staged for this batch, and nothing else."""
+        data, what = self._table.read(key), f"{self._table.path}.oncelog/{key}"
+        found = decoded(data, BatchManifest, what) if data is not None else None
+        staged = f"staging/{key.removeprefix('committed/')}-"
+        if found is not None and (not found.staging.startswith(staged) or "/" in found.staging[len(staged) :]):
+            message = f"{what}: names {found.staging!r}, which was not staged for this batch"
+            raise CorruptionError(message)
+        return found
 
     def _sweep(self, query: str) -> None:
         """Remove what was staged for batches that are decided. What a killed run staged for a batch that is not decided

@@ -27,6 +27,7 @@ from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import SourceSpec
 from oncelog.spark.reading import bytes_of
 from oncelog.spark.reading.reader import FoundParam
+from tests.spark.jobs import event_log
 from tests.spark.pipeline import corpus
 from tests.spark.pipeline.corpus import Case
 from tests.spark.pipeline.shop import Shop
@@ -454,21 +455,9 @@ def test_no_password_is_in_the_event_log(tmp_path: Path, spark: SparkSession) ->
     options = f'maxFilesPerTrigger = 1, password = "{SECRET}", "fs.s3a.secret.key" = "{SECRET}"'
     shop.change(("maxFilesPerTrigger = 1", options))
     shop.send(("1", 10))
-    context, jvm = spark.sparkContext, spark._jvm
-    assert jvm is not None
-    assert context._conf._jconf is not None
-    conf = context._conf._jconf.clone().set("spark.eventLog.compress", "false")
     folder = tmp_path / "events"
-    folder.mkdir()
-    listener = jvm.org.apache.spark.scheduler.EventLoggingListener(
-        "secrets", jvm.scala.Option.empty(), jvm.java.net.URI(folder.as_uri()), conf
-    )
-    listener.start()
-    context._jsc.sc().addSparkListener(listener)
-    shop.run(spark)
-    context._jsc.sc().listenerBus().waitUntilEmpty()
-    context._jsc.sc().removeSparkListener(listener)
-    listener.stop()
+    with event_log(spark, folder):
+        shop.run(spark)
     shop.spec.unlink()  # the one place where the password is
     found = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(b"from_json" in content for path, content in found.items() if folder in path.parents)

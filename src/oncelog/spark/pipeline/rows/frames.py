@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from oncelog.dedup.fingerprint import LINEAGE
 from oncelog.errors import InvalidArgument
 from oncelog.limits import ID_BYTES_MAX, LABEL_BYTES_MAX, VALUE_BYTES_MAX
 from oncelog.spark.pipeline import spec
-from oncelog.spark.pipeline.rows import encoding, source_files, widening
+from oncelog.spark.pipeline.rows import encoding, plain_types, source_files, widening
 from oncelog.spark.pipeline.rows.encoding import quoted
 from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.whole_file import write_whole
@@ -45,10 +43,12 @@ def log_options(given: Spec) -> dict[str, str]:
     return {"url": given.log.url, "log": given.log.name}
 
 
-def source(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> DataFrame:
-    """Return what the source has: a stream where Spark can follow it, else all there is."""
+def source(
+    spark: SparkSession, given: Spec, found: Accumulator[Sums], schema: StructType | str | None = None
+) -> DataFrame:
+    """Return what the source has: a stream where Spark can follow it, else all there is. ``schema`` is of its files."""
     wanted = given.source
-    schema = source_schema(spark, given, found)
+    schema = source_schema(spark, given, found) if schema is None else schema
     if isinstance(schema, str):
         schema = spark.createDataFrame([], schema).schema
     if source_files.is_read_here(given) and schema is not None:
@@ -58,7 +58,7 @@ def source(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> DataFr
     if schema is not None:
         reader = reader.schema(schema)
     loaded: DataFrame = reader.load(wanted.path) if wanted.path is not None else reader.load()
-    return loaded
+    return plain_types.plain(loaded, wanted.path)
 
 
 def source_schema(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> StructType | str | None:
@@ -80,18 +80,15 @@ def source_schema(spark: SparkSession, given: Spec, found: Accumulator[Sums]) ->
         lines: Any = source_files.texts(spark, given, found).rdd.map(_first)
         return spark.read.options(**options(wanted.options)).json(lines).schema
     batch: Any = spark.read.format(wanted.format).options(**options(wanted.options))
-    taken: StructType = batch.load(wanted.path).schema
-    return taken
+    return plain_types.plain(batch.load(wanted.path), wanted.path).schema
 
 
 def _kept(given: Spec) -> StructType | None:
     """Return the schema that an earlier run kept."""
-    from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
-
     folder = spec.local_path(given.checkpoint)
     if folder is None or not (folder / SCHEMA_FILE).exists():
         return None
-    return StructType.fromJson(msgspec.json.decode((folder / SCHEMA_FILE).read_bytes()))
+    return plain_types.kept(folder / SCHEMA_FILE)
 
 
 def _known(spark: SparkSession, given: Spec) -> StructType | None:
@@ -152,11 +149,20 @@ def _with_hidden(sql: str, hidden: list[str]) -> str | None:
     >>> _with_hidden("SELECT DISTINCT a FROM source", ["_x"])
     """
     found = _PLAIN_SQL.fullmatch(sql)
-    if found is None or _OTHER_SQL.search(sql):
+    if found is None or not is_plain(sql):
         return None
     starred = re.search(r"(^|,)\s*\*", found["columns"])
     columns = found["columns"] if starred else ", ".join([found["columns"], *hidden])
     return f"SELECT {columns} FROM oncelog_source{found['rest'] or ''}"  # noqa: S608 (the user's own)
+
+
+def is_plain(sql: str) -> bool:
+    """Tell whether SQL takes each row of the source by itself: columns, and a condition at most. So it needs all rows.
+
+    >>> is_plain("SELECT a FROM source WHERE a > 0"), is_plain("SELECT a FROM source LIMIT 1")
+    (True, False)
+    """
+    return _PLAIN_SQL.fullmatch(sql) is not None and _OTHER_SQL.search(sql) is None
 
 
 def records(given: Spec, found: DataFrame, version: int, batch: int | None = None) -> DataFrame:

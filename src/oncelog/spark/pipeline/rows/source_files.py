@@ -109,6 +109,8 @@ def _read(
     reader: Any = spark.readStream.schema(_FILES) if streaming else spark.read
     reader = reader.format("binaryFile")
     listing = {name: value for name in LISTING if (value := option(given, name)) is not None}
+    # Of a stream, Storing finds the files that Spark leaves out. Else, a file that is gone must end the job.
+    listing["ignoreMissingFiles"] = str(streaming).lower()
     for name, value in ({"maxFileAge": _NEVER} | listing if streaming else listing).items():
         reader = reader.option(name, value)
     assert given.source.path is not None

@@ -16,8 +16,7 @@ import msgspec
 import pyarrow.parquet as pq
 
 from oncelog.errors import InvalidArgument
-from oncelog.spark.pipeline import spec
-from oncelog.spark.pipeline.rows import source_files, taken_files
+from oncelog.spark.pipeline.rows import plain_types, source_files, taken_files
 from oncelog.spark.pipeline.spec import Spec
 from oncelog.spark.pipeline.whole_file import write_whole
 from oncelog.spark.reading import bytes_of
@@ -102,8 +101,7 @@ def _of_files(spark: SparkSession, given: Spec, waiting: Sequence[str] | None, f
     reader: Any = spark.read.format(kind).options(**own)
     if kind == "parquet":
         reader = reader.option("mergeSchema", "true")
-    taken: StructType = reader.load(given.source.path).schema
-    return taken
+    return plain_types.plain(reader.load(given.source.path), given.source.path).schema
 
 
 def _first(row: Any) -> Any:
@@ -139,15 +137,6 @@ def _headers(given: Spec, files: Iterable[str]) -> StructType:
             continue
         names |= dict.fromkeys(cell.strip() for cell in cells if cell.strip())
     return StructType([StructField(name, StringType()) for name in names])
-
-
-def versions(given: Spec) -> list[SchemaVersion]:
-    """Return the versions of a pipeline's schema, oldest first."""
-    folder = spec.local_path(given.checkpoint)
-    path = folder / VERSIONS_FILE if folder is not None else None
-    if path is None or not path.exists():
-        return []
-    return [msgspec.json.decode(line, type=SchemaVersion) for line in path.read_bytes().splitlines() if line]
 
 
 def keep(folder: Path, known: StructType | None, now: StructType, at_us: int) -> list[str]:
