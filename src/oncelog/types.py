@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import overload
 
 import msgspec
 import numpy as np
@@ -73,6 +75,47 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
     timestamp: datetime | None
     duplicate: bool = False
     conflict: bool = False
+
+
+class AckRun(Sequence[Ack]):
+    """The acks of new records that follow each other in one block. Each ack is made when it is asked for: a server that
+    sends them in columns makes none.
+    """
+
+    __slots__ = ("_count", "entry", "position", "segment", "time_us")
+
+    def __init__(self, position: int, segment: int, entry: int, time_us: int, count: int) -> None:
+        """Note the place of the first, the time of all, and how many they are."""
+        self.position = position
+        self.segment = segment
+        self.entry = entry
+        self.time_us = time_us
+        self._count = count
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> Ack: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Ack]: ...
+    def __getitem__(self, at: int | slice) -> Ack | Sequence[Ack]:
+        """Return one of them, or some: those that follow each other are a run again."""
+        if isinstance(at, slice):
+            start, stop, step = at.indices(self._count)
+            if step != 1:
+                return [self[nth] for nth in range(start, stop, step)]
+            place = self.position + start, self.segment, self.entry + start
+            return AckRun(*place, self.time_us, max(0, stop - start))
+        nth = range(self._count)[at]
+        return Ack(self.position + nth, self.segment, self.entry + nth, moment(self.time_us))
+
+    def __iter__(self) -> Iterator[Ack]:
+        """Return each of them in turn."""
+        positions = range(self.position, self.position + self._count)
+        entries = range(self.entry, self.entry + self._count)
+        return map(Ack, positions, repeat(self.segment), entries, repeat(moment(self.time_us)))
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):

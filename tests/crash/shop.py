@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -54,7 +55,8 @@ class Shop:
             self._note(line, arrived=lines is None or heard <= lines)
             if heard == lines:
                 _spin(int(10 ** self.chance.uniform(0, SPINS_EXPONENT_MAX)))
-                os.kill(int(born[1]), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(int(born[1]), signal.SIGKILL)
             line, heard = self.zygote.hear(), heard + 1
         self.kills += int(line[1]) == -signal.SIGKILL
         written = {ack.segment for ack in self.history.acks[acks_before:] if not ack.duplicate}

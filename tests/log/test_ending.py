@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,14 @@ writer.append(b"first")
 for number in range({RECORDS}):
     writer.submit(b"x" * 100, id=str(number))
 """
+
+NO_THREADS = """
+import atexit, threading
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+atexit.register(setattr, threading.Thread, "start", refuse)
+"""
+"""Makes any Python do what Python 3.12 does: at exit no thread can be started."""
 
 
 @pytest.fixture
@@ -60,7 +69,7 @@ def check_exit(url: str, ending: str) -> None:
         db.log("orders").writer(wait_s=0).close()
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "import atexit\natexit.register(db.logs)"])
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "import atexit\natexit.register(db.logs)", NO_THREADS])
 def test_what_was_submitted_is_stored_at_exit(tmp_path: Path, ending: str) -> None:
     """A program that ends without closing its writer lost what it had submitted, without a word."""
     check_exit(tmp_path.as_uri(), ending)
@@ -167,3 +176,16 @@ def test_a_dropped_writer_whose_storage_is_away_holds_nobody_up(warned: list[str
         storage.let_go()
         until(lambda: orders(db).info().last_position == 1)
     assert len(warned) == 2
+
+
+def test_a_log_keeps_no_tables_of_a_writer_that_is_closed() -> None:
+    """A server has written thousands of logs since it was started: a closed writer of each must not stay in memory."""
+    log = Database(MemoryStorage()).log("orders", create=True)
+    with log.writer() as writer:
+        writer.append(b"v", id="1")
+        core = weakref.ref(writer._ending._session.core)
+    del writer
+    gc.collect()
+    assert core() is None
+    with log.writer() as again:
+        assert again.append(b"v", id="1").duplicate

@@ -26,7 +26,7 @@ CONTENT_CALLS_PER_ROW_MAX = 5
 """Content ids are the exception that is known: one BLAKE2b a row, through ``hashlib``."""
 
 APPEND_CALLS_MAX = 105
-"""Four of them look whether the file that is synced is still the one of its name; one counts the latency."""
+"""Five of them look whether the file that is synced is still the one of its name; one counts the latency."""
 
 SUBMIT_CALLS_MAX = 28
 

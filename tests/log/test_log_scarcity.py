@@ -10,14 +10,17 @@ import pytest
 
 import oncelog
 from oncelog import LogSettings, Record, Window
+from oncelog.connect import Database
 from oncelog.errors import InvalidArgument, NotFound, Unavailable, WriterFenced
 from oncelog.format.payload import columns
+from oncelog.log.append import committer
 from oncelog.log.ingest import staging
 from oncelog.log.ingest.adopter import FILES_AT_ONCE
 from oncelog.log.log import Log
 from oncelog.log.stored import secrets
 from oncelog.log.stored.staged import Staged
 from oncelog.storage.local.home import LocalHome
+from oncelog.storage.memory import MemoryStorage
 from tests.log.ingest.adoption import adopt
 
 
@@ -42,6 +45,43 @@ def test_a_submit_without_a_thread_is_refused_and_the_next_goes_on(no_threads: p
         with pytest.raises(Unavailable):
             writer.submit(b"a", id="a")
         no_threads.undo()
+        assert writer.submit(b"b", id="b").result(timeout=60).position == 0
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_append_to_a_home_that_takes_several_blocks_is_stored_without_a_thread() -> None:
+    """At exit Python 3.12 starts no thread, and those of the writer had ended: the thread that waits stores."""
+    with Database(MemoryStorage(in_flight_max=4)) as db, db.log("orders", create=True).writer() as writer:
+        assert [writer.append(b"a", id=str(number)).position for number in range(3)] == [0, 1, 2]
+
+
+def test_a_thread_that_was_not_counted_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C inside ``Thread.start`` left a thread that ran and was not counted. When it ended, one less than none was
+    counted, which passed for some: a future was handed out that nobody answered.
+    """
+    monkeypatch.setattr(committer, "REST_S", 0.01)
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        if not thread.name.startswith("oncelog-committer"):
+            start(thread)
+            return
+        if started:
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with oncelog.connect("memory://") as db, db.log("orders", create=True).writer() as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer.submit(b"a", id="a")
+            started[0].join(60)
+            with pytest.raises(Unavailable):
+                writer.submit(b"b", id="b")
         assert writer.submit(b"b", id="b").result(timeout=60).position == 0
 
 

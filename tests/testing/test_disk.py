@@ -251,3 +251,21 @@ def test_a_file_without_a_name_ends_with_the_process_that_made_it() -> None:
     first.end()
     assert disk.used_bytes() == 4
     assert second.name(kept, FILE)
+
+
+@pytest.mark.parametrize("call", ["read", "size", "identity_of", "map", "lock", "write", "sync", "close"])
+def test_a_crash_in_the_midst_of_a_call_is_an_error_of_the_system(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of a process that ends meanwhile finds its descriptor closed: an ``OSError``, not a bug."""
+    disk = SimulatedDisk()
+    descriptor = disk.open(FILE, create=True)
+    look = disk._path
+
+    def crash_after(descriptor: int) -> Path:
+        path = look(descriptor)
+        disk.crash()
+        return path
+
+    monkeypatch.setattr(disk, "_path", crash_after)
+    given = {"read": (1, 0), "map": (1,), "write": ([b"x"], 0)}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        getattr(disk, call)(descriptor, *given.get(call, ()))

@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,14 +86,18 @@ class Multilinear:
         count = (family.stripes * family.stripe_limbs + 1) * family.rows
         drawn = np.frombuffer(hashlib.shake_256(seed).digest(8 * count), dtype="<u8")
         integers = (drawn % np.uint64(family.prime)).reshape(-1, family.rows)
-        coefficients = integers.astype(np.float64)
-        self._mark = coefficients[0]
+        self._mark = integers[0].astype(np.float64)
         self._marked = np.ascontiguousarray(integers.T)
         self._integers = self._marked[:, 1:]
         self._bytewise: tuple[NDArray[np.uint32], NDArray[np.uint64]] | None = None
-        stripes = coefficients[1:].reshape(family.stripes, family.stripe_limbs, family.rows)
-        self._stripes = np.ascontiguousarray(stripes.transpose(0, 2, 1))
         self._digest_key = hashlib.blake2b(seed, digest_size=32, person=b"oncelog digest").digest()
+
+    @cached_property
+    def _stripes(self) -> NDArray[np.float64]:
+        """The coefficients as whole columns need them. A log to which records are appended one by one has none."""
+        family = self._family
+        lines = self._integers.reshape(family.rows, family.stripes, family.stripe_limbs)
+        return np.ascontiguousarray(lines.transpose(1, 0, 2).astype(np.float64))
 
     def add(self, hash_rows: Callable[..., bool], column: Column, out: NDArray[np.uint32]) -> bool:
         """Add the hash of every row to residues, by a compiled loop; ``False`` when one is too long for that."""

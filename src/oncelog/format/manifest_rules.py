@@ -34,7 +34,7 @@ Key = Annotated[
 ]
 """The key of an object: a relative path, no part of which begins with a dot."""
 
-Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_~%-][A-Za-z0-9._~%-]*\Z")]
+Part = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_~%-][A-Za-z0-9._~%-]{0,199}\Z")]
 """A part of a key."""
 
 Doomed = Annotated[str, Meta(pattern=r"^(blocks:[0-9]{1,19}|[A-Za-z0-9_~%-][A-Za-z0-9._~%/-]*)\Z")]
@@ -50,6 +50,9 @@ def check_manifest(manifest: Manifest, what: str) -> None:
         raise CorruptionError(message) from error
     if manifest.open_segment is not None and manifest.open_segment >= manifest.next_segment:
         _refuse(what, f"segment {manifest.open_segment} is open, and the next is to be {manifest.next_segment}")
+    newest = max((segment.number for segment in manifest.segments), default=-1)
+    if newest >= manifest.next_segment:  # a writer would start it again, in vain, for ever
+        _refuse(what, f"segment {newest} is there, and the next is to be {manifest.next_segment}")
     check_segments(manifest.segments, what)
     check_segments(manifest.conflicts, what)
     check_runs(manifest.memory, what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 from oncelog import arguments
 from oncelog.clock import SYSTEM
@@ -43,6 +44,8 @@ class Ending(Handle):
         self._uptime = uptime = session.core.uptime
         self._clock = session.clock
         self._lock = threading.Lock()
+        self.closed_then: Callable[[], None] = lambda: None
+        """Called when the writer is closed."""
         watch.serve(self._let_go, lambda: committer.error is not None, self._storage_seen)
         if uptime.looks and session.home.exclusive:
             uptime.probe = weakly(self._probe)
@@ -74,10 +77,14 @@ class Ending(Handle):
             self._end(deadline_us, Closed("this writer is closed"))
         finally:
             self._closed = True
+            self.closed_then()
 
     def _storage_seen(self) -> None:
-        """Note that storage has answered: without that the ids of an idle writer do not age."""
-        self._committer.locked(lambda: self._uptime.seen(self._clock.elapsed_us()))
+        """Note that storage has answered: without that the ids of an idle writer do not age.
+
+        The thread that calls serves other logs as well: it does not wait for a writer that is busy.
+        """
+        self._committer.locked_if_free(lambda: self._uptime.seen(self._clock.elapsed_us()))
 
     def _probe(self) -> None:
         """Look whether storage is there: a writer that is idle would not notice otherwise that it is away."""

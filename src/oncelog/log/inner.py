@@ -153,7 +153,7 @@ def check_there_elsewhere(tail: Tail) -> None:
 # A writer.
 
 
-def append_rows(writer: Writer | Producer, table: Tabular, timeout_s: float | None) -> list[Ack | OncelogError]:
+def append_rows(writer: Writer | Producer, table: Tabular, timeout_s: float | None) -> Sequence[Ack | OncelogError]:
     """Append the rows of a table, each decided on its own; return the ack of each, or its error."""
     return writer._append_rows(table, timeout_s)
 

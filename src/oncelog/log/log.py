@@ -17,7 +17,7 @@ from oncelog.errors import InvalidArgument, NotFound
 from oncelog.format import manifest_rules
 from oncelog.format.manifest import Manifest
 from oncelog.format.payload import intake
-from oncelog.handle import Handle, closes_anywhere
+from oncelog.handle import Handle, closes_anywhere, weakly
 from oncelog.log import info, inner, open_writer
 from oncelog.log.ending import Ending
 from oncelog.log.find import Compared, Finder, check_keeps_ids, surviving
@@ -31,6 +31,7 @@ from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
 from oncelog.log.stored_log import StoredLog
 from oncelog.log.takeover import handover
+from oncelog.log.takeover.handover import Mailbox
 from oncelog.log.takeover.recovery import Held
 from oncelog.log.upkeep import retention, sealing
 from oncelog.log.upkeep.retention import Truncation
@@ -60,13 +61,16 @@ class Log(StoredLog):
         *,
         policies: Policies | None = None,
         lender: Lender | None = None,
+        mailbox: Mailbox | None = None,
     ) -> None:
         super().__init__(name, home, manifests, known, clock)
         self._policies = policies
         self._lender = lender
+        self._mailbox = mailbox
         self._readers: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._writer_ref: weakref.ref[Writer] | None = None  # weak: a writer that its user drops lets go
         self._ending: Ending | None = None
+        self._held = Held()
         self._finder = Finder(home, manifests, self._objects, name)
 
     @property
@@ -106,27 +110,37 @@ class Log(StoredLog):
     def _taken(self, wait_s: float, term: open_writer.Term, *, ask: bool) -> Writer:
         self._check_usable()
         claim = self._home.claim(wait_s, force=not ask)
+        ending = self._ending
+        mailbox = None if self._home.exclusive else self._mailbox
         try:
-            if not self._home.exclusive and ask:
-                handover.ask(self._home, self._manifests, self._clock, wait_s, term.answer_s)
+            if mailbox is not None and ask:
+                handover.ask(self._home, self._manifests, self._clock, wait_s, term.answer_s, mailboxes=mailbox.home)
             writer = open_writer.open_writer(
                 self._home,
                 self._manifests,
                 self._clock,
                 claim,
                 objects=self._objects,
-                held=self._ending.held if self._ending is not None else Held(),
+                held=self._held if ending is None else ending.held,
                 policy=self.producer_policy,
+                mailbox=mailbox,
                 term=term,
             )
         except BaseException:
             claim.release()
             raise
         self._writer_ref, self._ending = weakref.ref(writer), inner.ending(writer)
+        self._ending.closed_then = weakly(self._forget_ending)
         if self._closed:  # by another thread, while this one opened the writer
             writer.close()
         self._check_usable()
         return writer
+
+    def _forget_ending(self) -> None:
+        """Keep of a writer that is closed only what the next one need not read again: its tables take memory."""
+        ending = self._ending
+        if ending is not None and ending.closed:
+            self._held, self._ending = ending.held, None
 
     @property
     def _is_lent(self) -> bool:

@@ -11,6 +11,7 @@ from oncelog.log.log import Lender, Log
 from oncelog.log.stored import secrets
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.stored.policies import Policies
+from oncelog.log.takeover.handover import Mailbox
 from oncelog.names import CONFLICTS
 from oncelog.settings import LogSettings
 from oncelog.storage.base import REMOVING, LogHome
@@ -25,6 +26,7 @@ def open_log(
     create: bool,
     policies: Policies | None = None,
     lender: Lender | None = None,
+    mailbox: Mailbox | None = None,
 ) -> Log:
     """Open a log that exists, or create it when asked to; ``NotFound``, or ``InvalidArgument`` naming what differs."""
     if name.startswith(CONFLICTS):
@@ -42,7 +44,7 @@ def open_log(
         message = f"there is no log {name!r}: create=True makes it"
         raise NotFound(message)
     _check_same(name, known.manifest, wanted)
-    return Log(name, home, manifests, known, clock, policies=policies, lender=lender)
+    return Log(name, home, manifests, known, clock, policies=policies, lender=lender, mailbox=mailbox)
 
 
 def _create(name: str, home: LogHome, manifests: Manifests, clock: Clock, settings: LogSettings) -> Known | None:

@@ -27,7 +27,7 @@ from oncelog.log.stored import bases, secrets, snapshots
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.takeover import fencing, recovery
-from oncelog.log.takeover.handover import Watch
+from oncelog.log.takeover.handover import MAILBOX_BYTES, Mailbox, Watch
 from oncelog.log.takeover.recovery import Held, Recovered
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, ProducerPolicy
@@ -58,14 +58,19 @@ def open_writer(
     objects: RunObjects,
     held: Held,
     policy: Callable[[], ProducerPolicy],
+    mailbox: Mailbox | None = None,
     term: Term = EMBEDDED,
 ) -> Writer:
-    """Take a log over under a claim, and return a writer that knows all that the log says."""
-    identity = clock.token(16)
+    """Take a log over under a claim, and return a writer that knows all that the log says.
+
+    ``mailbox`` is where this process is asked for the log, where no lock keeps others out.
+    """
+    identity = (mailbox.name if mailbox is not None else clock.token(MAILBOX_BYTES)) + clock.token(8)
     known = fencing.take(home, manifests, identity, holder=term.holder, epoch=term.epoch)
-    watch = Watch(home, clock, known.manifest.epoch, term.tenure_s)
+    watch = Watch(home, clock, known.manifest, mailbox, term.tenure_s)
     settings = known.manifest.settings  # of the ids that recovery finds; a newer manifest may have others
     try:
+        watch.begin()
         epoch = known.manifest.epoch
         known, found = _recovered(home, manifests, known, objects, held)
         fencing.check_epoch(known.manifest, epoch)  # recovery may have read a newer manifest: that of another writer

@@ -143,7 +143,7 @@ class Producer(Handle):
         with inner.acting(self._writer, self):
             return self._writer.submit_arrow(table, producer=self.name, timeout_s=timeout_s)
 
-    def _append_rows(self, table: Tabular, timeout_s: float | None) -> list[Ack | OncelogError]:
+    def _append_rows(self, table: Tabular, timeout_s: float | None) -> Sequence[Ack | OncelogError]:
         """Append the rows of a table, each decided on its own; return the ack of each, or its error."""
         self._check_usable()
         with inner.acting(self._writer, self):

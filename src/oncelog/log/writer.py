@@ -267,12 +267,13 @@ class Writer(Submitting):
 
         return Submission(admitted, pieces, answer)
 
-    def _append_rows(self, table: Tabular, timeout_s: float | None) -> list[Ack | OncelogError]:
+    def _append_rows(self, table: Tabular, timeout_s: float | None) -> Sequence[Ack | OncelogError]:
         """Append the rows of a table, each decided on its own; return the ack of each, or its error."""
         deadline_us = self._deadline(timeout_s)
         submission = self._admit_arrow(table, None, deadline_us)
         self._wait_until_stored(submission, deadline_us)
-        return self._answers.rows(submission.admitted)
+        run = submission.admitted.run()
+        return self._answers.rows(submission.admitted) if run is None else run
 
     def _wait_until_stored(self, submission: Submission, deadline_us: int | None) -> None:
         newest = submission.admitted.newest

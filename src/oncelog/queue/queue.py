@@ -15,9 +15,9 @@ from oncelog.errors import CorruptionError, InvalidArgument, NotFound, OncelogEr
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.queue import inspect
 from oncelog.queue.deliver.broker import Broker
-from oncelog.queue.deliver.consumer import Consumer, check_prefetch
+from oncelog.queue.deliver.consumer import Consumer, check_consume
 from oncelog.queue.deliver.dead_letters import GROUP as RETURNED
-from oncelog.queue.deliver.dead_letters import Burials, DeadLetters, Undertaker
+from oncelog.queue.deliver.dead_letters import Burials, DeadLetters, Undertaker, name_of_letters
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest, settle_leases
 from oncelog.queue.deliver.trimming import Trimming
 from oncelog.queue.inspect import Peeked, QueueStats
@@ -202,12 +202,9 @@ class Queue(Handle):
         ``prefetch``: how many messages are claimed at once. ``ordered``: messages with one key are delivered one after
         the other, in the order in which they were sent; a group is ordered or not from its beginning.
         """
-        check_prefetch(prefetch)
         timeout_s = ack_timeout_s if ack_timeout_s is not None else self._row.settings.ack_timeout_s
-        if message.span_us("ack_timeout_s", timeout_s) <= 0:
-            error = f"ack_timeout_s is {timeout_s}, must be more than 0"
-            raise InvalidArgument(error)
-        broker = self._broker(group, ordered=_checked_order(ordered), start=start)
+        check_consume(prefetch, timeout_s, ordered, start)
+        broker = self._broker(group, ordered=ordered, start=start)
         consumer = Consumer(
             broker, self._clock, prefetch=prefetch, ack_timeout_s=timeout_s, leave=self._consumers.discard
         )
@@ -228,9 +225,6 @@ class Queue(Handle):
     def _broker(self, group: str, *, ordered: bool | None, start: str) -> Broker:
         self._check_usable()
         names.check(group, "group")
-        if start not in ("earliest", "latest"):
-            error = f"start is {start!r}, must be 'earliest' or 'latest'"
-            raise InvalidArgument(error)
         with self._lock:
             if group not in self._brokers:
                 self._make_group(group, start, ordered=bool(ordered))
@@ -286,11 +280,9 @@ class Queue(Handle):
         return self._sibling(self._name_of_letters(), True)
 
     def _name_of_letters(self) -> str:
-        if self.name.startswith(DEAD_LETTERS):
-            error = f"queue {self.name!r} holds dead letters, and has none of its own"
-            raise InvalidArgument(error)
+        name = name_of_letters(self.name)
         self._stored()  # those of a queue that was deleted went with it
-        return DEAD_LETTERS + self.name
+        return name
 
     # Operating.
 
@@ -398,10 +390,3 @@ class Queue(Handle):
     def __enter__(self) -> Self:
         """Return the queue itself."""
         return self
-
-
-def _checked_order(ordered: object) -> bool | None:
-    if not isinstance(ordered, bool | None):
-        error = f"ordered is {ordered!r}, must be True, False, or None for as it is"
-        raise InvalidArgument(error)
-    return ordered

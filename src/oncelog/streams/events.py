@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -98,6 +98,22 @@ def check_expected(expected: object) -> Expected:
         return int(expected)
     message = f"expected {expected!r}: must be 'any', 'no stream', 'exists', or a version, 0 or more"
     raise InvalidArgument(message)
+
+
+def is_backward(direction: object) -> bool:
+    """Tell whether events are read from the last to the first."""
+    if direction not in ("forward", "backward"):
+        message = f"direction {direction!r}: must be 'forward' or 'backward'"
+        raise InvalidArgument(message)
+    return direction == "backward"
+
+
+def check_types(types: Iterable[str] | None) -> list[str] | None:
+    """Return the types that are wanted; ``None`` for all."""
+    if isinstance(types, str) or not (types is None or isinstance(types, Iterable)):
+        message = f"types: is {types!r}, must be a list of types"
+        raise InvalidArgument(message)
+    return None if types is None else [check_text("type", type) for type in types]
 
 
 def events_of(rows: Rows, chosen: NDArray[np.int64], versions: NDArray[np.int32]) -> list[StreamEvent]:

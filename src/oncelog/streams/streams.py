@@ -37,6 +37,8 @@ from oncelog.streams.events import (
     check_expected,
     check_stream,
     check_text,
+    check_types,
+    is_backward,
 )
 from oncelog.streams.expecting import Earlier, stored_already
 from oncelog.streams.index import Index
@@ -245,7 +247,7 @@ class Streams(Handle):
 
         Raises ``NotFound`` when there is no such stream. What was truncated away is passed over.
         """
-        backward = _is_backward(direction)
+        backward = is_backward(direction)
         self._caught_up()
         begin = arguments.count("start", start) if start is not None else LAST_VERSION if backward else 0
         pages = self._index.find(check_stream(stream), begin, backward=backward)
@@ -275,7 +277,7 @@ class Streams(Handle):
 
         ``prefix`` is what the stream's name must begin with, ``types`` are the types that are wanted.
         """
-        backward = _is_backward(direction)
+        backward = is_backward(direction)
         end = self._caught_up()
         wanted = _filter(prefix, types)
         if backward:
@@ -424,18 +426,8 @@ def _call_all(calls: Iterable[Callable[[], None]]) -> None:
 
 
 def _filter(prefix: str, types: Iterable[str] | None) -> Filter:
-    if isinstance(types, str) or not (types is None or isinstance(types, Iterable)):
-        message = f"types: is {types!r}, must be a list of types"
-        raise InvalidArgument(message)
-    wanted = None if types is None else frozenset(check_text("type", type) for type in types)
-    return Filter(check_text("prefix", prefix), wanted)
-
-
-def _is_backward(direction: object) -> bool:
-    if direction not in ("forward", "backward"):
-        message = f"direction {direction!r}: must be 'forward' or 'backward'"
-        raise InvalidArgument(message)
-    return direction == "backward"
+    wanted = check_types(types)
+    return Filter(check_text("prefix", prefix), None if wanted is None else frozenset(wanted))
 
 
 def _turned(parts: Pieces, *, backward: bool) -> Iterable[list[StreamEvent]]:

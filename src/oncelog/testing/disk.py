@@ -137,6 +137,7 @@ class SimulatedDisk:
                 folder, name = self._parent(path)
                 is_named = name not in folder.entries
                 if is_named:
+                    self._open_file(descriptor)
                     folder.entries[name] = self._unnamed.pop(descriptor)
         except OSError as error:
             raise NotNamed(error.errno, error.strerror, str(path)) from error
@@ -152,6 +153,7 @@ class SimulatedDisk:
         """Close a descriptor, and end its lock; one that fails has closed all the same, as on Linux."""
         try:
             with self._call("close", self._path(descriptor)):
+                self._open_file(descriptor)
                 self.drop(descriptor)
         except OSError:
             if descriptor in self._descriptors:
@@ -162,7 +164,7 @@ class SimulatedDisk:
         """Write into the page cache; a call that fails "during" writes the first half."""
         data = b"".join(bytes(memoryview(chunk)) for chunk in chunks)
         path = self._path(descriptor)
-        file = self._descriptors[descriptor].file
+        file = self._open_file(descriptor).file
         with self._call("write", path, change=True, half=lambda: file.write(data[: len(data) // 2], offset)):
             grown = max(0, offset + len(data) - file.size)
             if self.size_bytes_max is not None and self.used_bytes() + grown > self.size_bytes_max:
@@ -178,7 +180,7 @@ class SimulatedDisk:
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """Read from the page cache."""
         with self._call("read", self._path(descriptor)):
-            return self._descriptors[descriptor].file.content(offset, length)
+            return self._open_file(descriptor).file.content(offset, length)
 
     def load(self, descriptor: int, length: int, offset: int) -> pa.Buffer:
         """Read from the page cache."""
@@ -187,7 +189,7 @@ class SimulatedDisk:
     def size(self, descriptor: int) -> int:
         """Return a file's size in bytes."""
         with self._call("size", self._path(descriptor)):
-            return self._descriptors[descriptor].file.size
+            return self._open_file(descriptor).file.size
 
     def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
         """Promise nothing: what is not synced may be stored, or lost, in any case."""
@@ -195,7 +197,7 @@ class SimulatedDisk:
     def sync(self, descriptor: int) -> None:
         """Store a file's pages, or lose them."""
         path = self._path(descriptor)
-        opened = self._descriptors[descriptor]
+        opened = self._open_file(descriptor)
         try:
             with self._call("sync", path, half=opened.file.sync_half):
                 opened.file.sync()
@@ -225,7 +227,7 @@ class SimulatedDisk:
     def identity_of(self, descriptor: int) -> Identity:
         """Return which file a descriptor stands for."""
         with self._call("identity_of", self._path(descriptor)):
-            return self._starts, self._descriptors[descriptor].file.inode
+            return self._starts, self._open_file(descriptor).file.inode
 
     def is_directory(self, path: Path) -> bool:
         """Tell whether a folder is there."""
@@ -290,12 +292,12 @@ class SimulatedDisk:
     def map(self, descriptor: int, length: int) -> pa.Buffer:
         """Return the page cache itself."""
         with self._call("map", self._path(descriptor)):
-            return self._descriptors[descriptor].file.view(length)
+            return self._open_file(descriptor).file.view(length)
 
     def lock(self, descriptor: int) -> bool:
         """Lock a file for a descriptor."""
         with self._call("lock", self._path(descriptor)):
-            file = self._descriptors[descriptor].file
+            file = self._open_file(descriptor).file
             if file.locked_by not in {None, descriptor}:
                 return False
             file.locked_by = descriptor
@@ -348,10 +350,14 @@ class SimulatedDisk:
     def _path(self, descriptor: int) -> Path:
         if self.faults.is_killed:
             self.faults.next_call("any", "")
+        return self._open_file(descriptor).path
+
+    def _open_file(self, descriptor: int) -> _Open:
+        """Return what a descriptor stands for. Any thread may find that a crash, in another one, has closed it."""
         opened = self._descriptors.get(descriptor)
         if opened is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return opened.path
+        return opened
 
     def _node(self, path: Path) -> Node:
         node: Node = self._root

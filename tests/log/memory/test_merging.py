@@ -169,18 +169,18 @@ def run_of(ids: int) -> Run:
     ("ids", "expected"),
     [
         ([], None),
-        ([100, 100, 100], None),
-        ([100, 100, 100, 100], slice(0, 4)),
-        ([400, 100, 100, 100, 120], slice(1, 5)),
-        ([400, 400, 400, 400, 100, 100], slice(0, 4)),
-        ([400, 400, 399, 400], slice(0, 4)),
-        ([400, 400, 400, 399], None),
+        ([64, 64, 64], None),
+        ([64, 64, 64, 64], slice(0, 4)),
+        ([256, 64, 64, 64, 80], slice(1, 5)),
+        ([256, 256, 256, 256, 64, 64], slice(0, 4)),
+        ([256, 256, 255, 256], slice(0, 4)),
+        ([256, 256, 256, 255], None),
         ([1, 2, 3, 0], slice(0, 4)),
     ],
 )
 def test_neighbours_of_one_size_class_are_merged(ids: list[int], expected: slice | None) -> None:
     """Four at a time, so that the number of runs grows with the logarithm, and each id is rewritten as often."""
-    assert worth_merging([run_of(count) for count in ids], 100) == expected
+    assert worth_merging([run_of(count) for count in ids]) == expected
 
 
 def test_runs_stay_few() -> None:
@@ -190,7 +190,7 @@ def test_runs_stay_few() -> None:
     most = 0
     for _ in range(1000):
         runs.append(int(random.integers(1, 5000)))
-        while (found := worth_merging([run_of(count) for count in runs], 1000)) is not None:
+        while (found := worth_merging([run_of(count) for count in runs])) is not None:
             runs[found] = [sum(runs[found])]
         most = max(most, len(runs))
     assert most <= 24

@@ -144,10 +144,10 @@ def test_a_later_run_beats_an_earlier_one_and_truncated_records_do_not_count(hom
     ] + list(range(10, 20))
     high, low = key[0].tolist()
     assert known.find_one(high, low, first_position=308) is None
-    assert known.find_many(first.keys[:9], behind=300).positions.tolist() == [-1] * 9
-    assert known.find_many(second.keys[:9], behind=300).positions.tolist() == list(range(300, 309))
+    assert known.find_many(first.keys[:9], first_position=300).positions.tolist() == [-1] * 9
+    assert known.find_many(second.keys[:9], first_position=300).positions.tolist() == list(range(300, 309))
     high, low = first.keys[0].tolist()
-    assert known.find_one(high, low, behind=300) is None
+    assert known.find_one(high, low, first_position=300) is None
 
 
 def test_a_set_shares_what_is_open() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from oncelog.errors import IdConflict, OncelogError
 from oncelog.log.append.groups import Group, Ticket
 from oncelog.log.stored.segment_index import Places
 from oncelog.settings import LogSettings
-from oncelog.types import Ack, moment
+from oncelog.types import Ack, AckRun, moment
 
 if TYPE_CHECKING:
     from oncelog.log.append.open_segment import SegmentRun
@@ -91,8 +90,8 @@ class Admitted:
 
         ``refuse``: whether a conflict is an error.
         """
-        if rows is None and len(self.groups) == 1 and not self.refused and self.new.all():
-            return self._new_answers(self.groups[0])
+        if rows is None and (run := self.run()) is not None:
+            return list(run)
         chosen = slice(None) if rows is None else rows
         positions, times = self.positions[chosen], self.times[chosen].copy()
         duplicates, conflicts = self.duplicates[chosen], self.conflicts[chosen]
@@ -118,12 +117,13 @@ class Admitted:
                 answers[at] = error
         return answers
 
-    def _new_answers(self, group: Group) -> list[Ack | OncelogError]:
-        """Return the acks of rows that are all new, and in one group: they follow each other there."""
-        first, count = int(self.positions[0]), len(self.positions)
+    def run(self) -> AckRun | None:
+        """Return the acks if all rows are new and in one group: they follow each other there. Else ``None``."""
+        if len(self.groups) != 1 or self.refused or not self.new.all():
+            return None
+        group, first = self.groups[0], int(self.positions[0])
         entry = group.first_entry + first - group.first_position
-        places = range(first, first + count), repeat(group.segment), range(entry, entry + count)
-        return list(map(Ack, *places, repeat(moment(group.timestamp_us))))
+        return AckRun(first, group.segment, entry, group.timestamp_us, len(self.positions))
 
     @staticmethod
     def _from_long_ago(ack: Ack) -> Ack:

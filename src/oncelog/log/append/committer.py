@@ -26,6 +26,9 @@ from oncelog.types import Ack, Record
 _T = TypeVar("_T")
 _Given = TypeVarTuple("_Given")
 
+REST_S = 1.0
+"""A thread of a committer ends when it had nothing to do for so long. The next record that needs a thread starts it."""
+
 
 def _nothing() -> None:
     """Do nothing: the callback until a real one is set."""
@@ -54,7 +57,7 @@ class Committer:
         self._clock = clock
         self._sleeping = 0
         self._told_position = -1  # up to which the threads were told of what is pending
-        self._threads: list[threading.Thread] = []
+        self._threads = 0
         self._stopping = False
 
     def locked(self, work: Callable[[*_Given], _T], *given: *_Given) -> _T:
@@ -65,6 +68,18 @@ class Committer:
         """
         with self._lock:
             return work(*given)
+
+    def locked_if_free(self, work: Callable[[], object]) -> None:
+        """Do something with the lock held, if nobody holds the lock now; else nothing.
+
+        For threads that serve many writers, and must not wait for one of them. They are never the main thread, which
+        alone heeds Ctrl-C.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                work()
+            finally:
+                self._lock.release()
 
     # Asking.
 
@@ -176,7 +191,12 @@ class Committer:
         if core.in_flight_max == 1 and not core.stalled and self._work_once():
             return
         if core.stalled or core.in_flight_max > 1 or core.interval_us > 0:
-            self._have_it_stored()
+            try:
+                self._have_it_stored()
+            except Unavailable:  # no thread can be started, at exit for example: this one stores
+                if not self._work_once():
+                    raise
+                return
         self._sleep(self._left_s(deadline_us))
 
     def _have_it_stored(self) -> None:
@@ -185,7 +205,7 @@ class Committer:
         If each waiter notified the threads whenever it woke, waiters would wake each other for ever.
         """
         core = self.core
-        if self._told_position != core.next_position or len(self._threads) < core.in_flight_max:
+        if self._told_position != core.next_position or self._threads < core.in_flight_max:
             self._told_position = core.next_position
             self.start_threads()
 
@@ -224,8 +244,8 @@ class Committer:
 
     def start_threads(self) -> None:
         """Start threads that store pending records that no caller waits for; ``Unavailable`` if none can be started."""
-        while len(self._threads) < self.core.in_flight_max:
-            thread = threading.Thread(target=self._work, name=f"oncelog-committer-{len(self._threads)}", daemon=True)
+        while self._threads < self.core.in_flight_max:
+            thread = threading.Thread(target=self._work, name=f"oncelog-committer-{self._threads}", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -233,25 +253,45 @@ class Committer:
                     break
                 message = f"no thread to store with ({error}): end some, and try again with the same id"
                 raise Unavailable(message, outcome="unknown") from error
-            self._threads.append(thread)
+            self._threads += 1
         self.tell()
 
     def _work(self) -> None:
-        """Store what is pending until stopped: the life of one of the committer's own threads."""
+        """Store what is pending until stopped, or until nothing comes: the life of one of the committer's threads."""
         with self._lock:
-            while not self._stopping and self.core.ended is None:
-                try:
-                    if self.core.error is TORN:
-                        self._end_torn()
-                    elif not self._work_once():
-                        self._sleep(self._until_wake_s())
-                except INTERRUPTS:
-                    continue  # out of a callback: that is no reason to leave what is pending
-                except BaseException:  # noqa: BLE001
-                    return  # the core has ended, and its waiters have their error
+            try:
+                self._work_on()
+            except BaseException:  # noqa: BLE001, S110
+                pass  # the core has ended, and its waiters have their error
+            finally:
+                # Ctrl-C inside ``Thread.start`` leaves a thread that runs and was not counted.
+                self._threads = max(0, self._threads - 1)
 
-    def _until_wake_s(self) -> float | None:
-        return self._left_s(self.core.wake_us(self._clock.elapsed_us()))
+    def _work_on(self) -> None:
+        is_rested = False
+        while not self._stopping and self.core.ended is None and not is_rested:
+            try:
+                if self.core.error is TORN:
+                    self._end_torn()
+                elif not self._work_once():
+                    is_rested = self._rest()
+            except INTERRUPTS:
+                continue  # out of a callback: that is no reason to leave what is pending
+
+    def _rest(self) -> bool:
+        """Wait for work; tell whether none came for long, and nothing is pending: then the thread is not needed.
+
+        Whoever adds to what is pending calls ``start_threads`` if a thread has to store it.
+        """
+        core = self.core
+        if core.is_pending:
+            self._sleep(self._left_s(core.wake_us(self._clock.elapsed_us())))
+            return False
+        self._sleeping += 1
+        try:
+            return not self._changed.wait(REST_S) and not core.is_pending  # in real time: nothing is decided by it
+        finally:
+            self._sleeping -= 1
 
     def _work_once(self) -> bool:
         """Do what the core has to do now; tell whether there was anything."""

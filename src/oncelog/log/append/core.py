@@ -137,6 +137,19 @@ class Core:
         )
 
     @property
+    def is_pending(self) -> bool:
+        """Whether something is not stored, decided or answered yet, or is being prepared."""
+        return bool(
+            self.offered
+            or self.waiting
+            or self.submitted
+            or self.unanswered
+            or self.absorbing
+            or self.preparing
+            or self.prepare_failures
+        )
+
+    @property
     def stalled(self) -> bool:
         """Whether storage did not take what it was offered last, and will be asked again."""
         return self.failures > 0 or self.prepare_failures > 0

@@ -273,7 +273,7 @@ class Adopter:
             raise _gone(staged[there.index(False)].key)
 
     def _known(self, question: _Question, position: int, locked: Locked) -> tuple[list[Flags], list[Flags]]:
-        """Return, for each file, which of its identities are known, or occur before, and which of those clash.
+        """Return, for each file, which of its identities are known, or occur before, and which of those are conflicts.
 
         Only what lies before a position counts. The window is asked by ``locked``.
         """

@@ -1,6 +1,6 @@
 """Ingesting a batch of staged files exactly once: by its mark, by the ids of its rows, and by one manifest version.
 
-What is there already is left out, what clashes is put aside or refused, and the rest is adopted. Only a file of which
+Duplicates are left out, conflicts are put aside or refused, and the rest is adopted. Only a file of which
 rows are left out is written again. A process that dies leaves staged files that nothing refers to, or a batch that
 is in, with its mark.
 """
@@ -96,19 +96,19 @@ class Ingester:
     ) -> Ingested | None:
         """Leave out what is known, and adopt the rest with the mark; ``None`` when the log has moved on meanwhile."""
         kept, identities = self._kept(judged)
-        clashing = sum(int(np.count_nonzero(flags)) for flags in judged.conflicts)
-        aside = self._put_aside(judged) if clashing and on_conflict == "quarantine" else ()
+        conflicting = sum(int(np.count_nonzero(flags)) for flags in judged.conflicts)
+        aside = self._put_aside(judged) if conflicting and on_conflict == "quarantine" else ()
         records = sum(file.records for file in kept)
         total = sum(file.records for file in judged.staged)
-        counts = (records, total - records - clashing, clashing)
+        counts = (records, total - records - conflicting, conflicting)
         wanted = Adoption(staged=kept, conflicts=aside, mark=self._advanced(mark, batch, judged.staged, counts))
         if wanted == Adoption():
-            return Ingested(duplicates=counts[1], conflicts=clashing)
+            return Ingested(duplicates=counts[1], conflicts=conflicting)
         segments = self._adopter.commit(judged, wanted, identities, deadline_us)
         if segments is None:
             return None
         first = segments[0].first_position if segments else None
-        return Ingested(first_position=first, records=records, duplicates=counts[1], conflicts=clashing)
+        return Ingested(first_position=first, records=records, duplicates=counts[1], conflicts=conflicting)
 
     def _advanced(
         self, mark: Mark | None, batch: BatchName | None, staged: Sequence[Staged], counts: tuple[int, int, int]

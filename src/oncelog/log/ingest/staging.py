@@ -1,5 +1,4 @@
-"""Adoption: a file that was written elsewhere becomes a segment of the log by one manifest version, without being
-rewritten.
+"""Staging: files with records are written beside a log, by any process; one manifest version makes them segments later.
 
 A *staged* file holds records without places or times, and beside it are its records' identities, sorted. The writer,
 with nothing pending, looks these up; what is new as a whole is adopted. Adopted identities do not spend the window's

@@ -178,25 +178,25 @@ def _commits(objects: RunObjects, runs: Sequence[Run], base: int) -> Iterator[Co
     yield before
 
 
-def worth_merging(runs: Sequence[Run], ids_first: int = 1) -> slice | None:
+def worth_merging(runs: Sequence[Run]) -> slice | None:
     """Return which neighbours to merge next: ``FACTOR`` of one size class, the newest such; ``None`` if there are none.
 
-    A run is of class n when it has at least ``ids_first * FACTOR**n`` ids. One that is older than a larger run counts
+    A run is of class n when it has at least ``FACTOR**n`` ids. One that is older than a larger run counts
     as of that run's class: otherwise it would keep its neighbours apart for ever. So classes never grow from old to
     new, and there are at most ``FACTOR - 1`` runs of each.
     """
     ends: dict[int, int] = {}
     size_class = 0
     for start in range(len(runs) - 1, -1, -1):
-        size_class = max(size_class, _size_class(runs[start].ids, ids_first))
+        size_class = max(size_class, _size_class(runs[start].ids))
         end = ends.setdefault(size_class, start + 1)
         if end - start == FACTOR:
             return slice(start, end)
     return None
 
 
-def _size_class(ids: int, ids_first: int) -> int:
+def _size_class(ids: int) -> int:
     size_class = 0
-    while ids >= ids_first * FACTOR ** (size_class + 1):
+    while ids >= FACTOR ** (size_class + 1):
         size_class += 1
     return size_class

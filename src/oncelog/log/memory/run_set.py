@@ -95,22 +95,21 @@ class RunSet:
 
     # Many at once.
 
-    def find_many(self, keys: NDArray[np.uint64], first_position: int = 0, behind: int = 0) -> Found:
+    def find_many(self, keys: NDArray[np.uint64], first_position: int = 0) -> Found:
         """Look up identities, shape (n, 2); of an id that was stored several times the newest record counts.
 
-        Records before ``first_position`` count for nothing. Only runs that reach behind position ``behind`` are
-        searched. ``NotFound`` when an object is gone: look again in the newest set. ``Unavailable`` when storage does
-        not answer.
+        Records before ``first_position`` count for nothing. ``NotFound`` when an object is gone: look again in the
+        newest set. ``Unavailable`` when storage does not answer.
         """
         if len(keys) <= SMALL and self._objects.is_here:
-            return self._find_singly(keys, first_position, behind)
+            return self._find_singly(keys, first_position)
         answers = QuestAnswers(len(keys))
         high, low = mixed_keys(keys)
         order, high = in_order(high)  # neighbours are near each other in filters and pages; those of a part together
         low = low[order]
         quests = []
         for each in self.opened:
-            if each.run.next_position <= max(behind, first_position):
+            if each.run.next_position <= first_position:
                 continue
             for part, passed in _candidates(each, high, low):
                 quest = Quest(part, each.run, order[passed], high[passed], low[passed])
@@ -121,12 +120,12 @@ class RunSet:
         search_all(self._objects, quests, answers)
         return answers.settled(first_position)
 
-    def _find_singly(self, keys: NDArray[np.uint64], first_position: int, behind: int) -> Found:
+    def _find_singly(self, keys: NDArray[np.uint64], first_position: int) -> Found:
         """Look up a few identities one by one: that is quicker than the arrays."""
         answers = QuestAnswers(len(keys))
         for row, (high, low) in enumerate(keys.tolist()):
             try:
-                hit = self.find_one(high, low, first_position, behind)
+                hit = self.find_one(high, low, first_position)
             except CorruptionError as error:
                 answers.fail(np.array([row]), self.next_position, error)
                 continue
@@ -136,12 +135,11 @@ class RunSet:
 
     # One.
 
-    def find_one(self, high: int, low: int, first_position: int = 0, behind: int = 0) -> Hit | None:
+    def find_one(self, high: int, low: int, first_position: int = 0) -> Hit | None:
         """Look up one identity, as ``find_many`` does; ``CorruptionError`` when a page that may have it is damaged."""
         high, low = mixed_key(high, low)
-        least = max(behind, first_position)
         for run, parts, _, _ in self._newest_first:
-            if run.next_position <= least:
+            if run.next_position <= first_position:
                 break
             part = parts[high >> 64 - run.bits] if len(parts) > 1 else parts[0]
             if part.may_have_one(high, low):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 
@@ -130,36 +130,45 @@ class Delivery:
 
     def ack(self) -> None:
         """Say that it is done: it is not delivered again. Durable on return; ``LeaseLost`` if it is another's now."""
-        settling.settle(self._broker, [self], SettlementRequest("acked"))
+        self._settle(SettlementRequest("acked"))
 
     def nack(self, reason: str, *, retry: bool = True) -> None:
         """Say why it could not be done: it is delivered again after a rest, or with ``retry=False``, or when its
         attempts are used up, goes to the dead letters.
         """
-        settling.settle(self._broker, [self], SettlementRequest.refusal(reason, retry=retry))
+        self._settle(SettlementRequest.refusal(reason, retry=retry))
 
     def extend(self, seconds: float) -> None:
         """Have so many seconds more, from now."""
         span_us = message.span_us("seconds", seconds)
-        settling.settle(self._broker, [self], SettlementRequest("extended", extend_us=span_us))
-        self.until_us = self._broker.now_us() + span_us
+        self._settle(SettlementRequest("extended", extend_us=span_us))
+        self.until_us = self._in_us(span_us)
 
     def submit_ack(self) -> Pending[None]:
         """Say that it is done, without waiting: the future ends when that is durable, or has the error of ``ack``."""
-        return settling.submit(self._broker, [self], SettlementRequest("acked"))
+        return self._submit(SettlementRequest("acked"))
 
     def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
         """Say why it could not be done, without waiting, as ``nack`` does."""
-        return settling.submit(self._broker, [self], SettlementRequest.refusal(reason, retry=retry))
+        return self._submit(SettlementRequest.refusal(reason, retry=retry))
 
     def submit_extend(self, seconds: float) -> Pending[None]:
         """Have so many seconds more, without waiting, as ``extend`` does."""
         span_us = message.span_us("seconds", seconds)
 
         def extended(_: None) -> None:
-            self.until_us = self._broker.now_us() + span_us
+            self.until_us = self._in_us(span_us)
 
-        return mapped(settling.submit(self._broker, [self], SettlementRequest("extended", extend_us=span_us)), extended)
+        return mapped(self._submit(SettlementRequest("extended", extend_us=span_us)), extended)
+
+    def _settle(self, settlement: SettlementRequest) -> None:
+        settling.settle(self._broker, [self], settlement)
+
+    def _submit(self, settlement: SettlementRequest) -> Pending[None]:
+        return settling.submit(self._broker, [self], settlement)
+
+    def _in_us(self, span_us: int) -> int:
+        return self._broker.now_us() + span_us
 
     def __repr__(self) -> str:
         """Show what it is."""
@@ -270,7 +279,7 @@ class Consumer(Fed[Delivery]):
             self._give_back()
 
     def _hand_out(self, wanted: int) -> list[Delivery]:
-        if self._held and self._held[0].until_us - self._broker.now_us() < self._lease_us // 2:
+        if self._held and self._held[0].until_us < self._in_us(self._lease_us // 2):
             self._renew()
         if wanted >= len(self._held):
             found, self._held = list(self._held), deque()
@@ -280,10 +289,8 @@ class Consumer(Fed[Delivery]):
     def _renew(self) -> None:
         """Renew the leases of messages that waited here; leave out those whose lease another consumer has taken."""
         held = list(self._held)
-        lost = set(
-            map(id, settling.lost_of(self._broker, held, SettlementRequest("extended", extend_us=self._lease_us)))
-        )
-        until_us = self._broker.now_us() + self._lease_us
+        lost = set(map(id, self._lost_of(held, SettlementRequest("extended", extend_us=self._lease_us))))
+        until_us = self._in_us(self._lease_us)
         self._held.clear()
         for one in held:
             if id(one) not in lost:
@@ -292,26 +299,47 @@ class Consumer(Fed[Delivery]):
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
-        settling.settle(self._broker, self._own(deliveries), SettlementRequest("acked"))
+        self._settle(self._own(deliveries), SettlementRequest("acked"))
 
     def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
         """Acknowledge many without waiting: the future ends when that is durable, or has the error of ``ack``."""
-        return settling.submit(self._broker, self._own(deliveries), SettlementRequest("acked"))
+        return self._submit(self._own(deliveries), SettlementRequest("acked"))
 
     def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
         """Refuse many in one commit, as ``Delivery.nack`` does one."""
-        settling.settle(self._broker, self._own(deliveries), SettlementRequest.refusal(reason, retry=retry))
+        self._settle(self._own(deliveries), SettlementRequest.refusal(reason, retry=retry))
 
     def _own(self, deliveries: object) -> list[Delivery]:
         """Return deliveries of this group as a list: the tokens of another say nothing here."""
         self._check_process()
         listed = arguments.items("deliveries", deliveries, "Delivery")
         for one in listed:
-            if not isinstance(one, Delivery) or one._broker is not self._broker:  # noqa: SLF001
-                topic = self._broker.topic.name
+            if not self._is_own(one):
+                topic = self._topic
                 error = f"deliveries: {arguments.shown(one)} did not come from group {self.group!r} of {topic!r} here"
                 raise InvalidArgument(error)
         return listed
+
+    @property
+    def _topic(self) -> str:
+        return self._broker.topic.name
+
+    def _is_own(self, one: object) -> bool:
+        return isinstance(one, Delivery) and one._broker is self._broker  # noqa: SLF001
+
+    def _settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
+        settling.settle(self._broker, deliveries, settlement)
+
+    def _submit(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
+        return settling.submit(self._broker, deliveries, settlement)
+
+    def _lost_of(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Sequence[Delivery]:
+        """Settle deliveries; return those whose lease another consumer has taken."""
+        return settling.lost_of(self._broker, deliveries, settlement)
+
+    def _in_us(self, span_us: int) -> int:
+        """Return when so much time has passed from now, in the time of leases."""
+        return self._broker.now_us() + span_us
 
     def is_of(self, broker: Broker | None) -> bool:
         """Tell whether this is a consumer of a broker."""
@@ -334,7 +362,21 @@ class Consumer(Fed[Delivery]):
             held += iterator.ready
             iterator.ready.clear()
         if held:
-            settling.lost_of(self._broker, held, SettlementRequest("returned"))
+            self._lost_of(held, SettlementRequest("returned"))
+
+
+def check_consume(prefetch: object, ack_timeout_s: float, ordered: object, start: object) -> None:
+    """Raise ``InvalidArgument`` for what no consumer can be asked to do."""
+    check_prefetch(prefetch)
+    if message.span_us("ack_timeout_s", ack_timeout_s) <= 0:
+        error = f"ack_timeout_s is {ack_timeout_s}, must be more than 0"
+        raise InvalidArgument(error)
+    if not isinstance(ordered, bool | None):
+        error = f"ordered is {ordered!r}, must be True, False, or None for as it is"
+        raise InvalidArgument(error)
+    if start not in ("earliest", "latest"):
+        error = f"start is {start!r}, must be 'earliest' or 'latest'"
+        raise InvalidArgument(error)
 
 
 def check_prefetch(count: object, name: str = "prefetch") -> int:

@@ -20,7 +20,7 @@ from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Change, Condition, MessageRun, cut
 from oncelog.queue.rules.message import Envelope, Origin
 from oncelog.queue.send.sender import Outgoing, Sender, Sent
-from oncelog.queue.send.topic import Topic
+from oncelog.queue.send.topic import DEAD_LETTERS, Topic
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
 from oncelog.settings import TIMEOUT_S
@@ -174,7 +174,7 @@ class DeadLetters:
         again. Asked for twice, at once or after a crash in between, it comes back once (within the log's window).
         Returns how many came back by this call.
         """
-        picked = self._picked(_chosen(positions)) if positions is not None else None
+        picked = self._picked(chosen(positions)) if positions is not None else None
         grave = self._absorbed()
         if grave is None:
             return 0
@@ -186,7 +186,7 @@ class DeadLetters:
 
     def discard(self, positions: Iterable[int]) -> int:
         """Give dead letters up for good; return how many."""
-        entries = self._picked(_chosen(positions))
+        entries = self._picked(chosen(positions))
         grave = self._absorbed()
         return self._settle(grave, entries) if grave is not None else 0
 
@@ -291,7 +291,16 @@ class _Grave(NamedTuple):
     generation: str
 
 
-def _chosen(positions: object) -> dict[int, None]:
+def name_of_letters(queue: str) -> str:
+    """Return the name of the queue that holds the dead letters of another."""
+    if queue.startswith(DEAD_LETTERS):
+        error = f"queue {queue!r} holds dead letters, and has none of its own"
+        raise InvalidArgument(error)
+    return DEAD_LETTERS + queue
+
+
+def chosen(positions: object) -> dict[int, None]:
+    """Return the positions of dead letters that a caller chose, each once."""
     given = arguments.items("positions", positions, "positions")
     return dict.fromkeys(arguments.count("position", position) for position in given)
 

@@ -61,11 +61,6 @@ class Outgoing(NamedTuple):
     partition: int
     record: Record
 
-    @property
-    def identity(self) -> str | None:
-        """What the gate knows it by."""
-        return self.record.id
-
 
 class _Gated(NamedTuple):
     """Sends that are through the gate: those that it knows to be in the queue, by identity, and how each ended."""
@@ -116,9 +111,7 @@ class Sender:
 
     def send(self, outgoing: Sequence[Outgoing], timeout_s: float, on_pending: OnPending) -> list[Sent]:
         """Append records, each decided on its own; ``AppendErrors`` if some were refused and others not."""
-        if on_pending not in ("join", "refuse"):
-            error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
-            raise InvalidArgument(error)
+        check_on_pending(on_pending)
         deadline_us = self._clock.elapsed_us() + round(timeout_s * 1e6)
         if outgoing and self._topic.partitions == 1:
             return all_sent(self._send(0, [one.record for one in outgoing], on_pending, deadline_us))
@@ -340,6 +333,13 @@ def _outcome(identity: str, answer: Ack | OncelogError) -> tuple[str, str, str |
     if getattr(answer, "outcome", None) == "unknown":
         return None
     return identity, "FAILED", str(answer), None
+
+
+def check_on_pending(on_pending: object) -> None:
+    """Raise ``InvalidArgument`` for what no attempt can do that meets another one on its way."""
+    if on_pending not in ("join", "refuse"):
+        error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
+        raise InvalidArgument(error)
 
 
 def all_sent(results: list[Sent | OncelogError]) -> list[Sent]:

@@ -143,6 +143,21 @@ class Bucket:
         except NotFound:
             return
 
+    def check_creates(self, path: str) -> None:
+        """Raise ``Unsupported`` unless the store keeps a second create from replacing the first. ``path`` is unused."""
+        try:
+            self.create(path, [b"first"])
+            second = self.create(path, [b"second"])
+            kept = self.get(path).to_pybytes() == b"first"
+        finally:
+            self.delete(path)
+        if second or not kept:
+            message = (
+                f"{self.url}: this store does not honour conditional creates (if-none-match), which are all that keeps "
+                "two writers of a log apart: use a store that does, or a newer version of it"
+            )
+            raise Unsupported(message)
+
     def upload(self, path: str, file: Path) -> None:
         """Store a file, in parts if it is large; what was there is replaced."""
         self._ask("upload", path, lambda: obstore.put(self._store, path, file))

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from oncelog.clock import SYSTEM, Clock
-from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unsupported, WriterFenced
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, WriterFenced
 from oncelog.format import frame
 from oncelog.format.block import HEADER_BYTES, BlockHeader, read_header
 from oncelog.storage.base import ENSEMBLES, FIRST_MEMBERS, QUORUM_HOME, REMOVING, Chunk, SegmentEnd
@@ -114,19 +114,7 @@ class ObjectHome:
 
     def probe(self) -> None:
         """Raise ``Unsupported`` unless the store keeps a second create from replacing the first."""
-        key = f"probe/{self._clock.token(8).hex()}"
-        try:
-            self.create(key, [b"first"])
-            second = self.create(key, [b"second"])
-            kept = self.read(key).to_pybytes() == b"first"
-        finally:
-            self.delete(key)
-        if second or not kept:
-            message = (
-                f"{self._bucket.url}: this store does not honour conditional creates (if-none-match), which are all "
-                "that keeps two writers of a log apart: use a store that does, or a newer version of it"
-            )
-            raise Unsupported(message)
+        self._bucket.check_creates(f"{self._prefix}probe/{self._clock.token(8).hex()}")
 
     def create(self, key: str, data: Sequence[Chunk]) -> bool:
         """Create an object if nothing is there. Where the client repeated its request, ``False`` may be of its own."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from oncelog.errors import InvalidArgument, NotFound, OncelogError, Outcome, Unavailable
 from oncelog.storage.base import Chunk
-from oncelog.storage.local import links
+from oncelog.storage.local import inodes, links
 
 _FORMAT = 0o170000
 """The bits of a mode that tell a file from a folder or a link."""
@@ -193,7 +193,12 @@ class RealDisk:
 
     def write(self, descriptor: int, chunks: Sequence[Chunk], offset: int) -> None:
         """Write all the chunks, however the system divides the work."""
-        written = os.pwritev(descriptor, chunks, offset) if len(chunks) <= _IOVECS_MAX else 0
+        try:
+            written = os.pwritev(descriptor, chunks, offset)
+        except OSError:
+            if len(chunks) <= _IOVECS_MAX:
+                raise
+            written = 0
         if written != sum(map(len, chunks)):
             _write_rest(descriptor, chunks, offset, written)
 
@@ -219,7 +224,7 @@ class RealDisk:
 
     def size(self, descriptor: int) -> int:
         """Return a file's size in bytes."""
-        return os.fstat(descriptor).st_size
+        return inodes.of_descriptor(descriptor)[2]
 
     def begin_sync(self, descriptor: int, offset: int, length: int) -> None:
         """Start write-back. On Linux the advice that a range is not needed does so before it drops clean whole pages.
@@ -251,15 +256,15 @@ class RealDisk:
     def identity(self, path: Path) -> Identity | None:
         """Return device and inode of what a name stands for."""
         try:
-            found = os.lstat(str(path))  # for every append and read: Path.lstat, or lstat of a Path, take more calls
+            mode, number, _, device = inodes.of_name(str(path))
         except FileNotFoundError:
             return None
-        return (found.st_dev, found.st_ino) if found.st_mode & _FORMAT == stat.S_IFREG else None
+        return (device, number) if mode & _FORMAT == stat.S_IFREG else None
 
     def identity_of(self, descriptor: int) -> Identity:
         """Return device and inode of what a descriptor stands for."""
-        found = os.fstat(descriptor)
-        return found.st_dev, found.st_ino
+        _, number, _, device = inodes.of_descriptor(descriptor)
+        return device, number
 
     def is_directory(self, path: Path) -> bool:
         """Tell whether a folder is there."""

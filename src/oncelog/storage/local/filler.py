@@ -66,8 +66,10 @@ class ZeroFiller:
         with self._changed:
             self._target = end + step_bytes
             if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="oncelog zero filler", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="oncelog zero filler", daemon=True)
+                with contextlib.suppress(RuntimeError):  # without a thread the file grows as it is appended to
+                    thread.start()
+                    self._thread = thread
             self._changed.notify_all()
 
     def stop(self) -> None:

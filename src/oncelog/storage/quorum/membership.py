@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable, Unsupported
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.format import frame
 from oncelog.shapes import UNREADABLE
 from oncelog.storage.base import QUORUM_HOME, LogHome, Storage
-from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.quorum import node
 from oncelog.storage.quorum.node import NodeIdentity
 
@@ -179,7 +178,7 @@ def check_free(storage: Storage, name: str, url: str, options: Mapping[str, str]
     """Raise unless a store answers, honours conditional creates, and is no node yet."""
     bucket = node.open_bucket(url, options)
     try:
-        _check_creates(bucket, clock)
+        bucket.check_creates(f"probe/{clock.token(8).hex()}")
         found = node.read_identity(bucket)
     except Unavailable as error:
         message = f"node {name} ({url}) does not answer, so nothing was changed: {error}"
@@ -205,22 +204,6 @@ def format_member(storage: Storage, name: str, url: str, options: Mapping[str, s
     if found is None or not _is_left_over(storage, name, found):
         raise _taken(name, url, found)
     return Member(name, url, found.identity)
-
-
-def _check_creates(bucket: Bucket, clock: Clock) -> None:
-    key = f"probe/{clock.token(8).hex()}"
-    try:
-        bucket.create(key, [b"first"])
-        second = bucket.create(key, [b"second"])
-        kept = bucket.get(key).to_pybytes() == b"first"
-    finally:
-        bucket.delete(key)
-    if second or not kept:
-        message = (
-            f"{bucket.url}: this store does not honour conditional creates (if-none-match), which are all that keeps "
-            "two writers of a log apart: use a store that does, or a newer version of it"
-        )
-        raise Unsupported(message)
 
 
 def replaced(storage: Storage, membership: Membership, new: Member) -> Membership:
