@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import oncelog
+from oncelog.client.log import _pieces
 from oncelog.connect import Database
 from oncelog.log.log import Log
 from oncelog.testing.logs.batches import ArrowContract, ManyContract
@@ -14,6 +17,7 @@ from oncelog.testing.logs.fixtures import Reopen
 from oncelog.testing.logs.life import LifeContract, ReopenContract, SettingsContract
 from oncelog.testing.logs.reading import ReadContract, TailContract
 from oncelog.testing.logs.writing import AppendContract, ConflictContract, IdempotenceContract, SubmitContract
+from oncelog.wire import frames
 from tests.servers import Serving
 
 Serve = Callable[..., Serving]
@@ -100,3 +104,40 @@ def test_no_part_of_the_contract_is_left_out() -> None:
 
 del AppendContract, ArrowContract, ConflictContract, IdempotenceContract, ManyContract, SubmitContract
 del ReadContract, TailContract, LifeContract, SettingsContract, ReopenContract
+
+
+_ROWS = 200_000
+_TEXTS = pa.array([b"", b"x" * 200])
+_ODD = pa.array(np.arange(_ROWS) % 2, pa.int8())
+_LATE = pa.array(np.arange(_ROWS) >= _ROWS // 2).cast(pa.int8())
+
+
+def test_a_table_whose_rows_name_one_text_is_staged(remote: Database) -> None:
+    """A dictionary has its texts once, and a server refuses what becomes large spelled out: the client cuts it."""
+    log = remote.log("orders", create=True)
+    table = pa.table({"value": pa.DictionaryArray.from_arrays(_ODD, _TEXTS)})
+    assert log.stage([table]).records == _ROWS
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(pa.DictionaryArray.from_arrays(_ODD, _TEXTS), id="a dictionary"),
+        pytest.param(pa.DictionaryArray.from_arrays(_LATE, _TEXTS), id="long texts at the end"),
+        pytest.param(pa.DictionaryArray.from_arrays(_ODD, _TEXTS.cast(pa.string())), id="a dictionary of strings"),
+        pytest.param(
+            pa.MapArray.from_arrays(
+                np.arange(_ROWS + 1, dtype=np.int32),
+                pa.array(["name"]).take(pa.array(np.zeros(_ROWS, np.int8))),
+                pa.DictionaryArray.from_arrays(_LATE, pa.array([b"", b"x" * 1_000])),
+            ),
+            id="a map",
+        ),
+    ],
+)
+def test_pieces_of_a_table_are_taken_by_a_server(column: pa.Array) -> None:
+    """Each piece passes the check of the server, none is cut more often than it must be, and no row is lost."""
+    pieces = list(_pieces(pa.table({"value": column})))
+    got = [frames.table(frames.table_bytes(piece)) for piece in pieces]
+    assert pa.concat_tables(pieces).num_rows == sum(one.num_rows for one in got) == _ROWS
+    assert 1 < len(pieces) <= 16

@@ -37,7 +37,9 @@ SHARED: dict[type, set[str]] = {
     RemoteReader: {"to_pandas", "to_polars"},
     RemoteTail: {"take"},
     RemoteSubscription: {"poll"},
-    RemoteQueue: {"send"},
+    RemoteQueue: {"send", "settings"},
+    RemoteConsumer: {"ack", "nack", "submit_ack"},
+    RemoteDelivery: {"ack", "nack", "extend", "submit_ack", "submit_nack", "submit_extend"},
 }
 """What an embedded class does for its remote one as it is: it is made of other public calls, or of parts that the
 remote class has.

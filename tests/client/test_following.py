@@ -70,7 +70,7 @@ def test_tails_of_hundreds_of_logs_share_the_threads(remote: Database) -> None:
                 writer.append(value)
         assert [getattr(tail.poll(LONG_S), "value", None) for tail in tails] == [value] * 200
         assert _threads() - before == {stream._thread for stream in _streams(remote)}
-        assert len(_streams(remote)) == math.ceil(200 / following.FOLLOWERS_MAX)
+        assert len(_streams(remote)) == math.ceil(200 / frames.FOLLOWERS_MAX)
     for tail in tails:
         tail.close()
 

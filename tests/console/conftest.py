@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+NARROW, WIDE = 400, 1400
+_TOO_WIDE = """[document.documentElement, ...document.querySelectorAll('.card')]
+    .filter(part => part.scrollWidth > part.clientWidth)
+    .map(part => `${(part.querySelector('h2, h1') || part).textContent}: ${part.scrollWidth} of ${part.clientWidth}`)"""
 
 
 class Watched:
@@ -31,6 +37,32 @@ class Watched:
     def _asked(self, url: str, host: str) -> None:
         if host not in url:
             self.complaints.append(url)
+
+
+def too_wide(page: Page, width: int) -> list[str]:
+    """Return the parts of a page that are wider than there is room for them, on a screen of this width."""
+    page.set_viewport_size({"width": width, "height": 800})
+    found: list[str] = page.evaluate(_TOO_WIDE)
+    return found
+
+
+def serious(page: Page) -> list[str]:
+    """Return the serious findings of axe. Frames are not looked into."""
+    options = {"resultTypes": ["violations"], "iframes": False}
+    found = Axe().run(page, options=options).response["violations"]
+    return [f"{rule['id']}: {rule['nodes'][0]['html']}" for rule in found if rule["impact"] in ("serious", "critical")]
+
+
+def check_look(page: Page) -> None:
+    """Check that a page and each of its cards fit a phone, and that axe finds nothing serious there, in the light, nor
+    on a wide screen in the dark. A wide table may scroll in its card on a wide screen.
+    """
+    assert too_wide(page, NARROW) == [], page.url
+    assert serious(page) == [], page.url
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": WIDE, "height": 800})
+    assert serious(page) == [], page.url
+    page.emulate_media(color_scheme="light")
 
 
 @pytest.fixture

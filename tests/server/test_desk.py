@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.errors import InvalidArgument, OncelogError, PartialOverlap, Unavailable, WriterFenced
-from oncelog.server.desk import Ask, Lane, Way
+from oncelog.server.desk import Ask, Desk, Lane, Way
 from oncelog.server.seats import Seat
 from oncelog.server.server import Server
 from oncelog.storage.bucket.bucket import Bucket
@@ -116,6 +118,28 @@ def test_a_bug_in_the_desk_is_unknown_and_the_desk_goes_on() -> None:
         assert isinstance(error, Unavailable)
         assert error.outcome == "unknown"
         assert isinstance((await good.answer)[0], Ack)
+
+    serving(work)
+
+
+def test_a_thread_that_cannot_start_refuses_one_frame_and_not_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without a thread to give: the append is surely not written, and the next one finds a desk that works."""
+
+    def refused(_: threading.Thread) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    async def work(server: Server) -> None:
+        seat, _ = await _opened(server)
+        desk = seat.desk = Desk(seat, asyncio.get_running_loop(), SYSTEM)  # one whose thread has ended
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refused)
+            with pytest.raises(Unavailable, match="no thread") as raised:
+                await seat.append([Record(b"refused")])
+        assert raised.value.outcome == "not written"
+        assert desk.idle
+        assert [one.position for one in await seat.append([Record(b"next")]) if isinstance(one, Ack)] == [1]
+        assert _stored(server) == [b"first", b"next"]
 
     serving(work)
 

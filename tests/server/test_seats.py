@@ -14,6 +14,7 @@ import pytest
 
 import oncelog
 from oncelog.errors import IdConflict, LogBusy, NotFound, Unavailable
+from oncelog.log.append import committer
 from oncelog.server import budget, desk
 from oncelog.server.server import Server
 from oncelog.storage.bucket.bucket import Bucket
@@ -284,18 +285,28 @@ def _await_threads(count: int) -> None:
         pause.wait(0.05)
 
 
+def _await_none(name: str) -> None:
+    """Return when no thread has this name."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(120)
+            assert not thread.is_alive()
+
+
 IDLE_LOGS = [pytest.param(40, 0.3), pytest.param(2000, 20.0, marks=pytest.mark.soak)]
 """How many logs, and for how many seconds nothing may be asked of the bucket."""
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["let go", "held"])
 @pytest.mark.parametrize(("count", "idle_s"), IDLE_LOGS)
 def test_idle_logs_in_a_bucket_cost_neither_requests_nor_threads(
-    count: int, idle_s: float, memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    count: int, idle_s: float, memory_bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, held: bool
 ) -> None:
-    """Each request is paid for: a held log looks once a second whether another process asks for it, by a thread of its
-    own. A log that is not written any more is let go, and then nothing is asked for it, however many there are.
+    """Each request is paid for. A log that is not written any more is let go, and then nothing is asked for it, however
+    many there are. As long as logs are held, one request a second is made for all of them.
     """
     monkeypatch.setattr(desk, "IDLE_S", 0.01)
+    monkeypatch.setattr(committer, "REST_S", 0.01)
 
     async def work(server: Server) -> None:
         before = threading.active_count()
@@ -303,8 +314,10 @@ def test_idle_logs_in_a_bucket_cost_neither_requests_nor_threads(
             await asyncio.to_thread(server.database.log, str(number), create=True)
             [ack] = await server.seats[str(number)].append([Record(b"x", id="x")])
             assert isinstance(ack, Ack)
-        while server.seats.open_count():
+        while not held and server.seats.open_count():
             await asyncio.to_thread(server.seats.tidy)
+        await asyncio.to_thread(_await_threads, before + 30)
+        await asyncio.to_thread(_await_none, "oncelog-housekeeping")
         began_s, asked = 0.0, -1
         while asked != memory_bucket.requests.total():  # what was begun comes to its end
             began_s, asked = time.monotonic(), memory_bucket.requests.total()
@@ -312,6 +325,5 @@ def test_idle_logs_in_a_bucket_cost_neither_requests_nor_threads(
         await asyncio.sleep(idle_s)
         more = memory_bucket.requests.total() - asked
         assert more <= 2 + time.monotonic() - began_s  # of the server itself, whatever it holds
-        await asyncio.to_thread(_await_threads, before + 30)
 
-    serving(work, ObjectStorage(memory_bucket), seat_idle_s=0.001)
+    serving(work, ObjectStorage(memory_bucket), seat_idle_s=600.0 if held else 0.001, seats_max=count)

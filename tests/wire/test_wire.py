@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.send.sender import Sent
 from oncelog.queue.state.database import StateBusy
 from oncelog.streams.events import EventAck, StreamEvent, StreamInfo
-from oncelog.types import Ack, ColumnAcks, Entry, Record
+from oncelog.types import Ack, AckRun, ColumnAcks, Entry, Record, moment
 from oncelog.wire import failures, frames, messages, methods, values
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
@@ -274,6 +275,23 @@ def test_a_small_frame_does_not_become_gigabytes(full: bool) -> None:  # noqa: F
     assert frames.table(frames.table_bytes(rows), full=full).equals(rows)
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_text_that_many_rows_name_does_not_become_gigabytes(full: bool) -> None:  # noqa: FBT001
+    """A dictionary, or views, name one long text many times: 136 kB filled 1.8 GB of the memory of a server."""
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 18_000, pa.int16()), pa.array([bytes(100_000)], pa.binary()))
+    all_of_it = struct.pack("<i4sii", 100_000, bytes(4), 0, 0)  # the length, the beginning, the buffer, and where in it
+    buffers = [None, pa.py_buffer(all_of_it * 18_000), pa.py_buffer(bytes(100_000))]
+    views = pa.Array.from_buffers(pa.binary_view(), 18_000, buffers)
+    headers = pa.MapArray.from_arrays(pa.array(range(18_001), pa.int32()), pa.array(["k"] * 18_000), views)
+    for column in (long, views, headers):
+        data = frames.table_bytes(pa.table({"value": column}))
+        assert data.size < 1 << 20
+        with pytest.raises(InvalidArgument, match="becomes 1,800,000,000 spelled out"):
+            frames.table(data, full=full)
+        few = pa.table({"value": column.slice(0, 3)})
+        assert frames.table(frames.table_bytes(few), full=full).equals(few)
+
+
 @pytest.mark.parametrize("decode", [frames.placed, frames.column_acks, frames.read_message])
 def test_an_answer_that_makes_no_sense_is_damage(decode: Callable[[bytes], object]) -> None:
     """Whoever answers at an address may be no Oncelog: a client of it gets an error that it knows."""
@@ -282,3 +300,20 @@ def test_an_answer_that_makes_no_sense_is_damage(decode: Callable[[bytes], objec
             decode(data)
     with pytest.raises(OncelogError):
         frames.placed(frames.table_bytes(pa.table({"x": [1]})).to_pybytes())
+    nobody = frames.refused_bytes([Ack(4, 0, 0, NOON)])
+    with pytest.raises(errors.CorruptionError, match="makes no sense"):  # rows were refused, and none of them is named
+        frames.column_acks(nobody)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_of_acks_is_sent_as_the_acks_that_it_stands_for(count: int) -> None:
+    """A server answers new records in columns without an object for each: the client must not see a difference."""
+    run = AckRun(position=7, segment=2, entry=4, time_us=1_700_000_000_123_456, count=5)[2 : 2 + count]
+    acks = [Ack(9 + nth, 2, 6 + nth, moment(1_700_000_000_123_456)) for nth in range(count)]
+    assert list(run) == acks
+    assert (len(run), run[-1]) == (count, acks[-1])
+    assert frames.placed(memoryview(frames.placed_bytes(run))) == acks
+    assert frames.placed_bytes(run).equals(frames.placed_bytes(acks))
+    assert (run[::2], run[::-1]) == (acks[::2], acks[::-1])
+    with pytest.raises(IndexError):
+        run[count]

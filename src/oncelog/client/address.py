@@ -35,10 +35,11 @@ class Address(NamedTuple):
         if self.token_file is None:
             return self.token
         try:
-            return self.token_file.read_text(encoding="utf-8").strip()
+            found = self.token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             message = f"token_file {str(self.token_file)!r} cannot be read: {error}"
             raise InvalidArgument(message) from error
+        return _checked_token(found)
 
     def __repr__(self) -> str:
         """Show where it is."""

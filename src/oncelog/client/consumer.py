@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +18,10 @@ import grpc
 from oncelog import arguments
 from oncelog.client.channel import Broken, Channel
 from oncelog.concurrency.batcher import Batcher
-from oncelog.concurrency.pending import Pending, begun, failed, mapped
+from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.concurrency.pending import settle as answer
-from oncelog.errors import Closed, InvalidArgument, LeaseLost, OncelogError, Unavailable
+from oncelog.errors import Closed, LeaseLost, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.limits import QUEUE_PREFETCH_MAX
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
 from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
@@ -44,17 +43,17 @@ class Leases:
         self._channel = channel
         self.queue = queue
         self.group = group
-        self._batcher: Batcher[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]] = Batcher(
+        self._batcher: Batcher[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]] = Batcher(
             "oncelog-settler", self._settle_all
         )
 
-    def settle(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> None:
+    def settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
         """Settle deliveries in one call; ``LeaseLost`` if some were lost to others."""
         lost = self.lost_of(deliveries, settlement)
         if lost:
             raise _lost_error(lost)
 
-    def submit(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> Pending[None]:
+    def submit(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
         """Settle deliveries without waiting; those of one kind that are submitted at the same time go together."""
         pending = begun()
         try:
@@ -63,20 +62,18 @@ class Leases:
             return failed(error)
         return pending
 
-    def _settle_all(
-        self, submitted: Sequence[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]]
-    ) -> None:
+    def _settle_all(self, submitted: Sequence[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]]) -> None:
         left = list(submitted)
         while left:
             settlement = left[0][1]
-            alike: list[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]] = []
+            alike: list[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]] = []
             while left and left[0][1] == settlement:
                 alike.append(left.pop(0))
             self._settle_alike(alike, settlement)
 
     def _settle_alike(
         self,
-        alike: Sequence[tuple[Sequence[RemoteDelivery], SettlementRequest, Pending[None]]],
+        alike: Sequence[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]],
         settlement: SettlementRequest,
     ) -> None:
         try:
@@ -91,7 +88,7 @@ class Leases:
             seen.update(map(_name, group))  # settled twice in one call: the second has lost
             answer(pending, lambda mine=mine: _check(mine))  # type: ignore[misc]
 
-    def lost_of(self, deliveries: Sequence[RemoteDelivery], settlement: SettlementRequest) -> list[RemoteDelivery]:
+    def lost_of(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> list[Delivery]:
         """Settle deliveries in one call; return those whose lease another consumer has taken.
 
         If the call is repeated after a broken connection and a lease is gone, the first attempt may have ended it: the
@@ -141,7 +138,7 @@ def _name(one: Delivery) -> tuple[int, int, int]:
     return one.token, one.partition, one.position
 
 
-def _check(lost: Sequence[RemoteDelivery]) -> None:
+def _check(lost: Sequence[Delivery]) -> None:
     if lost:
         raise _lost_error(lost)
 
@@ -226,30 +223,14 @@ class RemoteDelivery(Delivery):
     def redriven(self) -> int:
         return int(self._found.redriven)
 
-    def ack(self) -> None:
-        self._leases.settle([self], SettlementRequest("acked"))
+    def _settle(self, settlement: SettlementRequest) -> None:
+        self._leases.settle([self], settlement)
 
-    def nack(self, reason: str, *, retry: bool = True) -> None:
-        self._leases.settle([self], SettlementRequest.refusal(reason, retry=retry))
+    def _submit(self, settlement: SettlementRequest) -> Pending[None]:
+        return self._leases.submit([self], settlement)
 
-    def extend(self, seconds: float) -> None:
-        span_us = message.span_us("seconds", seconds)
-        self._leases.settle([self], SettlementRequest("extended", extend_us=span_us))
-        self.until_us = self._leases.until_us(span_us)
-
-    def submit_ack(self) -> Pending[None]:
-        return self._leases.submit([self], SettlementRequest("acked"))
-
-    def submit_nack(self, reason: str, *, retry: bool = True) -> Pending[None]:
-        return self._leases.submit([self], SettlementRequest.refusal(reason, retry=retry))
-
-    def submit_extend(self, seconds: float) -> Pending[None]:
-        span_us = message.span_us("seconds", seconds)
-
-        def extended(_: None) -> None:
-            self.until_us = self._leases.until_us(span_us)
-
-        return mapped(self._leases.submit([self], SettlementRequest("extended", extend_us=span_us)), extended)
+    def _in_us(self, span_us: int) -> int:
+        return self._leases.until_us(span_us)
 
 
 class RemoteConsumer(Consumer):
@@ -303,7 +284,7 @@ class RemoteConsumer(Consumer):
 
     def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
         self._check_unfed()
-        wanted = self._prefetch if limit is None else min(check_prefetch(limit), QUEUE_PREFETCH_MAX)
+        wanted = self._prefetch if limit is None else check_prefetch(limit, "limit")
         if self._unread:
             self._check_usable()
             return self._left_unread(wanted)
@@ -348,44 +329,24 @@ class RemoteConsumer(Consumer):
         finally:
             self._call = None
 
-    def _hand_out(self, wanted: int) -> list[Delivery]:
-        if self._held and self._held[0].until_us - self._clock.elapsed_us() < self._lease_us // 2:
-            self._renew()
-        return [self._held.popleft() for _ in range(min(wanted, len(self._held)))]
+    @property
+    def _topic(self) -> str:
+        return self._leases.queue
 
-    def _renew(self) -> None:
-        held = self._remote_held()
-        lost = set(map(id, self._leases.lost_of(held, SettlementRequest("extended", extend_us=self._lease_us))))
-        self._held.clear()
-        for one in held:
-            if id(one) not in lost:
-                one.until_us = self._leases.until_us(self._lease_us)
-                self._held.append(one)
+    def _is_own(self, one: object) -> bool:
+        return isinstance(one, RemoteDelivery) and (one.topic, one.group) == (self._topic, self.group)
 
-    def _remote_held(self) -> list[RemoteDelivery]:
-        return [one for one in self._held if isinstance(one, RemoteDelivery)]
+    def _settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
+        self._leases.settle(deliveries, settlement)
 
-    def ack(self, deliveries: Iterable[Delivery]) -> None:
-        self._leases.settle(self._mine(deliveries), SettlementRequest("acked"))
+    def _submit(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
+        return self._leases.submit(deliveries, settlement)
 
-    def submit_ack(self, deliveries: Iterable[Delivery]) -> Pending[None]:
-        return self._leases.submit(self._mine(deliveries), SettlementRequest("acked"))
+    def _lost_of(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Sequence[Delivery]:
+        return self._leases.lost_of(deliveries, settlement)
 
-    def nack(self, deliveries: Iterable[Delivery], reason: str, *, retry: bool = True) -> None:
-        self._leases.settle(self._mine(deliveries), SettlementRequest.refusal(reason, retry=retry))
-
-    def _mine(self, deliveries: object) -> list[RemoteDelivery]:
-        self._check_process()
-        if not isinstance(deliveries, Iterable):
-            error = f"deliveries: is {type(deliveries).__name__}, must be a list of Delivery"
-            raise InvalidArgument(error)
-        listed = list(deliveries)
-        for one in listed:
-            wrong = not isinstance(one, RemoteDelivery) or (one.topic, one.group) != (self._leases.queue, self.group)
-            if wrong:
-                error = f"deliveries: {one!r} did not come from group {self.group!r} of {self._leases.queue!r} here"
-                raise InvalidArgument(error)
-        return listed
+    def _in_us(self, span_us: int) -> int:
+        return self._leases.until_us(span_us)
 
     # For tasks.
 
@@ -415,13 +376,3 @@ class RemoteConsumer(Consumer):
         with self._receiving, contextlib.suppress(Unavailable, Closed):  # not given back: its time runs out
             self._give_back()
         self._leases.close()
-
-    def _give_back(self) -> None:
-        held = self._remote_held()
-        self._held.clear()
-        iterator = self._fed() if self._fed is not None else None
-        if iterator is not None:  # claimed for a task that was cancelled
-            held += [one for one in iterator.ready if isinstance(one, RemoteDelivery)]
-            iterator.ready.clear()
-        if held:
-            self._leases.lost_of(held, SettlementRequest("returned"))

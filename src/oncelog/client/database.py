@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from oncelog.queue.queue import Queue
 from oncelog.queue.rules import settings as queue_settings
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.settings import LogSettings, ProducerPolicy
+from oncelog.shapes import prepare
 from oncelog.streams import inner
 from oncelog.streams.streams import Streams
 from oncelog.wire import messages, values
@@ -37,6 +38,20 @@ _T = TypeVar("_T", bound=Handle)
 def connect(url: str, options: Mapping[str, str]) -> Database:
     """Return the database of a server. Nothing is asked of the server yet."""
     return RemoteDatabase(Channel(parse(url, options)))
+
+
+class _ServerSeen(TypedDict):
+    """A server, as another one sees it."""
+
+    name: str
+    incarnation: int
+    grpc: str
+    http: str
+    version: str
+    started_us: int
+    state: str
+    beat_age_s: float
+    logs: int
 
 
 def servers(database: Database) -> list[dict[str, Any]]:
@@ -92,8 +107,8 @@ class RemoteDatabase(Database):
     def servers(self) -> list[dict[str, Any]]:
         """Return the servers of the database, as the one that is asked sees them."""
         self._check_usable()
-        found: list[dict[str, Any]] = msgspec.json.decode(self._channel.ask("Database.Servers", messages.Empty()).json)
-        return found
+        answer = self._channel.ask("Database.Servers", messages.Empty()).json
+        return [dict(one) for one in values.from_document(answer, list[_ServerSeen])]
 
     # Queues.
 
@@ -191,3 +206,6 @@ def _check_state(state: object) -> None:
     if state is not None:
         message = "state: a server knows where its queues' state is (--queue-state)"
         raise InvalidArgument(message)
+
+
+prepare(list[_ServerSeen])

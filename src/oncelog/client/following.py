@@ -21,12 +21,9 @@ from oncelog.client.frames_out import is_passing
 from oncelog.errors import Closed, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.wire import failures, frames, messages
-from oncelog.wire.frames import FOLLOW_BYTES, Kind, Raw
+from oncelog.wire.frames import FOLLOW_BYTES, FOLLOWERS_MAX, Kind, Raw
 
 T = TypeVar("T")
-
-FOLLOWERS_MAX = frames.FOLLOWERS_MAX // 2
-"""Tails of one stream. A server allows more: tails that have just left count there, too."""
 
 _ATTEMPTS_HERE = 4
 """So often a server is asked for a tail that it cannot serve, while it serves others, before all try the next one."""

@@ -22,7 +22,7 @@ from oncelog.format.manifest import Mark
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular, table_of
 from oncelog.handle import Handle, closes_anywhere
-from oncelog.limits import LEASE_S_MAX
+from oncelog.limits import HTTP_BODY_BYTES_MAX, LEASE_S_MAX
 from oncelog.log.append import payloads
 from oncelog.log.info import Extent, LogInfo, SealedFileInfo
 from oncelog.log.ingest.batch_marks import BatchName
@@ -81,10 +81,10 @@ class RemoteLog(Log):
         """The settings as they were seen last."""
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
-    def ask(self, key: str, request: Any, kind: type[_T] | Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+    def ask(self, key: str, request: Any, kind: type[_T] | Any) -> Any:
         """Ask the server what may be asked again; return the document that it answers."""
         self._check_usable()
-        return values.from_document(self.channel.ask(key, request, timeout_s).json, kind)
+        return values.from_document(self.channel.ask(key, request).json, kind)
 
     def _asked(self) -> Any:
         return messages.LogRequest(log=self.name)
@@ -386,10 +386,38 @@ def _check_hands(hands: object) -> None:
 
 
 def _pieces(table: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBatch]:
-    """Cut a table into pieces that each fit a message."""
+    """Cut a table into pieces that each fit a message, and that a server takes."""
     rows = max(1, table.num_rows * STAGE_BYTES // max(1, table.nbytes))
     for start in range(0, max(1, table.num_rows), rows):
-        yield table.slice(start, rows)
+        yield from _halved(table.slice(start, rows))
+
+
+def _halved(piece: pa.Table | pa.RecordBatch) -> Iterator[pa.Table | pa.RecordBatch]:
+    """Halve a piece until it is small enough spelled out. ``nbytes`` counts a text once that many rows name."""
+    if piece.num_rows <= 1 or _spelled_bytes(piece) <= HTTP_BODY_BYTES_MAX:
+        yield piece
+        return
+    half = piece.num_rows // 2
+    yield from _halved(piece.slice(0, half))
+    yield from _halved(piece.slice(half))
+
+
+def _spelled_bytes(piece: pa.Table | pa.RecordBatch) -> int:
+    """Return how many bytes the texts of dictionaries and views have, once each row has its own."""
+    table = piece if isinstance(piece, pa.Table) else pa.Table.from_batches([piece])
+    arrays = (part for column in table.columns for chunk in column.chunks if chunk for part in _parts(chunk))
+    try:
+        return sum(map(intake.spelled_bytes, arrays))
+    except pa.ArrowException:  # an index without a text, say: the server refuses the piece
+        return 0
+
+
+def _parts(array: pa.Array) -> Sequence[pa.Array]:
+    """Return the keys and items of a map, those of a slice alone; another array is its only part."""
+    if not pa.types.is_map(array.type):
+        return (array,)
+    first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return array.keys.slice(first, end - first), array.items.slice(first, end - first)
 
 
 READER_ABSENT = ("rows",)

@@ -16,20 +16,20 @@ from oncelog.client.log import close_all
 from oncelog.client.writer import absent
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, begun, failed
-from oncelog.errors import InvalidArgument, NotFound, OncelogError, Unavailable
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
-from oncelog.queue.deliver.consumer import Consumer, check_prefetch
-from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters
-from oncelog.queue.inspect import Peeked, QueueStats
+from oncelog.queue.deliver.consumer import Consumer, check_consume
+from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters, chosen, name_of_letters
+from oncelog.queue.inspect import Peeked, QueueStats, no_group
 from oncelog.queue.queue import Queue
 from oncelog.queue.rules import message as message_rules
 from oncelog.queue.rules import settings as settings_rules
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.retry import RetryPolicy
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.sender import OnPending, SendStatus, Sent, all_sent
-from oncelog.queue.send.topic import DEAD_LETTERS, Topic, log_name
+from oncelog.queue.send.sender import OnPending, SendStatus, Sent, all_sent, check_on_pending
+from oncelog.queue.send.topic import Topic, log_name
 from oncelog.settings import TIMEOUT_S
 from oncelog.wire import failures, messages, values
 
@@ -80,20 +80,9 @@ class RemoteQueue(Queue):
     def partitions(self) -> int:
         return self._made.partitions
 
-    @property
-    def settings(self) -> QueueSettings:
+    def _stored(self) -> MadeQueue:  # type: ignore[override]
         self._made = self.ask("Queue.Info", self._asked(), MadeQueue)
-        return self._made.settings
-
-    def _is_stored(self) -> bool:
-        """Tell whether the queue still exists; true also if the server cannot be asked."""
-        try:
-            self.ask("Queue.Info", self._asked(), MadeQueue)
-        except NotFound:
-            return False
-        except Unavailable:
-            return True
-        return True
+        return self._made
 
     @property
     def _topic(self) -> Topic:  # type: ignore[override]
@@ -107,7 +96,7 @@ class RemoteQueue(Queue):
     ) -> list[Sent]:
         self._check_usable()
         checked = [message_rules.check(one) for one in message_rules.listed(messages)]
-        _check_pending(on_pending)
+        check_on_pending(on_pending)
         within_s = arguments.seconds("timeout_s", timeout_s)
         return all_sent([result for run in _runs(checked) for result in self._sent_run(run, on_pending, within_s)])
 
@@ -149,7 +138,7 @@ class RemoteQueue(Queue):
     ) -> Pending[Sent]:
         try:
             self._check_usable()
-            _check_pending(on_pending)
+            check_on_pending(on_pending)
             within_s = arguments.seconds("timeout_s", timeout_s)
             one = message_rules.check(Message(value, id, key, tenant, headers, delay_s, deadline_s, retry))
             submission = _QueuedSend(one, on_pending, within_s, begun())
@@ -194,16 +183,9 @@ class RemoteQueue(Queue):
         start: Literal["earliest", "latest"] = "earliest",
     ) -> Consumer:
         self._check_usable()
-        check_prefetch(prefetch)
         names.check(group, "group")
         timeout_s = ack_timeout_s if ack_timeout_s is not None else self._made.settings.ack_timeout_s
-        if message_rules.span_us("ack_timeout_s", timeout_s) <= 0:
-            error = f"ack_timeout_s is {timeout_s}, must be more than 0"
-            raise InvalidArgument(error)
-        if start not in ("earliest", "latest"):
-            error = f"start is {start!r}, must be 'earliest' or 'latest'"
-            raise InvalidArgument(error)
-        _check_order(ordered)
+        check_consume(prefetch, timeout_s, ordered, start)
         request = messages.ReceiveRequest(
             queue=self.name, group=group, ack_timeout_s=ack_timeout_s, ordered=ordered, start=start
         )
@@ -216,9 +198,7 @@ class RemoteQueue(Queue):
 
     @property
     def dead_letters(self) -> DeadLetters:
-        if self.name.startswith(DEAD_LETTERS):
-            error = f"queue {self.name!r} holds dead letters, and has none of its own"
-            raise InvalidArgument(error)
+        name_of_letters(self.name)
         self._check_usable()
         return RemoteDeadLetters(self)
 
@@ -259,8 +239,7 @@ class RemoteQueue(Queue):
     def lag(self, group: str = "default") -> int:
         found = self.stats().groups
         if group not in found:
-            error = f"queue {self.name!r} has no group {group!r}: there are {', '.join(found) or 'none'}"
-            raise NotFound(error)
+            raise no_group(self.name, group, list(found))
         return found[group].lag
 
     def peek(self, group: str = "default", *, limit: int = 10) -> list[Peeked]:
@@ -310,31 +289,12 @@ class RemoteDeadLetters(DeadLetters):
     def redrive(self, positions: Iterable[int] | None = None) -> int:
         if positions is None:
             return self._queue.letters("Queue.Redrive", all=True)
-        chosen = _chosen(positions)
-        return self._queue.letters("Queue.Redrive", positions=chosen) if chosen else 0
+        wanted = chosen(positions)
+        return self._queue.letters("Queue.Redrive", positions=wanted) if wanted else 0
 
     def discard(self, positions: Iterable[int]) -> int:
-        chosen = _chosen(positions)
-        return self._queue.letters("Queue.Discard", positions=chosen) if chosen else 0
-
-
-def _chosen(positions: object) -> list[int]:
-    if isinstance(positions, str | bytes) or not isinstance(positions, Iterable):
-        error = f"positions: is {type(positions).__name__}, must be a list of positions"
-        raise InvalidArgument(error)
-    return [arguments.count("position", position) for position in positions]
-
-
-def _check_order(ordered: object) -> None:
-    if not isinstance(ordered, bool | None):
-        error = f"ordered is {ordered!r}, must be True, False, or None for as it is"
-        raise InvalidArgument(error)
-
-
-def _check_pending(on_pending: object) -> None:
-    if on_pending not in ("join", "refuse"):
-        error = f"on_pending is {on_pending!r}, must be 'join' or 'refuse'"
-        raise InvalidArgument(error)
+        wanted = chosen(positions)
+        return self._queue.letters("Queue.Discard", positions=wanted) if wanted else 0
 
 
 def _runs(given: Sequence[Message]) -> Iterable[Sequence[Message]]:

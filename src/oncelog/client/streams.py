@@ -32,6 +32,8 @@ from oncelog.streams.events import (
     check_expected,
     check_stream,
     check_text,
+    check_types,
+    is_backward,
 )
 from oncelog.streams.streams import Direction, Streams
 from oncelog.streams.subscription import BEHIND_MAX, Subscription
@@ -208,10 +210,7 @@ class RemoteStreams(Streams):
         self, request: Any, direction: Direction, place: Callable[[StreamEvent], int]
     ) -> Iterator[StreamEvent]:
         """Begin to read now, so that a bad call is refused now; yield events, also across breaks."""
-        if direction not in ("forward", "backward"):
-            message = f"direction {direction!r}: must be 'forward' or 'backward'"
-            raise InvalidArgument(message)
-        request.backward = direction == "backward"
+        request.backward = is_backward(direction)
         found = self._events(request, place)
         first = next(found, None)
 
@@ -395,9 +394,5 @@ def _behind(max_behind: int) -> int:
 
 
 def _types(types: Iterable[str] | None) -> Any:
-    if types is None:
-        return None
-    if isinstance(types, str) or not isinstance(types, Iterable):
-        message = f"types: is {types!r}, must be a list of types"
-        raise InvalidArgument(message)
-    return messages.Types(types=[check_text("type", type) for type in types])
+    wanted = check_types(types)
+    return None if wanted is None else messages.Types(types=wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,20 +11,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncelog.console.configuring import configure_log, configure_queue, duration_s, log_changes, queue_changes
-from oncelog.console.forms import Form, form_of
+from oncelog.console.forms import Form, form_of, whole, with_line_feeds
 from oncelog.console.pages import Pages
-from oncelog.console.source import NotedAct, Source
+from oncelog.console.source import Failed, NotedAct, Source
 from oncelog.console.viewer import Kind, Verb, Viewer
 from oncelog.errors import InvalidArgument, NotFound
-from oncelog.settings import LogSettings, Window
+from oncelog.redaction import harmless_line
+from oncelog.settings import LogSettings, Window, check
 
 _Do = Callable[[Source, str, Form], str]
+_Begin = Callable[[Source, str, Failed], None]
 _OWN = ("csrf", "sure")
 """Fields of a form that are about the form."""
+_LASTING = ("discard", "truncate", "delete")
+"""Acts that nobody can take back."""
+_HOLDERS = {"window": "the memory of ids", "lease": "a reader", "open segment": "the segment that is being written"}
+_DECIDED = {"committed": "counts as done", "failed": "has failed for good", "again": "may be tried again"}
 
 
 class Act(NamedTuple):
-    """One act: what it needs, what is asked before it, what does it, what it would change, and where to look after."""
+    """One act: what it needs, what is asked before it, what does it, what it would change, where to look after, and
+    what begins it if it goes on after the answer.
+    """
 
     kind: Kind
     question: str
@@ -31,11 +40,12 @@ class Act(NamedTuple):
     preview: _Do | None = None
     after: str | None = None
     verb: Verb = "admin"
+    begin: _Begin | None = None
 
 
 def _redrive(source: Source, name: str, form: Form) -> str:
     letters = source.queue(name).dead_letters
-    chosen = _letters(source, name, form) if form.get("position") or form.get("error") else None
+    chosen = _letters(source, name, form) if _chooses(form) else None
     return _letters_were(letters.redrive(chosen), name, "sent back")
 
 
@@ -44,17 +54,37 @@ def _discard(source: Source, name: str, form: Form) -> str:
     return _letters_were(letters.discard(_letters(source, name, form)), name, "given up for good")
 
 
+def _letters_asked(source: Source, name: str, form: Form) -> str:
+    """Return how many letters would be sent back or given up. None of them is named: not everybody may read them."""
+    position, error = form.get("position"), form.get("error")
+    count = len(_letters(source, name, form)) if _chooses(form) else source.dead_count(name)
+    if not count:
+        message = f"{name} has no such dead letter any more: load the page again"
+        raise NotFound(message)
+    found = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+    if position is not None:
+        return f"{found} at position {position}"
+    return (
+        f"{found}, all there are" if error is None else f"{found} with the last error: {harmless_line(error) or 'none'}"
+    )
+
+
 def _letters_were(count: int, name: str, done: str) -> str:
     return f"1 dead letter of {name} was {done}." if count == 1 else f"{count:,} dead letters of {name} were {done}."
+
+
+def _chooses(form: Form) -> bool:
+    """Return whether a form names some letters and not all. An error may be empty: that is not all of them."""
+    return "position" in form or "error" in form
 
 
 def _letters(source: Source, name: str, form: Form) -> list[int]:
     """Return the positions of the letters that a form chose: one, those with an error, or all."""
     position, error = form.get("position"), form.get("error")
     found = source.letters(name, None)
-    if position:
+    if position is not None:
         return [letter.position for letter in found if str(letter.position) == position]
-    return [letter.position for letter in found if not error or letter.last_error == error]
+    return [letter.position for letter in found if error is None or with_line_feeds(letter.last_error) == error]
 
 
 def _pause(source: Source, name: str, form: Form) -> str:
@@ -70,12 +100,24 @@ def _resume(source: Source, name: str, form: Form) -> str:
 
 
 def _truncate(source: Source, name: str, form: Form) -> str:
-    text = form.get("before", "").replace(",", "")
-    if not text.isdecimal():
-        message = f"before is {text!r}, must be a position"
+    before = whole("before", form.get("before", ""))
+    done = source.log(name).truncate(before=before)
+    if done.held_by is None:
+        return f"{name} begins at {done.first_position:,} now."
+    return (
+        f"{name} begins at {done.first_position:,} now, and not at {before:,}: {_HOLDERS[done.held_by]} needs the rest."
+    )
+
+
+def _truncation(source: Source, name: str, form: Form) -> str:
+    """Return what a truncation would remove, at most: a reader or the window may hold it back."""
+    before, info = whole("before", form.get("before", "")), source.info(name)
+    going = min(before, info.last_position + 1) - info.first_position
+    if going <= 0:
+        message = f"nothing would be removed: {name} begins at {info.first_position:,}"
         raise InvalidArgument(message)
-    done = source.log(name).truncate(before=int(text))
-    return f"{name} begins at {done.first_position:,} now{f' (held back by: {done.held_by})' if done.held_by else ''}."
+    records = "1 record" if going == 1 else f"{going:,} records"
+    return f"{records} of {info.last_position + 1 - info.first_position:,}: all before position {before:,}"
 
 
 def _seal(source: Source, name: str, _form: Form) -> str:
@@ -85,51 +127,109 @@ def _seal(source: Source, name: str, _form: Form) -> str:
     )
 
 
-def _verify(source: Source, name: str, _form: Form) -> str:
-    source.verify(name)
+def _begin_verify(source: Source, name: str, failed: Failed) -> None:
+    source.verify(name, failed)
+
+
+def _verify(_source: Source, name: str, _form: Form) -> str:
     return f"{name} is being verified: every record is read and checked."
 
 
 def _resolve(source: Source, name: str, form: Form) -> str:
+    _check_line_ends(form)
     key, to = form.get("key", ""), form.get("to", "")
     decision: Any = to
     scope = {part: form.get(part, "") for part in ("tenant", "topic", "group")}
     source.inbox(name).resolve(key, to=decision, **scope)
-    words = {"committed": "counts as done", "failed": "has failed for good", "again": "may be tried again"}
-    return f"{key} {words[to]}."
+    return f"{key} {_DECIDED[to]}."
+
+
+def _check_line_ends(form: Form) -> None:
+    r"""Raise ``InvalidArgument`` for a key that a browser may have changed: it sends ``\n`` and ``\r`` as ``\r\n``, so
+    that another key than the one on the page would be decided.
+    """
+    for part in ("key", "tenant", "topic", "group"):
+        if "\r\n" in form.get(part, ""):
+            message = f"{part} has a line end, which browsers change: decide about it with `oncelog inbox resolve`"
+            raise InvalidArgument(message)
+
+
+def _resolution(_source: Source, name: str, form: Form) -> str:
+    """Return what would be decided, about which key. Each text of others is on one line: it cannot look like ours."""
+    _check_line_ends(form)
+    decided = _DECIDED.get(form.get("to", ""))
+    if decided is None:
+        message = f"to is {form.get('to', '')[:100]!r}, must be one of {', '.join(_DECIDED)}"
+        raise InvalidArgument(message)
+    scope = [f"{part} {harmless_line(form[part])}" for part in ("topic", "group", "tenant") if form.get(part)]
+    return f"{harmless_line(form.get('key', ''))} {decided}.\n" + ", ".join([f"inbox {harmless_line(name)}", *scope])
+
+
+def _new_settings(source: Source, name: str, form: Form) -> LogSettings:
+    """Return the settings of a log that is to be made; ``InvalidArgument`` if they are none, or the log is there."""
+    text = form.get("duration_s", "").strip()
+    settings = check(LogSettings(window=Window(duration_s=duration_s(text))) if text else LogSettings())
+    with contextlib.suppress(NotFound):
+        source.log(name)
+        message = f"there is a log {name!r} already"
+        raise InvalidArgument(message)
+    return settings
+
+
+def _creation(source: Source, name: str, form: Form) -> str:
+    """Return what would be created."""
+    span_s = _new_settings(source, name, form).window.duration_s
+    return f"It remembers an id {'as long as its record lives' if span_s is None else f'for {span_s:,.0f} s'}."
 
 
 def _create(source: Source, name: str, form: Form) -> str:
-    text = form.get("duration_s", "")
-    settings = LogSettings(window=Window(duration_s=duration_s(text))) if text else LogSettings()
-    source.database.log(name, settings, create=True)
+    source.database.log(name, _new_settings(source, name, form), create=True)
     source.forget_names()
     return f"{name} was created."
 
 
-def _delete(source: Source, name: str, form: Form) -> str:
+def _check_again(name: str, form: Form) -> None:
     if form.get("again") != name:
         message = f"type the name of the log to delete it: {name}"
         raise InvalidArgument(message)
+
+
+def _deletion(source: Source, name: str, form: Form) -> str:
+    """Return what would be deleted."""
+    _check_again(name, form)
+    info = source.info(name)
+    count = info.last_position + 1 - info.first_position
+    return "1 record" if count == 1 else f"{count:,} records"
+
+
+def _delete(source: Source, name: str, form: Form) -> str:
+    _check_again(name, form)
     source.delete_log(name)
     source.forget_names()
     return f"{name} was deleted."
 
 
 ACTS: dict[str, Act] = {
-    "redrive": Act("queue", "Send dead letters back to their queue?", _redrive),
-    "discard": Act("queue", "Give dead letters up for good? They cannot be brought back.", _discard),
+    "redrive": Act("queue", "Send dead letters back to their queue?", _redrive, _letters_asked),
+    "discard": Act("queue", "Give dead letters up for good? They cannot be brought back.", _discard, _letters_asked),
     "pause": Act("queue", "Deliver nothing until it is resumed?", _pause),
     "resume": Act("queue", "Deliver again?", _resume),
-    "truncate": Act("log", "Remove all records before this position? They cannot be brought back.", _truncate),
+    "truncate": Act("log", "Remove records for good? They cannot be brought back.", _truncate, _truncation),
     "seal": Act("log", "Turn closed segments into Parquet files now?", _seal),
-    "verify": Act("log", "Read everything and check it?", _verify, after="/verify"),
+    "verify": Act("log", "Read everything and check it?", _verify, after="/verify", begin=_begin_verify),
     "configure": Act("log", "Change the settings?", configure_log, log_changes),
     "configure_queue": Act("queue", "Change the settings?", configure_queue, queue_changes),
-    "resolve": Act("server", "Decide about this key? Its present holder loses it.", _resolve, after="/inboxes"),
-    "create": Act("log", "Create this log?", _create, verb="make"),
+    "resolve": Act(
+        "server", "Decide about this key? Its present holder loses it.", _resolve, _resolution, after="/inboxes"
+    ),
+    "create": Act("log", "Create this log?", _create, _creation, verb="make"),
     "delete": Act(
-        "log", "Delete this log with all its records? It cannot be brought back.", _delete, after="/logs", verb="make"
+        "log",
+        "Delete this log with all its records? It cannot be brought back.",
+        _delete,
+        _deletion,
+        after="/logs",
+        verb="make",
     ),
 }
 
@@ -154,8 +254,8 @@ class Acts:
         if form.get("sure") != "yes":
             return await self._ask(viewer, verb, act, name, form)
         source = self._pages.source
-        async with source.noted(request, viewer, NotedAct(verb, act.kind, name, _details(form))):
-            said: str = await self._pages.run(lambda: act.do(source, name, form))
+        async with source.noted(request, viewer, NotedAct(verb, act.kind, name, _details(form))) as failed:
+            said: str = await self._pages.run(lambda: _done(act, source, name, form, failed))
         there = act.after or f"/{act.kind}"
         return await self._pages.show("done.html", viewer, title=_words(verb), said=said, there=there, name=name)
 
@@ -170,6 +270,7 @@ class Acts:
             "kept": kept,
             "would": would,
             "back": _back(verb, act),
+            "lasting": verb in _LASTING,
         }
         return await self._pages.show("ask.html", viewer, title=_words(verb), **asked)
 
@@ -180,9 +281,17 @@ class Acts:
         return await self._pages.show("server.html", viewer, title="Access and audit", parts=parts)
 
 
+def _done(act: Act, source: Source, name: str, form: Form, failed: Failed) -> str:
+    """Do an act, or begin it; return what was done."""
+    if act.begin is not None:
+        act.begin(source, name, failed)
+    return act.do(source, name, form)
+
+
 def _details(form: Form) -> dict[str, str]:
-    """Return what an act was asked with, for the audit."""
-    return {key: value for key, value in form.items() if value and key not in (*_OWN, "act", "name", "tag")}
+    """Return what an act was asked with, for the audit. An empty error is one: other fields say nothing when empty."""
+    own = (*_OWN, "act", "name", "tag")
+    return {key: value for key, value in form.items() if (value or key == "error") and key not in own}
 
 
 def _back(verb: str, act: Act) -> str:

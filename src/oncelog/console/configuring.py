@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from oncelog.console import render
-from oncelog.console.forms import Form
+from oncelog.console.forms import Form, whole
 from oncelog.console.source import Source
 from oncelog.errors import InvalidArgument
 from oncelog.queue.rules import settings as queue_settings
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.settings import LogSettings, Window, check, differences
+from oncelog.settings import LogSettings, Window, check
 
 
 def configure_log(source: Source, name: str, form: Form) -> str:
@@ -23,7 +23,7 @@ def configure_log(source: Source, name: str, form: Form) -> str:
 
 def log_changes(source: Source, name: str, form: Form) -> str:
     """Return what a form would change in the settings of a log."""
-    return "; ".join(differences(source.log(name).settings, _changed_log(source, name, form)))
+    return _changes(_flat_log(source.log(name).settings), _flat_log(_changed_log(source, name, form)))
 
 
 def configure_queue(source: Source, name: str, form: Form) -> str:
@@ -34,13 +34,28 @@ def configure_queue(source: Source, name: str, form: Form) -> str:
 
 def queue_changes(source: Source, name: str, form: Form) -> str:
     """Return what a form would change in the settings of a queue."""
-    before, after = _flat(source.queue(name).settings), _flat(_changed_queue(source, name, form))
-    return "; ".join(
-        f"{part}: stored {before[part]}, given {after[part]}" for part in before if before[part] != after[part]
-    )
+    return _changes(_flat_queue(source.queue(name).settings), _flat_queue(_changed_queue(source, name, form)))
 
 
-def _flat(settings: QueueSettings) -> dict[str, object]:
+def _changes(before: dict[str, object], after: dict[str, object]) -> str:
+    """Return a line for each setting that differs."""
+    changed = [part for part in before if before[part] != after[part]]
+    return "\n".join(f"{part}: {_words(before[part])} → {_words(after[part])}" for part in changed)
+
+
+def _words(value: object) -> str:
+    """Return a setting as a form shows it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "none" if value is None else str(value)
+    return render.figure(value)
+
+
+def _flat_log(settings: LogSettings) -> dict[str, object]:
+    window = {f"window.{part}": value for part, value in msgspec.structs.asdict(settings.window).items()}
+    return {**msgspec.structs.asdict(settings), **window, "window": None}
+
+
+def _flat_queue(settings: QueueSettings) -> dict[str, object]:
     own = {part: getattr(settings, part) for part in ("ack_timeout_s", "gate_s", "trim_s")}
     return {**msgspec.structs.asdict(settings.retry), **own}
 
@@ -116,8 +131,5 @@ def _needed(form: Form, part: str) -> float:
 
 
 def _whole(form: Form, part: str) -> int | None:
-    text = form.get(part, "").replace(",", "").strip()
-    if text and not (text.isascii() and text.isdecimal()):
-        message = f"{part} is {text!r}, must be a whole number"
-        raise InvalidArgument(message)
-    return int(text) if text else None
+    text = form.get(part, "").strip()
+    return whole(part, text) if text else None

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from oncelog.console import render
-from oncelog.console.forms import form_of
+from oncelog.console.forms import form_of, whole
 from oncelog.console.source import COUNTED_MAX, PAGE_ROWS, Source, when
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer, ViewerGate
 from oncelog.errors import InvalidArgument, NotAllowed, NotFound, OncelogError
@@ -214,7 +214,7 @@ class Pages:
         if at:
             return self.source.entries(name, when(at))
         if start:
-            return self.source.entries(name, _whole("start", start))
+            return self.source.entries(name, whole("start", start))
         return []
 
     def admin(self, viewer: Viewer, kind: Kind, name: str) -> bool:
@@ -345,12 +345,4 @@ def _status(error: OncelogError) -> int:
 def number(request: Request, name: str, otherwise: int) -> int:
     """Return a number of the query, or another if it is not there; ``InvalidArgument`` for what is none."""
     text = request.query_params.get(name, "")
-    return _whole(name, text) if text else otherwise
-
-
-def _whole(name: str, text: str) -> int:
-    digits = text.replace(",", "").strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):  # noqa: PLR2004 (an int64)
-        message = f"{name} is {text!r}, must be a whole number"
-        raise InvalidArgument(message)
-    return int(digits)
+    return whole(name, text) if text else otherwise

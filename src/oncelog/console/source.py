@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
@@ -132,6 +132,10 @@ class NotedAct(NamedTuple):
     kind: Kind
     name: str
     details: Mapping[str, str]
+
+
+Failed = Callable[[Exception], Awaitable[None]]
+"""Writes to the audit, on the loop, that an act which went on after its answer has failed."""
 
 
 class FoundId(NamedTuple):
@@ -355,9 +359,9 @@ class Source:
 
     # What only a server knows.
 
-    def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 (a server's subclass notes)
+    def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AbstractAsyncContextManager[Failed]:  # noqa: ARG002 (a server's subclass notes)
         """Write an act to the audit before the body does it, on the loop, and once more if the body fails; an act that
-        cannot be noted is not done.
+        cannot be noted is not done. What is yielded writes that the act failed after the body.
         """
         message = "this console only looks: it changes nothing"
         raise InvalidArgument(message)
@@ -370,8 +374,10 @@ class Source:
         """Store other settings of a log."""
         self.log(name).configure(settings)
 
-    def verify(self, name: str) -> None:
-        """Begin to verify a log, unless that is under way; ``verifying`` tells how far it is."""
+    def verify(self, name: str, failed: Failed) -> None:  # noqa: ARG002 (a server's subclass verifies)
+        """Begin to verify a log, unless that is under way; ``verifying`` tells how far it is. ``failed`` is called if
+        the verification ends without a result, or finds an error.
+        """
         message = f"this console does not verify: use oncelog log verify {name}"
         raise InvalidArgument(message)
 
@@ -409,9 +415,9 @@ class Source:
         """Return how a queue stands."""
         return self.queue(name).stats()
 
-    def peek(self, name: str, group: str, limit: int = 10) -> list[Peeked]:
+    def peek(self, name: str, group: str) -> list[Peeked]:
         """Return the first messages that a group has not settled."""
-        return self.queue(name).peek(group, limit=limit)
+        return self.queue(name).peek(group)
 
     def dead_count(self, name: str) -> int:
         """Return how many dead letters a queue has. None of them is read."""

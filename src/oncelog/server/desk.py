@@ -41,7 +41,7 @@ from oncelog.wire.failures import LogMoved
 if TYPE_CHECKING:
     from oncelog.server.seats import Seat
 
-IDLE_S = 5.0
+IDLE_S = 1.0
 """A desk without work lets its thread end after so long."""
 
 GROUP_RECORDS_MAX = 8192
@@ -121,14 +121,22 @@ class Desk:
         return len(self._asks)
 
     def put(self, ask: Ask) -> None:
-        """Add an ask behind all others."""
+        """Add an ask behind all others; ``Unavailable``, not written, if no thread can be started for it."""
         with self._changed:
-            self._asks.append(ask)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=f"oncelog-desk-{self._seat.name}", daemon=True)
-                self._thread.start()
-            else:
-                self._changed.notify()
+                self._thread = self._started()
+            self._asks.append(ask)
+            self._changed.notify()
+
+    def _started(self) -> threading.Thread:
+        """Return a thread that works as soon as the lock is free."""
+        thread = threading.Thread(target=self._work, name=f"oncelog-desk-{self._seat.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            message = f"log {self._seat.name!r}: the server has no thread to store with ({error}): try again"
+            raise Unavailable(message) from error
+        return thread
 
     def withdraw(self, ask: Ask, reason: OncelogError) -> bool:
         """Take an ask back, and stop its lane; tell whether that was in time. What has begun cannot be taken back."""
@@ -354,6 +362,7 @@ def _are_alike(one: object, other: object) -> bool:
 
 def _append_many(writer: Writer, group: list[Ask]) -> list[Settled]:
     """Append the records of several asks by one call, each decided on its own."""
+    results: Sequence[Ack | OncelogError]
     if isinstance(group[0].loaded, pa.Table):
         results = inner.append_rows(writer, pa.concat_tables([ask.loaded for ask in group]), COMMIT_S)
     else:

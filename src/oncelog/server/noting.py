@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from oncelog.errors import AppendErrors, IdConflict, OncelogError
 from oncelog.server.ring import Answered, RefusedAppend
-from oncelog.types import Ack, ColumnAcks, Record
+from oncelog.types import Ack, AckRun, ColumnAcks, Record
 
 NOTED_MAX = 256
 """Answers to one ask that are noted, at most."""
@@ -35,7 +35,7 @@ _HEADERS_MAX = 64
 
 def answered(loaded: object, result: object, error: OncelogError | None, peer: str, now_us: int) -> Iterator[Answered]:
     """Yield what is kept of the answers to one ask: ``loaded`` is its records, or its table."""
-    if isinstance(loaded, pa.Table) and isinstance(result, list):
+    if isinstance(loaded, pa.Table) and isinstance(result, list | AckRun):
         yield from _of_rows(loaded, result, peer, now_us)
     elif isinstance(loaded, pa.Table):
         yield from _of_table(loaded, result, error, peer, now_us)

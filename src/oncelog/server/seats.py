@@ -17,7 +17,7 @@ import pyarrow as pa
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, NotFound, OncelogError, Unavailable, WriterFenced
 from oncelog.log import inner
-from oncelog.log.append.groups import RECORD_OVERHEAD_BYTES
+from oncelog.log.append.groups import record_bytes
 from oncelog.log.log import Log
 from oncelog.log.writer import Writer
 from oncelog.server.budget import Budget
@@ -70,7 +70,7 @@ class Seat:
         ``"unknown"`` when the answer is not there in time. Time over, or a cancelled caller, ends the wait alone.
         """
         way = Way.BATCH if atomic else Way.EACH
-        size_bytes = sum(map(_size_bytes, records))
+        size_bytes = sum(map(record_bytes, records))
         results: list[Ack | OncelogError] = await self._asked(
             way, lambda: records, size_bytes, len(records), timeout_s, peer=peer
         )
@@ -248,7 +248,7 @@ class Seat:
             return 0.0
         return (self._clock.elapsed_us() - self._used_us) / 1e6
 
-    def release(self, timeout_s: float = TIMEOUT_S) -> bool:
+    def release(self) -> bool:
         """Close the writer if nobody uses it; tell whether there is none now. The seat stays, and opens again."""
         with self._changed:
             if self._users or self._opening or not self.desk.idle:
@@ -257,7 +257,7 @@ class Seat:
             self._opening = True  # nobody opens it while it is being closed
         try:
             if writer is not None:
-                writer.close(timeout_s=timeout_s)
+                writer.close(timeout_s=TIMEOUT_S)
         finally:
             with self._changed:
                 self._opening = False
@@ -381,7 +381,3 @@ class Seats:
         finally:
             with self._lock:
                 self._leaving.discard(name)
-
-
-def _size_bytes(record: Record) -> int:
-    return len(record.value) + len(record.id or "") + RECORD_OVERHEAD_BYTES

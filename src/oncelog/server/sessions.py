@@ -77,12 +77,12 @@ class FrameSession:
         self.answers[tag] = None
         self.pending += 1
 
-    def settle(self, tag: int, answer: FrameAnswer, *, send: bool = True) -> None:
+    def settle(self, tag: int, answer: FrameAnswer) -> None:
         """Note the answer to a frame, and send it if there is a stream."""
         if self.answers.get(tag, answer) is None:
             self.answers[tag] = answer
         self.pending -= 1
-        if send and self.stream is not None:
+        if self.stream is not None:
             self.stream.send(tag, answer)
 
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from oncelog.errors import AppendErrors, CorruptionError, InvalidArgument, OncelogError
+from oncelog.format.payload.intake import spelled_bytes
 from oncelog.format.payload.ipc import inflated_bytes, is_plain_stream
 from oncelog.format.payload.schema import TIMESTAMP_TYPE
 from oncelog.limits import HTTP_BODY_BYTES_MAX
-from oncelog.types import Ack, ColumnAcks, micros, moment
+from oncelog.types import Ack, AckRun, ColumnAcks, micros, moment
 from oncelog.wire import failures, messages
 
 _HEAD = struct.Struct("<QIBBH")
@@ -128,6 +129,8 @@ def more_bytes(raw: Raw) -> int:
 
 # Tables.
 
+_REPEATING = frozenset({pa.lib.Type_DICTIONARY, pa.lib.Type_STRING_VIEW, pa.lib.Type_BINARY_VIEW})
+
 
 def table_bytes(table: pa.Table | pa.RecordBatch) -> pa.Buffer:
     """Return a table as an Arrow IPC stream."""
@@ -154,13 +157,36 @@ def table(data: bytes | memoryview | pa.Buffer, *, full: bool = True) -> pa.Tabl
             _check_inflated(stream)
         with pa.ipc.open_stream(stream) as reader:
             found = reader.read_all()
-        found.validate(full=full)
+        repeating = [column for column in found.columns if _may_repeat(column.type)]
+        found.validate(full=full or bool(repeating))
+        _check_spelled(repeating, stream.size)
     except InvalidArgument:
         raise
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         text = f"not an Arrow IPC stream: {error}"
         raise InvalidArgument(text) from error
     return found
+
+
+def _may_repeat(kind: pa.DataType) -> bool:
+    """Tell whether a column can name one long text many times."""
+    parts = (kind.key_type, kind.item_type) if pa.types.is_map(kind) else (kind,)
+    return any(part.id in _REPEATING for part in parts)
+
+
+def _check_spelled(columns: Sequence[pa.ChunkedArray], sent_bytes: int) -> None:
+    """Raise ``InvalidArgument`` for columns that become too large once each row has its text: a dictionary of one long
+    text, which 18,000 rows name, has 136 kB, and becomes gigabytes.
+    """
+    pieces = [piece for column in columns for piece in column.chunks]
+    flat = [part for one in pieces for part in ((one.keys, one.items) if pa.types.is_map(one.type) else (one,))]
+    spelled = sum(spelled_bytes(one) for one in flat)
+    if spelled > max(sent_bytes, HTTP_BODY_BYTES_MAX):
+        text = (
+            f"an Arrow IPC stream of {sent_bytes:,} bytes becomes {spelled:,} spelled out: more than the "
+            f"{HTTP_BODY_BYTES_MAX:,} that dictionaries and views may; send it in smaller pieces"
+        )
+        raise InvalidArgument(text)
 
 
 def _check_inflated(stream: pa.Buffer) -> None:
@@ -216,6 +242,8 @@ def refused_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
 
 def placed_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
     """Return the answers to records that came in columns: with where each stands, and the errors of those refused."""
+    if isinstance(results, AckRun):
+        return _run_bytes(results)
     if any(isinstance(one, OncelogError) for one in results):
         return refused_bytes(results)
     acks: Sequence[Any] = results
@@ -235,6 +263,23 @@ def placed_bytes(results: Sequence[Ack | OncelogError]) -> pa.Buffer:
     )
 
 
+def _run_bytes(run: AckRun) -> pa.Buffer:
+    """Return what ``placed_bytes`` returns, without an ack for each record."""
+    count = len(run)
+    return table_bytes(
+        pa.record_batch(
+            {
+                "position": pa.array(np.arange(run.position, run.position + count, dtype=np.int64)),
+                "duplicate": pa.array(np.zeros(count, np.bool_)),
+                "conflict": pa.array(np.zeros(count, np.bool_)),
+                "segment": pa.array(np.full(count, run.segment, np.int64)),
+                "entry": pa.array(np.arange(run.entry, run.entry + count, dtype=np.int64)),
+                "time_us": pa.array(np.full(count, run.time_us, np.int64)),
+            }
+        )
+    )
+
+
 @contextlib.contextmanager
 def _sensible() -> Iterator[None]:
     """Raise ``CorruptionError`` for an answer that makes no sense: another program may listen at the address."""
@@ -242,7 +287,7 @@ def _sensible() -> Iterator[None]:
         yield
     except OncelogError:
         raise
-    except (KeyError, TypeError, ValueError, OverflowError, struct.error, DecodeError, pa.ArrowException) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, struct.error, DecodeError, pa.ArrowException) as error:
         text = f"the server's answer makes no sense ({type(error).__name__}): is it an Oncelog server of this version?"
         raise CorruptionError(text) from error
 

@@ -25,7 +25,8 @@ def _optional(found: Any, name: str) -> Any:
     return getattr(found, name) if found.HasField(name) else None
 
 
-def _given(source: object, names: Iterable[str]) -> dict[str, Any]:
+def given(source: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return the attributes of an object that are not ``None``, by their names."""
     return {name: value for name in names if (value := getattr(source, name)) is not None}
 
 
@@ -33,8 +34,8 @@ def _time_us(when: datetime | None) -> int | None:
     return None if when is None else micros(when)
 
 
-def _moment(found: Any, name: str = "timestamp_us") -> datetime | None:
-    return moment(getattr(found, name)) if found.HasField(name) else None
+def _moment(found: Any) -> datetime | None:
+    return moment(found.timestamp_us) if found.HasField("timestamp_us") else None
 
 
 def headers_message(headers: Mapping[str, bytes]) -> Any:
@@ -52,7 +53,7 @@ def headers(found: Any) -> dict[str, bytes]:
 
 def record_message(record: Record) -> Any:
     """Return a record as a message."""
-    made = messages.Record(value=record.value, **_given(record, _LABELS))
+    made = messages.Record(value=record.value, **given(record, _LABELS))
     if record.headers is not None:
         made.headers.CopyFrom(headers_message(record.headers))
     return made
@@ -204,7 +205,7 @@ def event_message(event: StreamEvent) -> Any:
         position=event.position,
         timestamp_us=micros(event.timestamp),
         value=event.value,
-        **_given(event, ("id", "type")),
+        **given(event, ("id", "type")),
     )
     if event.headers is not None:
         made.headers.CopyFrom(headers_message(event.headers))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +22,14 @@ import grpc
 import pytest
 
 import oncelog
+from oncelog import inner
+from oncelog.client.channel import Channel
+from oncelog.client.database import servers as servers_of
+from oncelog.clock import SYSTEM
 from oncelog.errors import NotFound, OncelogError, Unavailable
+from oncelog.format import frame
+from oncelog.log.stored import secrets as log_secrets
+from oncelog.server.security import token_object, tokens
 from tests.server import certificates
 from tests.server.clients import Wire, record
 from tests.server.fleet.conftest import started
@@ -29,6 +40,7 @@ from tests.servers import Serving
 
 if TYPE_CHECKING:
     from benchmarks.seaweedfs import SeaweedFS
+    from oncelog.storage.bucket.bucket import Bucket
 
 _PAUSE = threading.Event()
 
@@ -74,6 +86,90 @@ def test_calls_are_handed_on_over_mutual_tls(bucket_url: str, tmp_path: Path) ->
     finally:
         for one in servers:
             one.end()
+
+
+@pytest.mark.xdist_group("fleet")
+def test_what_servers_share_and_callers_show_is_seen_nowhere(
+    bucket: Bucket, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls are handed on with the caller's token and a proof made with the fleet's key. Neither of them, nor a log's
+    secret, is in an answer, an error, the metrics, a line of a server's log, or an object of the bucket but its own.
+    """
+    monkeypatch.setattr(Channel, "pause_s", lambda *_: math.inf)  # a client tries for 30 s: one attempt will do here
+    with oncelog.connect(bucket_url) as db:
+        place = token_object.TokenObject(inner.home(db, token_object.HOME))
+        right = tokens.create(place, "writer", ["look,read,append,admin:*"], SYSTEM)
+    wrong = f"once_{'Marked' * 7}A"
+    servers = started(bucket_url, "ab", ONCELOG_SERVE_BEAT_S="10")
+    try:
+        told = [_told(server, token) for token in (right, wrong) for server in servers]
+        assert "orders-0" in told[1]
+        assert "NotAuthenticated" in told[2]
+        servers[0].kill()
+        told.append(_told(servers[1], right, tries=1))
+        told += [server.errors() for server in servers]
+    finally:
+        for server in servers:
+            server.end()
+    objects = {path: bucket.get(path).to_pybytes() for path, _ in bucket.below("")}
+    assert any("/beats/" in path for path in objects)
+    kept = {path: data for path, data in objects.items() if "/secret/" in path}
+    key = next(data for path, data in kept.items() if path.endswith("/secret/key"))
+    of_logs = [secrets_of(data) for data in kept.values() if data[:4] == log_secrets.KIND]
+    assert len(of_logs) >= LOGS
+    marked = [right.encode(), wrong.encode(), right[5:].encode(), b"oncelog-hop"]
+    for secret in (key, *of_logs):
+        marked += [secret, secret.hex().encode(), base64.b64encode(secret).rstrip(b"="), repr(secret).encode()]
+    shown = {path: data for path, data in objects.items() if path not in kept}
+    shown |= {f"what was told, {number}": text.encode() for number, text in enumerate(told)}
+    assert [name for name, data in shown.items() for secret in marked if secret in data] == []
+
+
+LOGS = 4
+"""So many logs are spread over both servers: some of the calls are handed on."""
+
+
+def secrets_of(data: bytes) -> bytes:
+    """Return the secret in an object."""
+    return bytes(frame.unwrap(log_secrets.KIND, log_secrets.VERSION, data, ""))
+
+
+def _told(server: Serving, token: str, tries: int = 50) -> str:
+    """Use a server over HTTP and gRPC; return all that it answers, errors too."""
+    said = []
+    for number in range(LOGS):
+        path = f"/v1/logs/orders-{number}"
+        calls: list[tuple[str, str, bytes | None]] = [("POST", "/v1/logs", b'{"name": "orders-%d"}' % number)]
+        calls += [("POST", f"{path}/records?timeout_s={tries}", b"paid"), ("POST", f"{path}/find", b'{"id": "x"}')]
+        calls += [("GET", path, None), ("GET", f"{path}/records", None)]
+        said += [_said(server, token, call, tries) for call in calls]
+    said += [_said(server, token, ("GET", path, None)) for path in ("/metrics", "/v1/logs", "/openapi.json", "/readyz")]
+    with oncelog.connect(f"oncelog://{server.grpc}", options={"token": token}) as db:
+        asks: list[Callable[[], str]] = [lambda: repr(db.log("orders-0").info()), lambda: repr(servers_of(db))]
+        for ask in asks:
+            try:
+                said.append(ask())
+            except OncelogError as error:
+                said.append("".join(traceback.format_exception(error)))
+    return "\n".join(said)
+
+
+def _said(server: Serving, token: str, call: tuple[str, str, bytes | None], tries: int = 1) -> str:
+    """Return the head and the body of an answer, of one that is not "later" if there is such a one."""
+    method, path, body = call
+    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": '"x"'}
+    request = urllib.request.Request(f"http://{server.http}{path}", body, headers, method=method)
+    said = ""
+    for _ in range(tries):
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return f"{answer.headers}{answer.read().decode()}"
+        except urllib.error.HTTPError as error:
+            said = f"{error.headers}{error.read().decode()}"
+            if error.code != 503:
+                break
+        _PAUSE.wait(0.2)
+    return said
 
 
 def holder_over(wire: Wire) -> str:

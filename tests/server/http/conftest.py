@@ -86,7 +86,8 @@ class Guarded:
         self.inbox = folder / "inbox.db"
         self.report = folder / "orders.report.html"
         (folder / "serve.toml").write_text(
-            f'[inboxes]\nshop = "sqlite:///{self.inbox}"\n[reports]\norders = "{self.report}"\n'
+            f'[inboxes]\nshop = "sqlite:///{self.inbox}"\n{json.dumps(EVIL)} = "sqlite:///{self.inbox}"\n'
+            f'[reports]\norders = "{self.report}"\n{json.dumps(EVIL)} = "{self.report}"\n'
             f"[hooks.{json.dumps(EVIL)}]\nlog = 'hooks/evil'\nid = 'json:/id'\ntype = {json.dumps(EVIL)}\n"
         )
         options = ["--config", str(folder / "serve.toml")]

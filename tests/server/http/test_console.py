@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,8 @@ import httpx
 import pytest
 
 import oncelog
+from oncelog.console import render
+from oncelog.server.security import tokens
 from tests.server.http.conftest import Guarded
 from tests.servers import Serving
 
@@ -107,6 +111,55 @@ def test_an_act_asks_first_is_done_once_and_is_audited(guarded: Guarded, page: P
     assert forged.status == 400
 
 
+def test_the_overview_and_the_page_of_the_server_show_what_the_api_says(guarded: Guarded, page: Page) -> None:
+    """The tiles are the sums of what the API says of each log and queue; connections are the peers that it answered;
+    tokens are those of the file.
+    """
+    settings = {"retry": {"max_attempts": 1, "backoff_s": 0, "max_backoff_s": 0, "jitter": 0}}
+    sizes = {"tiles/a": 100, "tiles/b": 7}
+    with guarded.client(guarded.operator) as http:
+        for name, ids in sizes.items():
+            http.post("/v1/logs", json={"name": name})
+            lines = "\n".join(json.dumps({"id": f"id-{n}", "value": "x"}) for n in range(ids))
+            for status in (201, 200):  # the second is all duplicates
+                path, ndjson = f"/v1/logs/-/records?log={name}", {"content-type": "application/x-ndjson"}
+                assert http.post(path, content=lines, headers=ndjson).status_code == status
+        conflict = http.post("/v1/logs/-/records?log=tiles/b", content=b"other", headers={"Idempotency-Key": "id-1"})
+        assert conflict.status_code == 422
+        http.post("/v1/queues", json={"name": "tiles/mails", "settings": settings})
+        http.post("/v1/queues/-/messages?queue=tiles/mails", content=b"hello", headers={"Idempotency-Key": "m1"})
+        infos = [http.get(f"/v1/logs/-?log={name}").json() for name in ("tiles/a", "tiles/b")]
+        asked = {name: http.post(f"/v1/logs/-/find?log={name}", json={"id": "id-0"}).json() for name in sizes}
+    login(page, guarded.server, guarded.token("of-tiles", "look:tiles/*"))
+    shown = dict(zip(*(page.locator(f".tiles {part}").all_inner_texts() for part in ("h2", "strong")), strict=True))
+    assert shown == {
+        "Logs": str(len(infos)),
+        "Records": str(sum(info["last_position"] + 1 - info["first_position"] for info in infos)),
+        "Duplicates": str(sum(info["counters"]["duplicates"] for info in infos)),
+        "Conflicts": str(sum(info["counters"]["conflicts"] for info in infos)),
+        "Queues": "1",
+        "Dead letters": "0",
+    }
+    assert (shown["Records"], shown["Duplicates"], shown["Conflicts"]) == ("107", "107", "1")
+    page.context.clear_cookies()
+    login(page, guarded.server, guarded.operator)
+    page.goto(f"http://{guarded.server.http}/console/server")
+    cards = {
+        card.locator("h2").inner_text(): [row.split("\t") for row in card.locator("tbody tr").all_inner_texts()]
+        for card in page.locator(".card").all()
+    }
+    noted = {peer: int(count) for peer, count in cards["Connections: peers of recent answers"]}
+    peers: Counter[str] = Counter()
+    for name, found in asked.items():
+        for answer in found["answers"]:
+            peers[answer["peer"]] += sizes[name]
+    assert sum(peers.values()) == 214
+    assert all(noted[peer] >= count for peer, count in peers.items())  # a port may have been another client's before
+    assert ["tiles/a", "200", "0"] in cards["Logs with an open writer"]
+    known = [[one.name, ", ".join(one.allow), render.day_time(one.expires_us)] for one in tokens.stored(guarded.path)]
+    assert cards["Tokens"] == known
+
+
 def act(page: Page, guarded: Guarded, path: str, button: str, **fields: str) -> str:
     """Fill a form of a page, press its button, say yes; return what was said."""
     page.goto(f"http://{guarded.server.http}/console/{path}")
@@ -132,7 +185,7 @@ def test_the_settings_of_a_queue_are_shown_changed_and_audited(guarded: Guarded,
         page.fill("input[name=max_attempts]", "3")
         page.fill("input[name=trim_s]", "")
         page.click("text=Configure…")
-        assert "max_attempts: stored 10, given 3; trim_s: stored 600.0, given None" in page.inner_text("main")
+        assert "max_attempts: 10 → 3\n\ntrim_s: 600 → none" in page.inner_text("main")
         assert http.get("/v1/queues/set/settings").json()["retry"]["max_attempts"] == 10  # it only asked
         page.click("text=Yes, configure queue")
         stored = http.get("/v1/queues/set/settings").json()
@@ -208,6 +261,7 @@ def test_a_key_of_an_inbox_is_resolved_by_a_person(guarded: Guarded, page: Page)
 
 def test_the_report_of_a_pipeline_is_embedded_and_can_do_nothing(guarded: Guarded, page: Page) -> None:
     """The file is shown in a frame of its own; a script in it does not run. Before the first run the page says so."""
+    guarded.report.unlink(missing_ok=True)
     login(page, guarded.server, guarded.operator)
     page.goto(f"http://{guarded.server.http}/console/pipelines")
     page.click("text=Report: orders")
@@ -279,8 +333,6 @@ def _wait_for_letter(http: httpx.Client) -> None:
 
 def test_a_revoked_token_ends_the_session(guarded: Guarded, page: Page) -> None:
     """A person who lost the right sees the login again, not the page."""
-    from oncelog.server.security import tokens
-
     login(page, guarded.server, guarded.token("leaver", "read:*"))
     assert "Overview" in page.inner_text("main")
     tokens.revoke(guarded.path, "leaver")

@@ -12,12 +12,12 @@ import pyarrow as pa
 import oncelog
 from oncelog import IdConflict, Inbox, Message, QueueSettings, Record, RetryPolicy
 from oncelog.log.ingest.batch_marks import BatchName
-from tests.console.conftest import Watched
+from tests.console.conftest import NARROW, WIDE, Watched, too_wide
 from tests.server.http.conftest import EVIL, Guarded
 from tests.server.http.test_console import login
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 LOG, STREAMS, QUEUE, HOOKS = EVIL, f"{EVIL}-streams", f"{EVIL}-queue", "hooks/evil"
 ELEMENTS = "script:not([src^='/console/static/']), img, [onerror]"
@@ -57,8 +57,9 @@ def fill(guarded: Guarded) -> None:
     with Inbox(f"sqlite:///{guarded.inbox}") as inbox:
         with inbox.once(EVIL, topic=EVIL, tenant=EVIL) as effect:
             effect.result = {EVIL: EVIL}
-        with suppress(RuntimeError), inbox.once(f"failed {EVIL}", topic=EVIL):
+        with suppress(RuntimeError), inbox.once(f"failed {EVIL}", topic=EVIL, group=EVIL):
             raise RuntimeError(EVIL)
+    guarded.report.write_text("<!doctype html><html lang=en><title>r</title><h1>Pipeline</h1>")
 
 
 def queries() -> list[str]:
@@ -71,14 +72,46 @@ def queries() -> list[str]:
         f"stream?{urlencode({'log': STREAMS, 'stream': EVIL})}", "queues", f"queue?{urlencode({'name': QUEUE})}",
         "inboxes", f"verify?{urlencode({'name': LOG})}", "server",
         f"log?name={HOOKS}&start=0", f"log?name={HOOKS}", f"record?log={HOOKS}&position=0",
+        f"report?name={quote(EVIL)}", f"inboxes?name={quote(EVIL)}",
     ]  # fmt: skip
     wrong = [
         f"logs?q={quote(EVIL)}&page={quote(EVIL)}", f"log?{urlencode({'name': LOG, 'start': EVIL})}",
         f"log?{urlencode({'name': LOG, 'time': EVIL})}", f"log?name={quote('no ' + EVIL)}",
-        f"queue?{urlencode({'name': QUEUE, 'group': 'no ' + EVIL})}", f"report?name={quote(EVIL)}",
-        f"inboxes?name={quote(EVIL)}", f"streams?{urlencode({'log': LOG, 'q': EVIL})}",
+        f"queue?{urlencode({'name': QUEUE, 'group': 'no ' + EVIL})}", f"report?name={quote('no ' + EVIL)}",
+        f"inboxes?name={quote('no ' + EVIL)}", f"streams?{urlencode({'log': LOG, 'q': EVIL})}",
     ]  # fmt: skip
     return good + wrong
+
+
+def is_text(page: Page) -> str:
+    """Check that nothing that was filled in is an element of a page; return the text of the page."""
+    assert page.locator(ELEMENTS).count() == 0, page.url
+    assert "49" not in page.title()
+    return page.inner_text("main")
+
+
+def send_forms(page: Page, base: str) -> None:
+    """Send every form of a page with a script in its fields: the answer says it back as text."""
+    page.goto(f"{base}inboxes")
+    page.fill("input[name=key]", f"failed {EVIL}")
+    page.click("main form button")
+    assert "What happened" in is_text(page)  # the story of a key has its error
+    page.goto(f"{base}find")
+    for field, text in {"log": f"no {EVIL}", "id": EVIL, "stream": EVIL}.items():
+        page.fill(f"main input[name={field}]", text)
+    page.click("main form button")
+    is_text(page)
+    page.goto(f"{base}logs")
+    page.fill("input[name=name]", f"new {EVIL}")
+    page.click("text=Create…")
+    is_text(page)
+    page.click("text=/^Yes, /")
+    assert f"new {EVIL} was created." in is_text(page)
+    for field, button in (("before", "Truncate…"), ("again", "Delete…"), ("segment_bytes", "Configure…")):
+        page.goto(f"{base}log?{urlencode({'name': LOG})}")
+        page.fill(f"input[name={field}]", EVIL)
+        page.click(f"text={button}")
+        is_text(page)
 
 
 def test_what_users_fill_in_is_text_on_every_page_and_in_every_act(guarded: Guarded, browser: Browser) -> None:
@@ -89,44 +122,44 @@ def test_what_users_fill_in_is_text_on_every_page_and_in_every_act(guarded: Guar
     watched = Watched(page, guarded.server.http)
     base = f"http://{guarded.server.http}/console/"
 
-    def is_text() -> str:
-        assert page.locator(ELEMENTS).count() == 0, page.url
-        assert "49" not in page.title()
-        return page.inner_text("main")
-
     page.goto(f"{base}login?next={quote(f'/console/{EVIL}')}")
-    is_text()
-    login(page, guarded.server, guarded.token(EVIL, "look,read,append,consume,admin:*"))
+    is_text(page)
+    login(
+        page, guarded.server, guarded.token(EVIL, "look,read,append,consume,admin:*", f"look:{EVIL.partition('{')[0]}")
+    )
     for path in queries():
         page.goto(base + path)
-        is_text()
+        is_text(page)
         if page.locator("#state").count():
             page.wait_for_selector("#state.ok")  # the part that is live came as HTML, too
-            is_text()
+            is_text(page)
+        assert too_wide(page, NARROW) == [], path  # the longest names do not push a page out of a phone
+        page.set_viewport_size({"width": WIDE, "height": 900})
     page.goto(f"{base}find")
     page.fill("input[name=log]", LOG)
     page.fill("main input[name=id]", EVIL)
     page.click("main form button")
-    found = is_text()
+    found = is_text(page)
     assert f"{EVIL} was stored once" in found
     assert page.inner_text(".even .absent mark") == f"other {EVIL}"  # refused content beside the stored one
     assert page.locator(".even .absent td", has_text=f"other {EVIL}").count() == 1
     assert f"header {EVIL}" in found
     assert "Different: value, stream." in found
     page.goto(f"{base}record?{urlencode({'log': LOG, 'position': 0})}")
-    assert is_text().count(EVIL) >= 9  # title, id, stream, type, tenant, value, and the headers' names and values
+    assert is_text(page).count(EVIL) >= 9  # title, id, stream, type, tenant, value, and the headers' names and values
     page.goto(f"{base}queue?{urlencode({'name': QUEUE})}")
     page.locator("button:text-is('Redrive…')").first.click()
-    assert EVIL in is_text()  # the question names the error
+    assert EVIL in is_text(page)  # the question names the error
     page.click("text=/^Yes, /")
-    assert "was sent back" in is_text()
+    assert "was sent back" in is_text(page)
     page.goto(f"{base}inboxes")
     page.click("text=Resolve…")
-    assert f"failed {EVIL}" in is_text()
+    assert f"failed {EVIL} counts as done." in is_text(page)
     page.click("text=/^Yes, /")
-    assert "counts as done" in is_text()
+    assert "counts as done" in is_text(page)
+    send_forms(page, base)
     page.goto(f"{base}server")
-    assert json.dumps({"error": EVIL}, ensure_ascii=False) in is_text()
+    assert json.dumps({"error": EVIL}, ensure_ascii=False) in is_text(page)
     assert page.locator("td", has_text=EVIL).count() >= 3  # as a token, and as who acted
     said = [text for text in watched.complaints if not text.startswith("Failed to load resource")]
     assert said == []  # a page that says an error has a status that Chromium mentions

@@ -143,10 +143,21 @@ def test_what_makes_no_sense_ends_the_stream(wire: Wire, log: str, following: Fo
     assert isinstance(error_of(refused.value), InvalidArgument)
 
 
-def test_one_stream_has_a_bounded_number_of_tails(log: str, following: Following) -> None:
-    """A client that wants more opens another: what one stream can make a server keep is bounded."""
+def test_one_stream_has_a_bounded_number_of_tails(wire: Wire, log: str, following: Following) -> None:
+    """What one stream can make a server keep is bounded. One tail too many is refused, and the others go on."""
     for number in range(1, FOLLOWERS_MAX + 2):
         following.send(Kind.FOLLOW, number, messages.ReadRequest(log=log, start=messages.Start(position=0)))
-    with pytest.raises(grpc.RpcError) as refused:
-        following.next()
-    assert isinstance(error_of(refused.value), InvalidArgument)
+    assert following.next() == (FOLLOWERS_MAX + 1, "Unavailable")
+    _append(wire, log, b"a")
+    following.more(1, 1 << 20)
+    assert following.next() == (1, [b"a"])
+    following.send(Kind.LEAVE, 2)
+    following.more(3, 1 << 20)
+    assert following.next() == (3, [b"a"])  # so the server has read that number 2 left
+    while True:
+        following.follow(FOLLOWERS_MAX + 2, log)
+        number, came = following.next()
+        assert number == FOLLOWERS_MAX + 2
+        if came == [b"a"]:
+            break
+        assert came == "Unavailable"  # number 2 has not ended yet

@@ -54,9 +54,3 @@ def test_a_form_needs_the_token_of_its_own_session() -> None:
     for given in (None, "", mine.csrf(second), "ä"):
         with pytest.raises(NotAllowed):
             mine.check_csrf(first, given)
-
-
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites() -> None:
-    """HttpOnly against scripts, SameSite against other sites, Secure where there is TLS."""
-    assert "HttpOnly; SameSite=Strict" in sessions.set_cookie("x", secure=False)
-    assert sessions.set_cookie("x", secure=True).endswith("; Secure")

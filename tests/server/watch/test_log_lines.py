@@ -29,6 +29,25 @@ def test_what_a_client_says_cannot_forge_a_line() -> None:
     assert "\n" not in PlainLines().format(_record("a\nforged"))
 
 
+def test_an_error_cannot_forge_a_line() -> None:
+    """The text of an error ends a traceback, and may have lines: none of them begins at the margin, as ours do."""
+    try:
+        raise ValueError("why\n2026-01-01 info forged\rforged")  # noqa: EM101, TRY003, TRY301
+    except ValueError:
+        record = _record("failed")
+        record.exc_info = sys.exc_info()
+    first, *rest = PlainLines().format(record).splitlines()
+    assert first.endswith("info failed")
+    assert "    2026-01-01 info forged" in rest
+    assert all(line.startswith("    ") for line in rest)
+
+
+def test_a_name_that_is_not_text_is_a_line_too() -> None:
+    """Python keeps bytes that are no UTF-8 as lone surrogates: the line was lost, and its parts went out raw."""
+    line = json.loads(JsonFormatter().format(_record("cannot read /in/\udc9b", file="/in/\udc9b")))
+    assert (line["message"], line["file"]) == ("cannot read /in/\\udc9b", "/in/\\udc9b")
+
+
 @pytest.mark.parametrize("formatter", [JsonFormatter(), PlainLines()], ids=["json", "plain"])
 def test_no_line_is_for_the_terminal(formatter: logging.Formatter) -> None:
     """An operator looks at the lines in a terminal: text of a client must not move its cursor, nor turn the writing."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,10 +16,11 @@ from starlette.types import ASGIApp
 
 from oncelog.console import render
 from oncelog.console.app import build
-from oncelog.console.source import Answer, NotedAct, Other, Source, Verifying
+from oncelog.console.source import Answer, Failed, NotedAct, Other, Source, Verifying
 from oncelog.console.viewer import COOKIE, Kind, Verb, Viewer
-from oncelog.errors import OncelogError
+from oncelog.errors import CorruptionError, OncelogError
 from oncelog.inbox.inbox import Inbox
+from oncelog.log.jobs.verify import Verification
 from oncelog.server.ring import Answered
 from oncelog.server.security import authorize
 from oncelog.server.security.audit import AuditLine
@@ -30,6 +32,8 @@ from oncelog.types import moment
 
 if TYPE_CHECKING:
     from oncelog.server.http.app import App
+
+_log = logging.getLogger(__name__)
 
 AUDIT_ROWS = 50
 VERIFIED_MAX = 100
@@ -132,12 +136,14 @@ class ServerSource(Source):
             return []
         return [_answer(one) for one in seat.ring.latest(limit, id=id)]
 
-    def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AbstractAsyncContextManager[None]:
+    @contextlib.asynccontextmanager
+    async def noted(self, request: Request, viewer: Viewer, act: NotedAct) -> AsyncIterator[Failed]:
         """Write the act to the audit log before the body does it, and once more if the body fails."""
         assert isinstance(viewer, ServerViewer)
         peer = request.client.host if request.client is not None else ""
-        named = act._replace(act=f"console.{act.act}")
-        return self._app.audit.noted(viewer.principal, peer, AuditLine(**named._asdict()))
+        line = AuditLine(**act._replace(act=f"console.{act.act}")._asdict())
+        async with self._app.audit.noted(viewer.principal, peer, line):
+            yield partial(self._app.audit.failed, viewer.principal, peer, line)
 
     def delete_log(self, name: str) -> None:
         """Delete a log: its seat lets go of the writer first."""
@@ -148,11 +154,11 @@ class ServerSource(Source):
         super().configure(name, settings)
         self._app.server.seats.renew(name)
 
-    def verify(self, name: str) -> None:
+    def verify(self, name: str, failed: Failed) -> None:
         """Begin to verify a log, as one of the jobs of the server."""
-        asyncio.run_coroutine_threadsafe(self._begin(name), self._app.server.loop).result()
+        asyncio.run_coroutine_threadsafe(self._begin(name, failed), self._app.server.loop).result()
 
-    async def _begin(self, name: str) -> None:
+    async def _begin(self, name: str, failed: Failed) -> None:
         self._app.server.check_serving()
         now = self._verifying.get(name)
         if now is not None and not now.ended:
@@ -160,18 +166,27 @@ class ServerSource(Source):
         while len(self._verifying) >= VERIFIED_MAX:
             del self._verifying[next(iter(self._verifying))]
         self._verifying[name] = Verifying(0, 0)
-        task = asyncio.create_task(self._follow(name))
+        task = asyncio.create_task(self._follow(name, failed))
         self._following.add(task)  # the loop itself keeps no task alive
         task.add_done_callback(self._following.discard)
 
-    async def _follow(self, name: str) -> None:
-        """Keep what a page shows of a verification up to date until it has ended."""
+    async def _follow(self, name: str, failed: Failed) -> None:
+        """Keep what a page shows of a verification up to date until it has ended. The answer to the person who began
+        it was given long before: what went wrong is written to the audit, too, and before a page shows it.
+        """
         job = self._app.server.jobs.follow((name, "verify"), lambda tell: self.log(name).verify(tell))
         try:
             async for one in job:
+                if one.ended and not one.result.ok:
+                    await failed(_damage(name, one.result))
                 self._verifying[name] = Verifying(one.done, one.total, one.result if one.ended else None)
         except OncelogError as error:
+            await failed(error)
             self._verifying[name] = Verifying(0, 0, error=str(error))
+        except Exception as error:  # noqa: BLE001 (a page that says so, and not one that waits for ever)
+            _log.exception("the verification of %r failed", name)
+            await failed(error)
+            self._verifying[name] = Verifying(0, 0, error="the server failed: see its log")
 
     def verifying(self, name: str) -> Verifying | None:
         """Return how far the latest verification of a log is."""
@@ -184,10 +199,10 @@ class ServerSource(Source):
         )
         return {
             "Connections: peers of recent answers": [
-                {"peer": peer, "answers": n} for peer, n in peers.most_common(100)
+                {"peer": peer, "answers noted": n} for peer, n in peers.most_common(100)
             ],
             "Logs with an open writer": [
-                {"log": seat.name, "answers": seat.ring.count, "waiting": seat.desk.waiting}
+                {"log": seat.name, "answers noted": seat.ring.count, "waiting": seat.desk.waiting}
                 for seat in self._app.server.seats.all()
                 if seat.writer is not None
             ],
@@ -207,6 +222,13 @@ class ServerSource(Source):
                 kept["details"] = render.plain(kept["details"]) if kept["details"] else ""
                 rows.append({"when": f"{entry.timestamp:%Y-%m-%d %H:%M:%S}", **kept})
         return rows
+
+
+def _damage(name: str, result: Verification) -> CorruptionError:
+    """Return what the audit says of a log that is damaged: how much, and the first error with its place."""
+    errors = [one for one in result.findings if one.severity == "error"]
+    found = "1 error" if len(errors) == 1 else f"{len(errors):,} errors, the first"
+    return CorruptionError(f"{name} is damaged: {found} at {errors[0].where}: {errors[0].what}")
 
 
 def _act(value: bytes) -> dict[str, Any]:

@@ -88,10 +88,10 @@ class Call:
             raise HttpRefusal(415, message)
         return spelling.decode(data or b"{}", kind)
 
-    def timeout_s(self, most: float = TIMEOUT_S) -> float:
+    def timeout_s(self) -> float:
         """Return how long the caller waits."""
         given = self.query.get("timeout_s")
-        return most if given is None else fields.seconds("timeout_s", given, most)
+        return TIMEOUT_S if given is None else fields.seconds("timeout_s", given, TIMEOUT_S)
 
     def limit(self, default: int, most: int) -> int:
         """Return how many things the caller wants."""

@@ -29,6 +29,7 @@ from oncelog.server.http.forms import (
 )
 from oncelog.streams.events import EventAck, StreamEvent
 from oncelog.types import Ack, Entry, Record
+from oncelog.wire import values
 
 _T = TypeVar("_T")
 
@@ -112,13 +113,9 @@ def spelled_headers(headers: Mapping[str, bytes]) -> HeaderForms:
     return found
 
 
-def _given(source: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(source, name)) is not None}
-
-
 def _labels(source: Entry | StreamEvent, names: Iterable[str]) -> dict[str, Any]:
     headers = {} if source.headers is None else {"headers": spelled_headers(source.headers)}
-    return _given(source, names) | headers | spelled_value(source.value)
+    return values.given(source, names) | headers | spelled_value(source.value)
 
 
 def entry(found: Entry) -> EntryForm:

@@ -115,7 +115,7 @@ class FollowStream:
         while (request := await self._requests.next()) is not None:
             raw = frames.unpack(request)
             if raw.kind in self._sources:
-                self._begin(raw)
+                await self._begin(raw)
             elif raw.kind is Kind.MORE:
                 self._give(raw.tag, frames.more_bytes(raw))
             elif raw.kind is Kind.LEAVE:
@@ -124,13 +124,15 @@ class FollowStream:
                 message = f"a client does not send raw messages of kind {raw.kind.name} to follow logs"
                 raise InvalidArgument(message)
 
-    def _begin(self, raw: Raw) -> None:
+    async def _begin(self, raw: Raw) -> None:
+        """Begin a tail. One too many is refused alone: the others go on. What cannot be answered is not read."""
         if raw.tag in self._followers or raw.tag == 0:
             message = f"number {raw.tag} is taken: each tail of a stream has a number of its own, from 1 on"
             raise InvalidArgument(message)
         if len(self._tasks) >= frames.FOLLOWERS_MAX:
-            message = f"one stream follows at most {frames.FOLLOWERS_MAX} logs: open another"
-            raise InvalidArgument(message)
+            message = f"one stream follows at most {frames.FOLLOWERS_MAX} logs: open another, or try again later"
+            await self._refuse(raw.tag, Unavailable(message))
+            return
         follower = self._followers[raw.tag] = _NumberedTail()
         task = follower.task = asyncio.create_task(self._follow(raw, self._sources[raw.kind], follower))
         self._tasks.add(task)
@@ -160,6 +162,9 @@ class FollowStream:
             _log.exception("a tail failed")
             error = Unavailable("the server failed: see its log", outcome="unknown")
         self._followers.pop(number, None)
+        await self._refuse(number, error)
+
+    async def _refuse(self, number: int, error: OncelogError) -> None:
         await self._put(Raw(Kind.ERROR, failures.to_message(error).SerializeToString(), number))
 
     async def _send_all(self, raw: Raw, source: _Source, follower: _NumberedTail) -> None:

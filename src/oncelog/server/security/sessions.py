@@ -68,8 +68,3 @@ class BrowserSessions:
     def _sign(self, purpose: str, text: str) -> str:
         made = hmac.new(self._key, f"{purpose}:{text}".encode(), _TAG).digest()
         return base64.urlsafe_b64encode(made).decode().rstrip("=")
-
-
-def set_cookie(value: str, *, secure: bool) -> str:
-    """Return a ``Set-Cookie`` header: scripts cannot read it, other sites cannot send it."""
-    return f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={LIFETIME_S}{'; Secure' if secure else ''}"

@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         found |= {name: value for name, value in vars(record).items() if name not in _PLAIN and name not in found}
         if record.exc_info:
             found["trace"] = self.formatException(record.exc_info)
-        shown = {name: redacted(value) if isinstance(value, str) else value for name, value in found.items()}
+        shown = {name: _redacted(value) if isinstance(value, str) else value for name, value in found.items()}
         return without_secrets(harmless_json(msgspec.json.encode(shown, enc_hook=_redacted).decode()))
 
 
@@ -55,16 +55,18 @@ class PlainLines(logging.Formatter):
     """Formats a record for people: the time, the level, the text and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line, and the lines of a traceback."""
+        """Return one line, and the lines of a traceback: these are set in, and a line at the margin is ours."""
         fields = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in _PLAIN)
         text = f"{self.formatTime(record)} {record.levelname.lower()} {record.getMessage()!s} {fields}".rstrip()
         text = text.replace("\n", "\\n")
-        text = f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        if record.exc_info:
+            text = "\n    ".join([text, *self.formatException(record.exc_info).splitlines()])
         return without_secrets(redacted(harmless(text)))
 
 
 def _redacted(value: object) -> str:
-    return redacted(str(value))
+    """Return text without passwords that JSON can have: a name of a file may have bytes that are no UTF-8."""
+    return redacted(str(value)).encode(errors="backslashreplace").decode()
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
