@@ -26,6 +26,7 @@ from oncelog.log.memory import front_cache
 from oncelog.log.open_log import open_log
 from oncelog.log.stored.manifests import Manifests, version_key
 from oncelog.log.stored.policies import Policies
+from oncelog.log.takeover.handover import Mailbox
 from oncelog.settings import LogSettings, ProducerPolicy
 from oncelog.storage import urls
 from oncelog.storage.base import REMOVING, LogHome, Storage
@@ -67,6 +68,7 @@ class Database(Handle):
         self._queues_lock = threading.RLock()  # a queue opens the queue of its dead letters
         self._states: dict[str | None, StateDatabase] = {}
         self._policies = Policies(storage)
+        self._mailbox = Mailbox(storage, clock)
         self._streams: dict[str, Streams] = {}
         self._lender: Lender | None = None
         self._without: Callable[[str], contextlib.AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
@@ -90,7 +92,14 @@ class Database(Handle):
         self._check_usable()
         home = self._storage.home(names.home_key(names.check(name)))
         opened = open_log(
-            name, home, self._clock, settings, create=create, policies=self._policies, lender=self._lender
+            name,
+            home,
+            self._clock,
+            settings,
+            create=create,
+            policies=self._policies,
+            lender=self._lender,
+            mailbox=self._mailbox,
         )
         with self._lock:
             log = self._logs.get(name)
@@ -101,7 +110,7 @@ class Database(Handle):
     def logs(self) -> list[str]:
         """Return the names of the logs there are, sorted; also of those that are damaged, or of a newer version."""
         self._check_usable()
-        found = (self._log_at(key) for key in self._storage.homes())
+        found = (self._log_at(key) for key in self._keys())
         return sorted(name for name in found if name is not None)
 
     def _log_at(self, key: str) -> str | None:
@@ -120,8 +129,12 @@ class Database(Handle):
         very long name. A name may be among them whose log was never finished.
         """
         self._check_usable()
-        found = (names.of_key(key) or self._log_at(key) for key in self._storage.homes())
+        found = (names.of_key(key) or self._log_at(key) for key in self._keys())
         return sorted(name for name in found if name is not None)
+
+    def _keys(self) -> list[str]:
+        """Return the keys of the homes of logs. Other homes begin with ``~``, as no log's key does."""
+        return [key for key in self._storage.homes() if not key.startswith("~")]
 
     @arguments.checked
     def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:

@@ -243,9 +243,11 @@ def _close_left_open() -> None:
     threads = [
         threading.Thread(target=_close_one, args=(handle, "was left open until exit"), daemon=True) for handle in left
     ]
-    for thread in threads:
-        with contextlib.suppress(RuntimeError):
+    for handle, thread in zip(left, threads, strict=True):
+        try:
             thread.start()
+        except RuntimeError:  # Python 3.12 starts no thread at exit
+            _close_one(handle, "was left open until exit")
     deadline_us = SYSTEM.elapsed_us() + int(EXIT_S * 1e6)
     for handle, thread in zip(left, threads, strict=True):
         if thread.ident is not None:

@@ -45,8 +45,10 @@ begins alike, ``once_per_customer_orders_2024``, is none. A secret of a web hook
 (Standard Webhooks).
 """
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it: control characters of both sets, and what turns the writing around."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters of both sets, what turns the writing around, and
+the two separators of Unicode that begin a line.
+"""
 
 _TWO_DIGITS = 0x100
 
@@ -55,6 +57,11 @@ def harmless(data: bytes | str) -> str:
     """Return text in which no character moves a cursor, rings a bell, or shows text in another order than it has."""
     text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
     return _CONTROL.sub(_spelled, text)
+
+
+def harmless_line(data: bytes | str) -> str:
+    """Return the same on one line: text of others cannot begin a line that looks like one of ours."""
+    return harmless(data).replace("\n", "\\n")
 
 
 def harmless_json(text: str) -> str:

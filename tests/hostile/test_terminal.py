@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,15 @@ def test_the_name_of_a_file(call: Call, tmp_path: Path, more: tuple[str, ...]) -
     path.write_bytes(b"no Arrow")
     check(call("log", "append", "orders", str(path), *more))
     check(call("log", "append", "orders", str(tmp_path / ESCAPE), *more))
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_the_name_of_a_file_that_is_not_text(call: Call, tmp_path: Path, more: tuple[str, ...]) -> None:
+    """A file name may have bytes that are no UTF-8; one of them alone is CSI to a terminal of eight bits."""
+    found = call("log", "append", "orders", f"{tmp_path}/\udc9b2Jowned", *more)
+    check(found)
+    assert found.code == 2
+    assert b"\x9b" not in found.err
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
@@ -148,10 +159,42 @@ def test_lines_of_the_standard_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in the background tells that it fails by a line of the log, which has the text of a storage."""
     assert logging.lastResort is not None
     monkeypatch.setattr(logging.lastResort, "formatter", None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     cli._log_harmlessly()
     record = logging.makeLogRecord({"msg": "a merge fails: %s", "args": (f"{ESCAPE} password=hunter2",)})
     check(Outcome(0, logging.lastResort.format(record).encode(), b""))
     assert "hunter2" not in logging.lastResort.format(record)
+
+
+def test_an_error_that_nobody_expected(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """A bug shows where it is by a traceback. Its message is harmless, also from a thread."""
+    assert logging.lastResort is not None
+    monkeypatch.setattr(logging.lastResort, "formatter", None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    cli._log_harmlessly()
+    error = RuntimeError(f"{ESCAPE} password=hunter2")
+    sys.excepthook(RuntimeError, error, None)
+    check(Outcome(0, *capfdbinary.readouterr()), "RuntimeError: \\x1b]0;owned")
+    thread = threading.Thread(target=_raise, args=[error])
+    thread.start()
+    thread.join()
+    found = Outcome(0, *capfdbinary.readouterr())
+    check(found, "in _raise")
+    assert b"hunter2" not in found.err
+    thread = threading.Thread(target=_raise, args=[SystemExit(1)])  # a thread may end so
+    thread.start()
+    thread.join()
+    monkeypatch.setattr(sys, "stderr", None)  # as under pythonw
+    sys.excepthook(RuntimeError, error, None)
+    assert capfdbinary.readouterr().err == b""
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def test_a_terminal_gets_colours_and_no_more(url: str) -> None:
@@ -167,3 +210,4 @@ def test_harmless_leaves_text_alone() -> None:
     assert harmless("Größe\t日本\n😀") == "Größe\t日本\n😀"
     assert harmless(ESCAPE) == "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202e"
     assert json_line({"a": ESCAPE}) == '{"a":"\\u001b]0;owned\\u0007\\u001b[2J\\u009b31m\\u202e"}\n'
+    assert json_line({"a": "\udc80", "b": float("nan")}) == '{"a":"\\udc80","b":null}\n'  # as without a surrogate

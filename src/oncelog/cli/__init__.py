@@ -12,9 +12,8 @@ import typer
 
 from oncelog.cli.nouns import NOUNS, Commands
 from oncelog.cli.terminal import profile_option
-from oncelog.cli.terminal.options import paragraphs, show_help
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, noted_interrupts, silence_stdout
-from oncelog.cli.terminal.plain import PlainGroup, Shell
+from oncelog.cli.terminal.plain import PlainGroup, Shell, paragraphs, show_help
 
 
 class _Commands(PlainGroup):
@@ -129,14 +128,28 @@ def _outcome(arguments: Sequence[str], *, as_json: bool) -> int:
 
 
 def _log_harmlessly() -> None:
-    """Make lines of the standard log harmless to a terminal, and take passwords out of them.
+    """Make lines of the standard log, and tracebacks, harmless to a terminal, and take passwords out of them.
 
     Work in the background says by such a line that it fails, with the text of a storage or of a library. Where nobody
-    has set the log up, Python writes lines to stderr as they are.
+    has set the log up, Python writes lines to stderr as they are; and so it does with an error that nobody expected.
     """
     import logging  # noqa: PLC0415  help does not wait for it
+    import threading  # noqa: PLC0415
 
     from oncelog.redaction import harmless, redacted  # noqa: PLC0415
+
+    def show(error: BaseException | None) -> None:
+        import traceback  # noqa: PLC0415
+
+        if sys.stderr is not None:
+            sys.stderr.write(harmless(redacted("".join(traceback.format_exception(error)))))
+
+    def show_of_thread(thread: threading.ExceptHookArgs) -> None:
+        if not isinstance(thread.exc_value, SystemExit):  # a thread may end so, as Python's own hook has it
+            show(thread.exc_value)
+
+    sys.excepthook = lambda _, error, __: show(error)
+    threading.excepthook = show_of_thread
 
     class Harmless(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -17,9 +17,10 @@ from rich.text import Text
 
 import oncelog
 from oncelog import inner, names, profiles
-from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import show_bytes, show_count, show_duration
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported

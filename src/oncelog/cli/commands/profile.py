@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from oncelog import names, profiles
-from oncelog.cli.terminal.options import Json, paragraphs, show_help
-from oncelog.cli.terminal.output import print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json
+from oncelog.cli.terminal.output import print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.redaction import redacted
 
-app = Shell(
-    help="Profiles: databases by a name of your own, for --profile.", callback=show_help, invoke_without_command=True
-)
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
+app = Verbs("", "Profiles: databases by a name of your own, for --profile.", heading="Examples")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The profile's name.", show_default=False)]
 
 
-def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        return app.command(name, help=paragraphs(command.__doc__ or ""), epilog=f"Examples:\n\n{lines}")(command)
-
-    return made
-
-
-@_command(
+@app.verb(
     "profile add prod oncelog://logs.example.com:7676 --tls --token-file ~/.config/oncelog/prod.token",
     "profile add test ./shop",
     "--profile prod log list",
@@ -77,27 +62,23 @@ def add(
         say((name, "cyan"), " is replaced" if replaced else " is stored", ": use it by --profile or ONCELOG_PROFILE")
 
 
-@_command("profile list", "profile list --json | jq .name", name="list")
+@app.verb("profile list", "profile list --json | jq .name", name="list")
 def list_profiles(*, json: Json = False) -> None:
     """List the profiles. With --json: one object a line."""
     file = profiles.path()
-    found = profiles.load(file)
-    for name, profile in found.items() if json else ():
-        print_json({"name": name, "url": redacted(profile.url), "options": dict(profile.options)})
-    if not json and found:
-        columns = [("name", "left"), ("url", "fold"), ("options", "fold")]
-        print_table(
-            columns,
-            [
-                (name, redacted(profile.url), " ".join(f"{key}={value}" for key, value in profile.options.items()))
-                for name, profile in found.items()
-            ],
-        )
-    elif not json:
-        say("there are no profiles in ", (str(file), "cyan"))
+    shown = [
+        {"name": name, "url": redacted(profile.url), "options": dict(profile.options)}
+        for name, profile in profiles.load(file).items()
+    ]
+    columns = [("name", "left"), ("url", "fold"), ("options", "fold")]
+    print_list(shown, columns, _row, "there are no profiles in ", (str(file), "cyan"), json=json)
 
 
-@_command("profile remove test")
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["name"], one["url"], " ".join(f"{key}={value}" for key, value in one["options"].items())
+
+
+@app.verb("profile remove test")
 def remove(name: Name, *, json: Json = False) -> None:
     """Forget a profile; the files that it names stay."""
     profiles.remove(name, profiles.path())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 import oncelog
-from oncelog.cli.terminal.options import Json, paragraphs, show_help
+from oncelog.cli.terminal.options import Json
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_count
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, OncelogError
@@ -25,30 +25,18 @@ if TYPE_CHECKING:
     from oncelog.storage.quorum.home import QuorumStorage
 
 PREFIX = "quorum:"
-app = Shell(
-    help="Quorums: logs whose newest records are on several stores, and survive the loss of one.",
-    callback=show_help,
-    invoke_without_command=True,
+app = Verbs(
+    "quorum",
+    "Quorums: logs whose newest records are on several stores, and survive the loss of one.",
+    heading="Examples",
 )
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 Store = Annotated[str, typer.Argument(metavar="STORE", help="The URL of the store.", show_default=False)]
 Nodes = Annotated[
     list[str], typer.Option("--node", metavar="NAME=URL", help="A node; may be repeated.", show_default=False)
 ]
 
 
-def _command(*examples: str) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog quorum {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        name = command.__name__.rstrip("_")
-        return app.command(name, help=paragraphs(command.__doc__ or ""), epilog=f"Examples:\n\n{lines}")(command)
-
-    return made
-
-
-@_command("create s3://shop-regional/db --node az1=s3://shop-az1 --node az2=s3://shop-az2 --node az3=s3://shop-az3")
+@app.verb("create s3://shop-regional/db --node az1=s3://shop-az1 --node az2=s3://shop-az2 --node az3=s3://shop-az3")
 def create(
     store: Store,
     node: Nodes,
@@ -93,7 +81,7 @@ def _named(given: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-@_command("try ./quorum")
+@app.verb("try ./quorum")
 def try_(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to make it.", show_default=False)],
     *,
@@ -116,7 +104,7 @@ def _opened(store: str) -> Iterator[QuorumStorage]:
         storage.close()
 
 
-@_command("status s3://shop-regional/db")
+@app.verb("status s3://shop-regional/db")
 def status(store: Store, *, json: Json = False) -> None:
     """Show the nodes: who answers, how quickly, how many blocks behind, and which segments are short of copies.
 
@@ -156,7 +144,7 @@ def status(store: Store, *, json: Json = False) -> None:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-@_command("check s3://shop-regional/db")
+@app.verb("check s3://shop-regional/db")
 def check(store: Store, *, json: Json = False) -> None:
     """Read every copy of every block that is not sealed, and list those that are missing or damaged.
 
@@ -189,7 +177,7 @@ def _unsealed(home: LogHome) -> Unsealed:
     return unsealed(home, SYSTEM)
 
 
-@_command("replace s3://shop-regional/db az2 s3://shop-az2-new")
+@app.verb("replace s3://shop-regional/db az2 s3://shop-az2-new")
 def replace(
     store: Store,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The node.", show_default=False)],
@@ -211,7 +199,7 @@ def replace(
         say((name, "cyan"), f" is {url} now. Seal what names the old one: oncelog quorum drain {store}")
 
 
-@_command("drain s3://shop-regional/db")
+@app.verb("drain s3://shop-regional/db")
 def drain(store: Store, *, json: Json = False) -> None:
     """Seal the closed segments of every log, so that their records are in the store and no node is needed for them."""
     sealed: dict[str, int] = {}

@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 
 import oncelog
-from oncelog.cli.terminal.options import Json, Url, paragraphs
+from oncelog.cli.terminal.options import Json, Url
 from oncelog.cli.terminal.output import print_json, print_table, say
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import show_bytes, show_count
 from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.queue.send.topic import log_name

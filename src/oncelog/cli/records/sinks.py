@@ -18,7 +18,7 @@ from oncelog.cli.terminal.options import OutputFormat
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.clock import SYSTEM
 from oncelog.format.payload.schema import READ_SCHEMA
-from oncelog.redaction import harmless, harmless_json
+from oncelog.redaction import harmless, harmless_json, harmless_line
 from oncelog.types import Entry, moment
 
 ALL_COLUMNS: tuple[str, ...] = tuple(READ_SCHEMA.names)
@@ -80,7 +80,7 @@ class People:
         return "".join("  ".join(row) + "\n" for row in zip(*padded, strict=True)).encode(errors="backslashreplace")
 
     def _padded(self, number: int, column: Sequence[Any]) -> list[str]:
-        texts = [harmless(_plain(field)) or "-" for field in column]
+        texts = [harmless_line(_plain(field)) or "-" for field in column]
         if number < len(self.names) - 1:
             width = min(max(self._widths[number], *map(len, texts)), _COLUMN_WIDTH_MAX)
             self._widths[number] = width

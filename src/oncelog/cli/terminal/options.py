@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -45,41 +44,14 @@ Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The log's name.", show_default=False, autocompletion=_log_names)
 ]
 
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        "-u",
-        envvar="ONCELOG_URL",
-        metavar="URL",
-        help="The database: a folder, or a URL such as s3://bucket/shop.",
-        show_default=False,
-    ),
-]
 
-MaybeUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        "-u",
-        envvar="ONCELOG_URL",
-        metavar="URL",
-        help="The database: a folder, or a URL such as s3://bucket/shop.",
-        show_default=False,
-    ),
-]
+def _url(help: str = "The database: a folder, or a URL such as s3://bucket/shop.") -> Any:
+    return typer.Option("--url", "-u", envvar="ONCELOG_URL", metavar="URL", help=help, show_default=False)
 
-SourceUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        "-u",
-        envvar="ONCELOG_URL",
-        metavar="URL",
-        help="The database of a log that is given by its name alone.",
-        show_default=False,
-    ),
-]
+
+Url = Annotated[str, _url()]
+MaybeUrl = Annotated[str | None, _url()]
+SourceUrl = Annotated[str | None, _url("The database of a log that is given by its name alone.")]
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for programs.")]
 
@@ -104,14 +76,3 @@ Columns = Annotated[
     str | None,
     typer.Option("--columns", metavar="NAME,…", help="The columns to write, in this order: position, id, value, …"),
 ]
-
-
-def paragraphs(text: str) -> str:
-    """Return help whose paragraphs are as wide as the terminal, however they are broken here."""
-    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text).split("\n\n"))
-
-
-def show_help(context: typer.Context) -> None:
-    """Show what commands there are, if none was given."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())

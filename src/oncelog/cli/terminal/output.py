@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.cells import cell_len
@@ -17,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from oncelog.cli.terminal.quantities import show_bytes, show_count
-from oncelog.redaction import harmless, harmless_json
+from oncelog.redaction import harmless, harmless_json, harmless_line
 
+_One = TypeVar("_One")
 _PIPE_WIDTH = 1000
 """Nothing is wrapped or cut in a pipe."""
 
@@ -54,13 +57,21 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(*parts: str | tuple[str, str] | Text) -> None:
-    """Print one line on stdout; a part may come with its style."""
-    console().print(Text.assemble(*parts), soft_wrap=True)
+    """Print one line on stdout, and never more than one; a part may come with its style."""
+    console().print(_line(parts), soft_wrap=True)
 
 
 def note(*parts: str | tuple[str, str] | Text) -> None:
     """Print one line on stderr."""
-    console(stderr=True).print(Text.assemble(*parts), soft_wrap=True)
+    console(stderr=True).print(_line(parts), soft_wrap=True)
+
+
+def _line(parts: Iterable[str | tuple[str, str] | Text]) -> Text:
+    line = Text()
+    for part in parts:
+        text, style = part if isinstance(part, tuple) else (part, None)
+        line.append(harmless_line(text) if isinstance(text, str) else text, style)
+    return line
 
 
 def print_json(value: object) -> None:
@@ -69,13 +80,29 @@ def print_json(value: object) -> None:
 
 
 def json_line(value: object) -> str:
-    """Return one JSON object on a line, with what a terminal would obey written as escapes."""
-    return harmless_json(msgspec.json.encode(value).decode()) + "\n"
+    """Return one JSON object on a line, with what a terminal would obey written as escapes.
+
+    The name of a file may have bytes that are no UTF-8, which Python keeps as lone surrogates: escapes, too.
+    """
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        plain = json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda _: None)  # NaN is no JSON
+        text = json.dumps(plain, separators=(",", ":"))
+    return harmless_json(text) + "\n"
+
+
+def json_value(value: bytes) -> dict[str, str]:
+    """Return a value for JSON: as text where it is text."""
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}
 
 
 def print_text(text: str) -> None:
     """Print a value as a line: as it is for a pipe, harmless for a terminal."""
-    sys.stdout.write((harmless(text) if sys.stdout.isatty() else text) + "\n")
+    sys.stdout.write((harmless_line(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def print_table(
@@ -87,7 +114,7 @@ def print_table(
     in every row is left out, unless the ``whole`` table was asked for. A table that is wider than the terminal is
     printed row by row, a line for each cell that is not empty: no number is ever cut.
     """
-    cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
     is_whole = whole or not cells
     filled = [number for number, _ in enumerate(columns) if is_whole or any(row[number] for row in cells)]
     columns, cells = [columns[number] for number in filled], [[row[number] for number in filled] for row in cells]
@@ -98,7 +125,7 @@ def print_table(
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for heading, stands in columns:
         table.add_column(
-            heading, justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
+            _cell(heading), justify="right" if stands == "right" else "left", overflow="fold", no_wrap=stands != "fold"
         )
     room = _folded_room(columns, cells, terminal.width)
     for row in cells:
@@ -143,8 +170,29 @@ def _width(columns: Sequence[tuple[str, str]], cells: Sequence[Sequence[Text]]) 
     return sum(folded) + _GAP * (len(columns) - 1)
 
 
-def _cell(text: str) -> Text:
-    return Text(harmless(text).replace("\t", "\\t").replace("\n", "\\n"))
+def _cell(text: str | Text) -> Text:
+    """Return text as it is on one line. As a ``str``, Rich would look for styles and links in it."""
+    if isinstance(text, Text):
+        return Text(_cell(text.plain).plain, text.style)
+    return Text(harmless_line(text).replace("\t", "\\t"))
+
+
+def print_list(
+    found: Sequence[_One],
+    columns: Sequence[tuple[str, str]],
+    row: Callable[[_One], Sequence[str | Text]],
+    *nothing: str | tuple[str, str],
+    json: bool,
+    plain: Callable[[_One], object] = lambda one: one,
+) -> None:
+    """Print things: one JSON object a line for programs; a table for people, or a line if there is nothing."""
+    if json:
+        for one in found:
+            print_json(plain(one))
+    elif found:
+        print_table(columns, [row(one) for one in found])
+    else:
+        say(*nothing)
 
 
 def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]) -> None:
@@ -156,9 +204,9 @@ def print_facts(sections: Iterable[tuple[str, Sequence[tuple[str, str | Text]]]]
         if number:
             table.add_row()
         if title:
-            table.add_row(Text(harmless(title), "bold not dim"))
+            table.add_row(Text(harmless_line(title), "bold not dim"))
         for name, value in facts:
-            table.add_row(name, value if isinstance(value, Text) else Text(harmless(value)))
+            table.add_row(_cell(name), value if isinstance(value, Text) else Text(harmless(value)))
     _print_lean(console(), table)
 
 
@@ -194,7 +242,7 @@ class Meter:
 
     def __init__(self, progress: Progress, what: str, unit: str, total: int | None) -> None:
         self._progress = progress
-        self._task = progress.add_task(what, total=total, unit=unit, records=0)
+        self._task = progress.add_task(harmless_line(what), total=total, unit=unit, records=0)
 
     def to(self, done: float, records: int, total: int | None = None) -> None:
         """Show that so much is done, in the meter's unit, and so many records."""
@@ -203,7 +251,7 @@ class Meter:
 
     def now(self, what: str, unit: str, records_per_second: float) -> None:
         """Show what is being done from now on, counted in what, and how quickly."""
-        self._progress.update(self._task, description=what, unit=unit, rate=records_per_second)
+        self._progress.update(self._task, description=harmless_line(what), unit=unit, rate=records_per_second)
 
 
 @contextmanager
@@ -211,7 +259,7 @@ def meter(what: str, *, unit: str = "records", total: int | None = None, hidden:
     """Show a progress bar with rate and remaining time on stderr, if that is a terminal; it goes when it is done."""
     progress = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         _Done(),
         _Rate(),

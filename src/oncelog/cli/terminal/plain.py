@@ -6,6 +6,7 @@ Typer's own help comes with Rich's Markdown and tracebacks, which take longer to
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import shutil
@@ -77,6 +78,37 @@ class Shell(typer.Typer):
     ) -> Callable[[_Function], _Function]:
         """Make a command."""
         return super().command(name, cls=cls, **given)
+
+
+class Verbs(Shell):
+    """The verbs of a noun. The noun alone shows its help. Below the help of each verb are examples."""
+
+    def __init__(self, noun: str, help: str, *, heading: str = "Examples, with ONCELOG_URL set") -> None:
+        super().__init__(help=help, callback=show_help, invoke_without_command=True)
+        self._noun = noun
+        self._heading = heading
+
+    def verb(self, *examples: str, name: str | None = None) -> Callable[[_Function], _Function]:
+        """Make a function a verb. Its docstring is the help."""
+        lines = "".join(f"\n  [cyan]oncelog {self._noun}{' ' if self._noun else ''}{one}[/]" for one in examples)
+
+        def made(function: _Function) -> _Function:
+            word = name or function.__name__.strip("_").replace("_", "-")
+            epilog = f"{self._heading}:\n{lines}"
+            return self.command(word, help=paragraphs(function.__doc__ or ""), epilog=epilog)(function)
+
+        return made
+
+
+def paragraphs(text: str) -> str:
+    """Return help whose paragraphs are as wide as the terminal, however they are broken here."""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+def show_help(context: typer.Context) -> None:
+    """Show what commands there are, if none was given."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 class _Quick:

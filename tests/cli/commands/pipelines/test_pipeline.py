@@ -88,6 +88,23 @@ def test_status_names_files_that_are_never_read(call: Call, tmp_path: Path) -> N
     assert (len(told["passed_over"]), told["waiting"]) == (2, [])
 
 
+def test_status_names_files_that_vanished(call: Call, tmp_path: Path) -> None:
+    """Rows of a file that was gone when it was to be read are not accounted for: exit code 1, and what to do."""
+    (tmp_path / "incoming").mkdir()
+    spec = tmp_path / "orders.toml"
+    spec.write_text(SPEC)
+    checkpoint = tmp_path / ".oncelog" / "orders"
+    checkpoint.mkdir(parents=True)
+    gone = str(tmp_path / "incoming" / "a.json")
+    (checkpoint / "vanished.json").write_text(f'{{"{gone}": null, "/in/read-later.json": 1}}')
+    shown = call("pipeline", "status", str(spec))
+    assert shown.code == 1
+    said = b" ".join(shown.err.split())
+    assert b"a.json was listed, and was gone when it was to be read" in said
+    assert b"read-later.json" not in said
+    assert call("pipeline", "status", str(spec), "--json").json["files"]["vanished"] == [gone]
+
+
 def test_running_a_wrong_spec_starts_nothing(call: Call, tmp_path: Path) -> None:
     """All mistakes are named in one line, and nothing is made."""
     spec = tmp_path / "orders.toml"

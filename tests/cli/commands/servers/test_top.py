@@ -25,11 +25,38 @@ def test_a_database_shows_where_its_logs_end(tmp_path: Path) -> None:
     with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
         writer.append_many([oncelog.Record(b"a"), oncelog.Record(b"b")])
     shown = shell("top", tmp_path.as_uri(), "--json", "--count", "1", "--every", "10ms").json
+    assert shown["queues"] == {}
+    assert not (tmp_path / "queues").exists()  # to look makes nothing
     assert shown["logs"]["orders"]["records"] == 2
     assert shown["logs"]["orders"]["duplicates/s"] is None
     seen = terminal("top", "--count", "1", "--every", "10ms", url=tmp_path.as_uri()).seen
     assert "orders" in seen
     assert "records/s" in seen
+
+
+def test_a_database_shows_its_queues(tmp_path: Path) -> None:
+    """How many messages of each group are new, wait, or are in workers' hands."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        queue = db.queue("emails", create=True)
+        queue.send_many([oncelog.Message(b"a"), oncelog.Message(b"b")])
+        with queue.consume("mailer", prefetch=1) as consumer:
+            [delivery] = consumer.receive(1)
+            shown = top.source(tmp_path.as_uri())()
+            assert shown.queues["emails · mailer"] == {"new": 1, "waiting": 0, "leased": 1, "dying": 0}
+            delivery.ack()
+
+
+def test_a_queue_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """Only the queue itself is left out."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        for name in ("broken", "emails"):
+            queue = db.queue(name, create=True)
+            queue.send(b"a")
+            with queue.consume("mailer") as consumer:
+                assert consumer.receive(1)
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.delete("queue/broken/0")
+        assert list(top._of_database(tmp_path.as_uri(), db).queues) == ["emails · mailer"]
 
 
 def test_a_server_shows_what_it_counts(serve: Callable[..., Serving]) -> None:
@@ -45,6 +72,9 @@ def test_a_server_shows_what_it_counts(serve: Callable[..., Serving]) -> None:
     found = look()
     assert (found.logs["orders"].records, found.logs["orders"].duplicates) == (1, 2)
     assert found.queues["emails · default"]["new"] == 0
+    by_grpc = top.source(f"oncelog://{server.grpc}")()
+    assert by_grpc.logs["orders"] == found.logs["orders"]
+    assert by_grpc.queues == found.queues
     server.stop()
     with pytest.raises(Unavailable):
         look()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -15,10 +14,10 @@ from oncelog.cli.commands.logs import settings as given
 from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.commands.logs.settings import DEFAULTS
 from oncelog.cli.terminal import asking, places
-from oncelog.cli.terminal.options import Json, Name, SourceUrl, Url, Wait, Yes, paragraphs, show_help
+from oncelog.cli.terminal.options import Json, Name, SourceUrl, Url, Wait, Yes
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import PLACES, show_count, show_time, start
 from oncelog.errors import CorruptionError, NotFound, OncelogError, Unsupported
 from oncelog.names import CONFLICTS
@@ -29,22 +28,7 @@ if TYPE_CHECKING:
     from oncelog.log.info import LogInfo
     from oncelog.log.upkeep.sealing import Sealing
 
-app = Shell(
-    help="Logs: make them, fill them, read them, keep them in order.", callback=show_help, invoke_without_command=True
-)
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog log {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        return app.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
-
-    return made
+app = Verbs("log", "Logs: make them, fill them, read them, keep them in order.")
 
 
 def _infos(db: Database, name: str) -> list[LogInfo]:
@@ -56,7 +40,7 @@ def _infos(db: Database, name: str) -> list[LogInfo]:
     return found
 
 
-@_command("list", "list --url file:///var/lib/shop --json | jq -r .name", name="list")
+@app.verb("list", "list --url file:///var/lib/shop --json | jq -r .name", name="list")
 def list_logs(url: Url, *, json: Json = False) -> None:
     """List the logs there are, with their records and sizes, and what conflicts with them.
 
@@ -78,7 +62,7 @@ def list_logs(url: Url, *, json: Json = False) -> None:
             raise failed
 
 
-@_command(
+@app.verb(
     "create orders",
     "create orders --window 1h --max-keys 1000000 --retention 30d",
     "create clicks --idempotence content --segment-size 256MiB",
@@ -151,7 +135,7 @@ def _is_there(db: oncelog.Database, name: str) -> bool:
     return True
 
 
-@_command(
+@app.verb(
     "set orders --window 1h --max-keys 1000000", "set orders --unbounded", "set orders --retention 30d", name="set"
 )
 def set_settings(
@@ -190,7 +174,7 @@ def set_settings(
         say((name, "cyan"), ": ", "; ".join(different) if different else "its settings are these already")
 
 
-@_command("find orders order-42", "find orders order-42 --json | jq .position")
+@app.verb("find orders order-42", "find orders order-42 --json | jq .position")
 def find(
     name: Name,
     id: Annotated[str, typer.Argument(metavar="ID", help="The id of a record.", show_default=False)],
@@ -218,7 +202,7 @@ def find(
         raise typer.Exit(1)
 
 
-@_command("info orders", "info orders --json | jq .last_position")
+@app.verb("info orders", "info orders --json | jq .last_position")
 def info(name: Name, url: Url, *, json: Json = False) -> None:
     """Show a log's positions, segments, snapshots and settings."""
     with opened(url, name) as log:
@@ -231,23 +215,23 @@ def info(name: Name, url: Url, *, json: Json = False) -> None:
             describe.print_conflicts(_infos(db, name)[1:])
 
 
-_command(
+app.verb(
     "append orders day.txt",
     "append orders records.jsonl",
     "append orders --id-field order.id day-1.jsonl day-2.jsonl",
     "append orders --value-field payload --id-field key day.parquet",
 )(records.append)
-_command(
+app.verb(
     "cat orders --from 1000 --limit 10",
     "cat orders --from 2026-01-31 --to 2026-02-01 --json | jq .value",
     "cat orders --columns position,id,value --output orders.parquet",
 )(records.cat)
-_command(
+app.verb(
     "tail orders", "tail orders -f", "tail orders -f --from 2026-01-31T12:00Z --json", "tail orders -n 1 --format raw"
 )(records.tail)
 
 
-@_command("verify orders", "verify orders --json | jq '.findings[]'")
+@app.verb("verify orders", "verify orders --json | jq '.findings[]'")
 def verify(name: Name, url: Url, *, json: Json = False) -> None:
     """Read everything and check it.
 
@@ -264,7 +248,7 @@ def verify(name: Name, url: Url, *, json: Json = False) -> None:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-@_command("truncate orders --before 1000000", "truncate orders --before 2026-01-01 --yes")
+@app.verb("truncate orders --before 1000000", "truncate orders --before 2026-01-01 --yes")
 def truncate(
     name: Name,
     url: Url,
@@ -289,7 +273,7 @@ def truncate(
     describe.tell_truncation(name, first, done, as_json=json)
 
 
-@_command("retain orders")
+@app.verb("retain orders")
 def retain(name: Name, url: Url, *, json: Json = False) -> None:
     """Remove what the retention settings do not want kept.
 
@@ -301,7 +285,7 @@ def retain(name: Name, url: Url, *, json: Json = False) -> None:
     describe.tell_truncation(name, first, done, as_json=json)
 
 
-@_command("seal orders")
+@app.verb("seal orders")
 def seal(name: Name, url: Url, *, json: Json = False) -> None:
     """Turn closed segments into Parquet files.
 
@@ -321,7 +305,7 @@ def seal(name: Name, url: Url, *, json: Json = False) -> None:
     describe.tell_sealing(name, done, as_json=json)
 
 
-@_command("copy orders s3://bucket/shop", "copy file:///var/lib/shop#orders s3://bucket/shop#orders-2024")
+@app.verb("copy orders s3://bucket/shop", "copy file:///var/lib/shop#orders s3://bucket/shop#orders-2024")
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A log's name, or URL#NAME.", show_default=False)],
     target: Annotated[str, typer.Argument(metavar="DST", help="A URL, or URL#NAME.", show_default=False)],
@@ -341,7 +325,7 @@ def copy(
     describe.tell_copy(name, f"{target_url}#{wanted}", done, as_json=json)
 
 
-@_command("snapshot orders")
+@app.verb("snapshot orders")
 def snapshot(name: Name, url: Url, *, wait: Wait = 5.0, json: Json = False) -> None:
     """Store a snapshot of the dedup window.
 
@@ -360,7 +344,7 @@ def snapshot(name: Name, url: Url, *, wait: Wait = 5.0, json: Json = False) -> N
         say((name, "cyan"), f": snapshot up to position {found[newest]:,}, {newest}")
 
 
-@_command("delete orders", "delete orders --yes")
+@app.verb("delete orders", "delete orders --yes")
 def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> None:
     """Delete a log and everything in it, for good."""
     with opened(url, name) as log:

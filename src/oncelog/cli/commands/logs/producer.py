@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -13,9 +12,9 @@ from oncelog.cli.commands.logs import describe
 from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.commands.logs.settings import MaxProducers, ProducerInactivity, ProducersOption, policy
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, Name, Url, Wait, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import print_facts, print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json, Name, Url, Wait, Yes
+from oncelog.cli.terminal.output import print_facts, print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_duration
 from oncelog.errors import NotFound
 from oncelog.redaction import harmless
@@ -23,25 +22,9 @@ from oncelog.redaction import harmless
 if TYPE_CHECKING:
     from oncelog.log.log import Log
 
-app = Shell(
-    help="Producers: who writes a log by sequences, and how far each got.",
-    callback=show_help,
-    invoke_without_command=True,
-)
+app = Verbs("producer", "Producers: who writes a log by sequences, and how far each got.")
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 ProducerName = Annotated[str, typer.Argument(metavar="PRODUCER", help="The producer's name.", show_default=False)]
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog producer {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        return app.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
-
-    return made
 
 
 class ProducerProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +51,7 @@ def _progress(log: Log) -> list[ProducerProgress]:
     ]
 
 
-@_command("list orders", "list orders --json | jq .last_sequence", name="list")
+@app.verb("list orders", "list orders --json | jq .last_sequence", name="list")
 def list_producers(name: Name, url: Url, *, json: Json = False) -> None:
     """List a log's producers, the least recently active first.
 
@@ -76,22 +59,15 @@ def list_producers(name: Name, url: Url, *, json: Json = False) -> None:
     """
     with opened(url, name) as log:
         found = _progress(log)
-    for progress in found if json else ():
-        print_json(progress)
-    if not json and found:
-        columns = [("producer", "left"), ("last sequence", "right"), ("position", "right"), ("inactive", "right")]
-        print_table(
-            columns,
-            [
-                (one.producer, f"{one.last_sequence:,}", f"{one.last_position:,}", show_duration(one.inactive_s))
-                for one in found
-            ],
-        )
-    elif not json:
-        say((name, "cyan"), " has no producers")
+    columns = [("producer", "left"), ("last sequence", "right"), ("position", "right"), ("inactive", "right")]
+    print_list(found, columns, _row, (name, "cyan"), " has no producers", json=json)
 
 
-@_command("show orders importer-1", "show orders importer-1 --json | jq .last_sequence")
+def _row(one: ProducerProgress) -> tuple[str, ...]:
+    return one.producer, f"{one.last_sequence:,}", f"{one.last_position:,}", show_duration(one.inactive_s)
+
+
+@app.verb("show orders importer-1", "show orders importer-1 --json | jq .last_sequence")
 def show(name: Name, producer: ProducerName, url: Url, *, json: Json = False) -> None:
     """Show how far a producer got: where to go on.
 
@@ -113,7 +89,7 @@ def show(name: Name, producer: ProducerName, url: Url, *, json: Json = False) ->
     print_facts([(producer, facts)])
 
 
-@_command("forget orders importer-1", "forget orders importer-1 --yes")
+@app.verb("forget orders importer-1", "forget orders importer-1 --yes")
 def forget(
     name: Name, producer: ProducerName, url: Url, *, wait: Wait = 5.0, yes: Yes = False, json: Json = False
 ) -> None:
@@ -134,7 +110,7 @@ def forget(
         say((harmless(producer), "cyan"), " is forgotten")
 
 
-@_command(
+@app.verb(
     "policy",
     "policy --producers off",
     "policy --namespace shop --max-producers 100 --producer-inactivity 7d",

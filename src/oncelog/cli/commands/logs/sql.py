@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Json, Url, meant, paragraphs
+from oncelog.cli.terminal.options import Json, Url, meant
 from oncelog.cli.terminal.output import print_json, print_table
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.errors import InvalidArgument, OncelogError, Unsupported
 
 if TYPE_CHECKING:

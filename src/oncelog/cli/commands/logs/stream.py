@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 import oncelog
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import note, plural, print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Create, InputFormat, Json, Limit, Name, Url, Wait, Yes
+from oncelog.cli.terminal.output import json_value, note, plural, print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_count, show_time
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.redaction import harmless
 
 if TYPE_CHECKING:
-    from oncelog.streams.events import EventAck, Expected, StreamEvent
+    from oncelog.streams.events import EventAck, Expected, StreamEvent, StreamInfo
     from oncelog.streams.streams import Streams
 
-app = Shell(
-    help="Streams: events with versions, in a log that takes ids for those of their stream.",
-    callback=show_help,
-    invoke_without_command=True,
-)
+app = Verbs("stream", "Streams: events with versions, in a log that takes ids for those of their stream.")
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 MaybeStream = Annotated[
     str | None, typer.Argument(metavar="[STREAM]", help="The stream; without one, all.", show_default=False)
 ]
 Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only streams whose names begin so.")]
 Types = Annotated[list[str] | None, typer.Option("--type", metavar="TYPE", help="Only events of this type.")]
-
-
-def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog stream {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        return app.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
-
-    return made
 
 
 @contextmanager
@@ -75,7 +58,7 @@ def _expected(text: str) -> Expected:
     raise typer.BadParameter(message)
 
 
-@_command(
+@app.verb(
     "append orders order-42 events.jsonl --expected no-stream --create",
     "append orders order-42 --expected 3 --type Paid < value.txt",
 )
@@ -130,7 +113,7 @@ def _told(acks: Sequence[EventAck]) -> str:
     return f", {'a duplicate' if len(acks) == 1 else 'duplicates'}{stands}, up to version {last}"
 
 
-@_command("read orders order-42", "read orders order-42 --from 10 --limit 5 --json", "read orders --backward --limit 1")
+@app.verb("read orders order-42", "read orders order-42 --from 10 --limit 5 --json", "read orders --backward --limit 1")
 def read(
     name: Name,
     url: Url,
@@ -163,7 +146,7 @@ def _check_chosen(stream: str | None, prefix: str, types: list[str] | None) -> N
         raise InvalidArgument(message)
 
 
-@_command("subscribe orders", "subscribe orders order-42 --json", "subscribe orders --prefix order- --from latest")
+@app.verb("subscribe orders", "subscribe orders order-42 --json", "subscribe orders --prefix order- --from latest")
 def subscribe(
     name: Name,
     url: Url,
@@ -221,10 +204,7 @@ def _print(event: StreamEvent, *, as_json: bool) -> None:
         "id": event.id,
         "type": event.type,
     }
-    try:
-        fields["value"] = event.value.decode()
-    except UnicodeDecodeError:
-        fields["value_base64"] = base64.b64encode(event.value).decode()
+    fields |= json_value(event.value)
     if event.headers:
         from oncelog.cli.records.sinks import headers_of  # noqa: PLC0415 (pyarrow is not for those who ask for help)
 
@@ -232,7 +212,7 @@ def _print(event: StreamEvent, *, as_json: bool) -> None:
     print_json(fields)
 
 
-@_command("create orders", "create shop/orders --json")
+@app.verb("create orders", "create shop/orders --json")
 def create(name: Name, url: Url, *, json: Json = False) -> None:
     """Create a log for streams: an id is one of its stream there. One that is there is left as it is.
 
@@ -247,7 +227,7 @@ def create(name: Name, url: Url, *, json: Json = False) -> None:
         say((name, "cyan"), " was there already" if there else " is there, for streams")
 
 
-@_command("delete orders", "delete orders --yes")
+@app.verb("delete orders", "delete orders --yes")
 def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> None:
     """Delete a log with all its streams, for good. A single stream cannot be deleted: the log is append-only."""
     with _opened(url, name) as streams:
@@ -264,25 +244,16 @@ def delete(name: Name, url: Url, *, yes: Yes = False, json: Json = False) -> Non
         say((name, "cyan"), " is deleted, with ", plural(len(found), "stream"), " and ", plural(events, "event"))
 
 
-@_command("list orders", "list orders --prefix order- --json | jq -r .stream", name="list")
+@app.verb("list orders", "list orders --prefix order- --json | jq -r .stream", name="list")
 def list_streams(name: Name, url: Url, *, prefix: Prefix = "", json: Json = False) -> None:
     """List the streams there are, with their versions."""
     with _opened(url, name) as streams:
         found = streams.list(prefix)
-    for one in found if json else ():
-        print_json(one)
-    if not json and found:
-        columns = [("stream", "left"), ("version", "right"), ("events", "right"), ("last position", "right")]
-        rows = [
-            (
-                one.stream,
-                f"{one.version:,}",
-                f"{one.count:,}",
-                "" if one.last_position is None else f"{one.last_position:,}",
-            )
-            for one in found
-        ]
-        print_table(columns, rows)
-    elif not json:
-        begins = f" that begins with {prefix!r}" if prefix else ""
-        say((name, "cyan"), f" has no stream{begins}")
+    begins = f" that begins with {prefix!r}" if prefix else ""
+    columns = [("stream", "left"), ("version", "right"), ("events", "right"), ("last position", "right")]
+    print_list(found, columns, _row, (name, "cyan"), f" has no stream{begins}", json=json)
+
+
+def _row(one: StreamInfo) -> tuple[str, ...]:
+    last = "" if one.last_position is None else f"{one.last_position:,}"
+    return one.stream, f"{one.version:,}", f"{one.count:,}", last

@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oncelog.cli.commands.logs.opened import opened
-from oncelog.cli.terminal.options import Json, Name, Url, paragraphs, show_help
+from oncelog.cli.terminal.options import Json, Name, Url
 from oncelog.cli.terminal.output import print_facts, print_json
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import InvalidArgument, Unsupported
 
 if TYPE_CHECKING:
     from oncelog.tables.publishing import Published, PublishedTable
 
-app = Shell(
-    help="Tables: a log's history as a table of Delta or Iceberg.", callback=show_help, invoke_without_command=True
-)
-_EXAMPLES = """Examples, with ONCELOG_URL set:
-
-  [cyan]oncelog table publish orders --delta /var/lib/tables/orders[/]
-  [cyan]oncelog table publish orders --iceberg shop.orders --option uri=sqlite:////var/lib/catalog.db \
---option warehouse=file:///var/lib/tables[/]"""
+app = Verbs("table", "Tables: a log's history as a table of Delta or Iceberg.")
 _KEEP_S = 7 * 86400.0
 
 
+@app.verb(
+    "publish orders --delta /var/lib/tables/orders",
+    "publish orders --iceberg shop.orders --option uri=sqlite:////var/lib/catalog.db "
+    "--option warehouse=file:///var/lib/tables",
+)
 def publish(
     name: Name,
     url: Url,
@@ -80,9 +78,6 @@ def publish(
         print_json(done)
     else:
         _tell(done)
-
-
-app.command("publish", help=paragraphs(publish.__doc__ or ""), epilog=_EXAMPLES)(publish)
 
 
 def _table(

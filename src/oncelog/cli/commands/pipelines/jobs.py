@@ -14,9 +14,10 @@ from rich.text import Text
 
 from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Create, Json, Name, Url, Yes, paragraphs
+from oncelog.cli.terminal.options import Create, Json, Name, Url, Yes
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, plural, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import show_bytes, show_count
 
 if TYPE_CHECKING:

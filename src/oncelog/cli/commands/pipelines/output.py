@@ -79,14 +79,18 @@ def tell_outcome(outcome: Outcome, report: Path | None) -> None:
     print_facts([(f"{outcome.pipeline} → {outcome.log}", facts)])
 
 
-def warn_of_files(replaced: Sequence[str], passed_over: Sequence[str]) -> None:
-    """Tell of files that were changed after they were read, and of files that are never read."""
+def warn_of_files(replaced: Sequence[str] = (), passed_over: Sequence[str] = (), vanished: Sequence[str] = ()) -> None:
+    """Tell of files that were changed after they were read, that are never read, and that were gone before."""
     again = "has changed since it was read, and is not read again: give it a new name, or backfill its day"
     never = (
         "is not read: it is in a folder inside of source.path (the option recursiveFileLookup = true reads those), or "
         "its name is not UTF-8"
     )
-    for files, what in ((replaced, again), (passed_over, never)):
+    gone = (
+        "was listed, and was gone when it was to be read: its rows are not accounted for. Put it back, and the next "
+        "run reads it; if it is gone for good, put an empty file in its place"
+    )
+    for files, what in ((replaced, again), (passed_over, never), (vanished, gone)):
         for file in files[:_NAMED_MAX]:
             note(("warning:", "yellow"), f" {file} {what}")
         if len(files) > _NAMED_MAX:

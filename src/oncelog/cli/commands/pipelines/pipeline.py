@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from oncelog.cli.commands.pipelines import output
-from oncelog.cli.terminal.options import Json, paragraphs, show_help
+from oncelog.cli.terminal.options import Json
 from oncelog.cli.terminal.outcome import ExitCode
 from oncelog.cli.terminal.output import meter, note, plural, print_json, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from oncelog.spark.pipeline.spec import Spec
 
-app = Shell(
-    help="Pipelines: records from anywhere, into a log once, and on from there.",
-    callback=show_help,
-    invoke_without_command=True,
-)
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+app = Verbs("pipeline", "Pipelines: records from anywhere, into a log once, and on from there.", heading="Examples")
 
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's TOML file.", show_default=False)]
 Master = Annotated[
@@ -46,17 +39,7 @@ WaitForRun = Annotated[
 ]
 
 
-def _command(*examples: str) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog pipeline {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        return app.command(help=paragraphs(command.__doc__ or ""), epilog=f"Examples:\n\n{lines}")(command)
-
-    return made
-
-
-@_command(
+@app.verb(
     "run orders.toml", "run orders.toml --follow", "run orders.toml --dry-run", "run orders.toml --wait 600 --json"
 )
 def run(
@@ -79,7 +62,8 @@ def run(
     batch, and the outcome at the end. A report is written beside the pipeline's progress.
 
     With --dry-run nothing is stored, noted or sent on. It tells how many of the rows that are new in the source would
-    be stored, are there already, clash, or cannot be read, with a few of each. The exit code is 1 if a run would stop.
+    be stored, are duplicates or conflicts, or cannot be read, with a few of each. The exit code is 1 if a run would
+    stop.
     """
     from oncelog.clock import SYSTEM  # noqa: PLC0415 (as below)
     from oncelog.spark.pipeline import pipeline as pipelines  # noqa: PLC0415 (as above)
@@ -102,9 +86,10 @@ def run(
         print_json({"type": "outcome", **msgspec.to_builtins(outcome), "report": str(target)})
     else:
         output.tell_outcome(outcome, target)
-    output.warn_of_files(outcome.replaced, outcome.passed_over)
+    output.warn_of_files(outcome.replaced, outcome.passed_over, outcome.vanished)
     if outcome.missing:
         note(("error:", "bold red"), f" {outcome.missing:,} rows are not accounted for: see the report, and tell us")
+    if outcome.missing or outcome.vanished:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -121,7 +106,8 @@ def _rehearse(given: Spec, folder: Path, *, follow: bool, json: bool) -> None:
         print_json({"type": "dry run", **msgspec.to_builtins(done)})
     else:
         output.tell_rehearsal(done)
-    if done.fails or done.missing:
+    output.warn_of_files(vanished=done.vanished)
+    if done.fails or done.missing or done.vanished:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -151,7 +137,7 @@ def _checked(file: Path, master: str | None = None) -> Spec:
     )
 
 
-@_command("check orders.toml", "check orders.toml --quick", "check orders.toml --json | jq '.mistakes[]'")
+@app.verb("check orders.toml", "check orders.toml --quick", "check orders.toml --json | jq '.mistakes[]'")
 def check(
     spec: SpecFile,
     *,
@@ -195,7 +181,7 @@ def check(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-@_command(
+@app.verb(
     "backfill orders.toml --from 2026-01-01 --to 2026-01-31",
     "backfill orders.toml --partition hour --from 9 --to 17 --json",
 )
@@ -237,7 +223,7 @@ def backfill(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-@_command("compact orders.toml", "compact orders.toml --target-mib 512 --wait 600 --json")
+@app.verb("compact orders.toml", "compact orders.toml --target-mib 512 --wait 600 --json")
 def compact(
     spec: SpecFile,
     *,
@@ -262,7 +248,7 @@ def compact(
         say(plural(done.files_before, "file"), " before, ", (f"{done.files_after:,}", "bold green"), " now")
 
 
-@_command("status orders.toml", "status orders.toml --json | jq .behind")
+@app.verb("status orders.toml", "status orders.toml --json | jq .behind")
 def status(spec: SpecFile, *, json: Json = False) -> None:
     """Show how far a pipeline is: who runs it, what all runs did, what waits, and what the sink has yet to get.
 
@@ -276,12 +262,12 @@ def status(spec: SpecFile, *, json: Json = False) -> None:
     else:
         output.tell_status(found)
         if found.files is not None:
-            output.warn_of_files(found.files.replaced, found.files.passed_over)
-    if found.missing:
+            output.warn_of_files(found.files.replaced, found.files.passed_over, found.files.vanished)
+    if found.missing or (found.files is not None and found.files.vanished):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-@_command("rejected orders.toml", "rejected orders.toml --save mended.jsonl", "rejected orders.toml --json")
+@app.verb("rejected orders.toml", "rejected orders.toml --save mended.jsonl", "rejected orders.toml --json")
 def rejected(
     spec: SpecFile,
     *,
@@ -312,7 +298,7 @@ def rejected(
             say("    ", one.text[:200].rstrip("\n"))
 
 
-@_command("init orders.toml", "init clicks.toml --input clicks/ --id-field click_id")
+@app.verb("init orders.toml", "init clicks.toml --input clicks/ --id-field click_id")
 def init(
     spec: SpecFile,
     *,

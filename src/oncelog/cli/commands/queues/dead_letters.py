@@ -11,22 +11,20 @@ from oncelog.cli.commands.queues.options import (
     Position,
     QueueName,
     State,
-    json_value,
     opened_queue,
-    queue_command,
     short,
     text_of,
 )
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, Limit, Url, Yes, show_help
-from oncelog.cli.terminal.output import plural, print_facts, print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json, Limit, Url, Yes
+from oncelog.cli.terminal.output import json_value, plural, print_facts, print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_count, show_time
 
 if TYPE_CHECKING:
     from oncelog.queue.deliver.dead_letters import DeadLetter
 
-dlq = Shell(help="Dead letters: what could not be delivered.", callback=show_help, invoke_without_command=True)
+dlq = Verbs("queue dlq", "Dead letters: what could not be delivered.")
 
 
 def _letter(letter: DeadLetter) -> dict[str, object]:
@@ -37,38 +35,22 @@ def _letter(letter: DeadLetter) -> dict[str, object]:
     return {**known, **json_value(letter.value)}
 
 
-@queue_command(dlq, "queue dlq", "list emails", "list emails --json | jq .last_error", name="list")
+@dlq.verb("list emails", "list emails --json | jq .last_error", name="list")
 def list_letters(name: QueueName, url: Url, *, limit: Limit = None, state: State = None, json: Json = False) -> None:
     """List the dead letters of a queue, oldest first."""
     with opened_queue(url, name, state) as queue:
         found = queue.dead_letters.list(limit=limit)
-    for one in found if json else ():
-        print_json(_letter(one))
-    if json:
-        return
-    if not found:
-        say((name, "cyan"), ": no dead letters")
-        return
     columns = [("position", "right"), ("died at", "left"), ("group", "left"), ("attempts", "right"), ("id", "left")]
     columns += [("last error", "fold"), ("value", "fold")]
-    print_table(
-        columns,
-        [
-            (
-                f"{one.position:,}",
-                show_time(one.died_at),
-                one.group,
-                str(one.attempts),
-                one.id,
-                one.last_error,
-                short(one.value),
-            )
-            for one in found
-        ],
-    )
+    print_list(found, columns, _row, (name, "cyan"), ": no dead letters", json=json, plain=_letter)
 
 
-@queue_command(dlq, "queue dlq", "show emails 3")
+def _row(one: DeadLetter) -> tuple[str, ...]:
+    error, value = one.last_error, short(one.value)
+    return f"{one.position:,}", show_time(one.died_at), one.group, str(one.attempts), one.id, error, value
+
+
+@dlq.verb("show emails 3")
 def show(name: QueueName, position: Position, url: Url, *, state: State = None, json: Json = False) -> None:
     """Show one dead letter: where it comes from, why it died, and what it says."""
     with opened_queue(url, name, state) as queue:
@@ -80,7 +62,7 @@ def show(name: QueueName, position: Position, url: Url, *, state: State = None, 
     print_facts([("", facts)])
 
 
-@queue_command(dlq, "queue dlq", "redrive emails", "redrive emails 3 4 7")
+@dlq.verb("redrive emails", "redrive emails 3 4 7")
 def redrive(
     name: QueueName,
     url: Url,
@@ -102,7 +84,7 @@ def redrive(
         say((name, "cyan"), ": ", plural(count, "message"), " sent back")
 
 
-@queue_command(dlq, "queue dlq", "discard emails 3 4 7", "discard emails --all --yes")
+@dlq.verb("discard emails 3 4 7", "discard emails --all --yes")
 def discard(
     name: QueueName,
     url: Url,

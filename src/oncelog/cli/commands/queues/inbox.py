@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -14,9 +14,9 @@ from rich.text import Text
 
 import oncelog
 from oncelog.cli.terminal.asking import confirm
-from oncelog.cli.terminal.options import Json, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import plural, print_facts, print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json, Yes
+from oncelog.cli.terminal.output import plural, print_facts, print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_time
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.redaction import harmless
@@ -24,10 +24,10 @@ from oncelog.redaction import harmless
 if TYPE_CHECKING:
     from oncelog.inbox.inbox import Inbox, KeyStory
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-app = Shell(
-    help="Effects that happen once: look at one, decide about one.", callback=show_help, invoke_without_command=True
+app = Verbs(
+    "inbox",
+    "Effects that happen once: look at one, decide about one.",
+    heading="Examples, with ONCELOG_INBOX set (sqlite:///shop.db, say)",
 )
 
 Home = Annotated[
@@ -82,20 +82,7 @@ def _only(found: list[KeyStory]) -> dict[str, Any]:
     return {"tenant": one.tenant, "topic": one.topic, "group": one.group}
 
 
-def _command(help: str, *examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog inbox {example}[/]" for example in examples)
-    epilog = f"Examples, with ONCELOG_INBOX set (sqlite:///shop.db, say):\n\n{lines}"
-    return app.command(name, help=paragraphs(help), epilog=epilog)
-
-
-@_command(
-    "List the keys that changed last: what became of each effect.",
-    "list",
-    "list --status FAILED --limit 20",
-    "list --json | jq -r .key",
-    name="list",
-)
+@app.verb("list", "list --status FAILED --limit 20", "list --json | jq -r .key", name="list")
 def list_keys(
     inbox: Home,
     *,
@@ -105,19 +92,12 @@ def list_keys(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, metavar="N", help="Show so many.")] = 100,
     json: Json = False,
 ) -> None:
-    """List the keys that changed last."""
+    """List the keys that changed last: what became of each effect."""
     with _opened(inbox) as opened:
         found = opened.latest(status, limit=limit)
-    if json:
-        for known in found:
-            print_json(_plain(known))
-        return
-    if not found:
-        say("no keys")
-        return
     columns = [("key", "left"), ("status", "left"), ("attempts", "right"), ("changed", "left"), ("topic", "left")]
     columns += [("group", "left"), ("tenant", "left"), ("result or last error", "fold")]
-    print_table(columns, [_row(known) for known in found])
+    print_list(found, columns, _row, "no keys", json=json, plain=_plain)
 
 
 def _row(known: KeyStory) -> list[str | Text]:
@@ -135,14 +115,11 @@ def _row(known: KeyStory) -> list[str | Text]:
     ]
 
 
-@_command(
-    "Remove the keys whose retention is over. A key that may still come is removed, too: give inboxes a retention that "
-    "is longer than a message can be on its way.",
-    "prune",
-    "prune --json",
-)
+@app.verb("prune", "prune --json")
 def prune(inbox: Home, *, json: Json = False) -> None:
-    """Remove the keys whose retention is over."""
+    """Remove the keys whose retention is over. A key that may still come is removed, too: give inboxes a retention
+    that is longer than a message can be on its way.
+    """
     with _opened(inbox) as opened:
         count = opened.prune()
     if json:
@@ -151,15 +128,11 @@ def prune(inbox: Home, *, json: Json = False) -> None:
         say(plural(count, "key"), " removed")
 
 
-@_command(
-    "Show the whole story of a key: attempts, owners, tokens, outcome, result.",
-    "show order-42",
-    "show order-42 --topic invoices --json",
-)
+@app.verb("show order-42", "show order-42 --topic invoices --json")
 def show(
     key: Key, inbox: Home, *, tenant: Tenant = None, topic: Topic = None, group: Group = None, json: Json = False
 ) -> None:
-    """Show the story of a key."""
+    """Show the whole story of a key: attempts, owners, tokens, outcome, result."""
     with _opened(inbox) as opened:
         found = _found(opened, key, tenant, topic, group)
     if json:
@@ -204,11 +177,7 @@ def _facts(known: KeyStory) -> list[tuple[str, str | Text]]:
     return facts
 
 
-@_command(
-    "Decide about a key whose lease ran out, or that failed: committed, failed, or again.",
-    "resolve order-42 committed",
-    "resolve order-42 again --topic invoices",
-)
+@app.verb("resolve order-42 committed", "resolve order-42 again --topic invoices")
 def resolve(
     key: Key,
     to: Annotated[str, typer.Argument(metavar="DECISION", help="committed, failed or again.", show_default=False)],
@@ -219,7 +188,7 @@ def resolve(
     group: Group = None,
     json: Json = False,
 ) -> None:
-    """Decide about a key."""
+    """Decide about a key whose lease ran out, or that failed: committed, failed, or again."""
     with _opened(inbox) as opened:
         scope = _only(_found(opened, key, tenant, topic, group))
         decision: Any = to
@@ -230,11 +199,7 @@ def resolve(
         say((key, "cyan"), f": {to}")
 
 
-@_command(
-    "Erase what is known of a key but that it was there: it is still not run again.",
-    "erase order-42",
-    "erase anna@example.com --yes",
-)
+@app.verb("erase order-42", "erase anna@example.com --yes")
 def erase(
     key: Key,
     inbox: Home,
@@ -245,7 +210,7 @@ def erase(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Erase a key's payload and result."""
+    """Erase what is known of a key but that it was there: it is still not run again."""
     with _opened(inbox) as opened:
         scope = _only(_found(opened, key, tenant, topic, group))
         if not yes:

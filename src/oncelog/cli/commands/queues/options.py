@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import meant, paragraphs
+from oncelog.cli.terminal.options import meant
 from oncelog.errors import NotFound
 
 if TYPE_CHECKING:
     from oncelog import Database, Queue
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN_BYTES = 60
 
 QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.", show_default=False)]
@@ -32,19 +30,6 @@ State = Annotated[
 ]
 Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group of consumers.")]
 Position = Annotated[int, typer.Argument(metavar="POSITION", help="Its place, as list shows it.", show_default=False)]
-
-
-def queue_command(
-    on: typer.Typer, noun: str, *examples: str, name: str | None = None
-) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog {noun} {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        return on.command(name, help=text, epilog=f"Examples, with ONCELOG_URL set:\n\n{lines}")(command)
-
-    return made
 
 
 @contextmanager
@@ -74,11 +59,3 @@ def text_of(value: bytes) -> str:
 def short(value: bytes) -> str:
     """Return the beginning of a value, in one line."""
     return text_of(value[:_SHOWN_BYTES]).replace("\n", "␤") + ("…" if len(value) > _SHOWN_BYTES else "")
-
-
-def json_value(value: bytes) -> dict[str, str]:
-    """Return a value for JSON: as text where it is text."""
-    try:
-        return {"value": value.decode()}
-    except UnicodeDecodeError:
-        return {"value_base64": base64.b64encode(value).decode()}

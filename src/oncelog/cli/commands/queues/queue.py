@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -17,18 +17,16 @@ from oncelog.cli.commands.queues.options import (
     Group,
     QueueName,
     State,
-    json_value,
     named_queue,
     opened_queue,
-    queue_command,
     short,
     text_of,
 )
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes, show_help
+from oncelog.cli.terminal.options import Create, Json, Limit, Url, Yes
 from oncelog.cli.terminal.outcome import ExitCode
-from oncelog.cli.terminal.output import note, plural, print_json, print_table, print_text, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.output import json_value, note, plural, print_json, print_list, print_table, print_text, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import duration_s, show_count, show_duration, show_time
 from oncelog.errors import NotFound
 
@@ -38,11 +36,7 @@ if TYPE_CHECKING:
     from oncelog.queue.deliver.consumer import Consumer
     from oncelog.queue.inspect import QueueStats
 
-app = Shell(
-    help="Work queues: send, consume, look, and deal with dead letters.",
-    callback=show_help,
-    invoke_without_command=True,
-)
+app = Verbs("queue", "Work queues: send, consume, look, and deal with dead letters.")
 app.add_typer(dlq, name="dlq")
 queue_settings.add_to(app)
 
@@ -50,7 +44,7 @@ _BATCH = 500
 Force = Annotated[bool, typer.Option("--force", metavar="", help="Also while workers hold messages of it.")]
 
 
-@queue_command(app, "queue", "create emails", "create emails --partitions 4")
+@app.verb("create emails", "create emails --partitions 4")
 def create(
     name: QueueName,
     url: Url,
@@ -74,7 +68,7 @@ def create(
             say((name, "cyan"), " is there, with ", plural(queue.partitions, "partition"))
 
 
-@queue_command(app, "queue", "list", "list --json | jq -r .name", name="list")
+@app.verb("list", "list --json | jq -r .name", name="list")
 def list_queues(url: Url, *, state: State = None, json: Json = False) -> None:
     """List the queues there are: how many messages were sent, and what waits in all groups."""
     with oncelog.connect(url) as db:
@@ -89,19 +83,16 @@ def list_queues(url: Url, *, state: State = None, json: Json = False) -> None:
         }
         for stats in found
     ]
-    if json:
-        for row in rows:
-            print_json(row)
-    elif rows:
-        columns = [("queue", "left"), *((heading, "right") for heading in list(rows[0])[1:])]
-        print_table(columns, [(str(row["name"]), *(f"{value:,}" for value in list(row.values())[1:])) for row in rows])
-    else:
-        say("no queues at ", (url, "cyan"))
+    columns = [("queue", "left"), *((heading, "right") for heading in ("partitions", "sent", "groups", "lag"))]
+    print_list(rows, columns, _row, "no queues at ", (url, "cyan"), json=json)
 
 
-@queue_command(
-    app,
-    "queue",
+def _row(queue: dict[str, Any]) -> list[str]:
+    name, *counts = queue.values()
+    return [name, *(f"{count:,}" for count in counts)]
+
+
+@app.verb(
     "send emails 'welcome!' --id user-7",
     "send emails --key customer-7 --delay 10m hello",
     "send emails < day.txt",
@@ -163,12 +154,8 @@ def _tell_sent(name: str, run: SendingRun, *, as_json: bool) -> None:
     say((name, "cyan"), ": ", plural(run.sent, "message"), f" sent{known}", refused)
 
 
-@queue_command(
-    app,
-    "queue",
-    "consume emails --group mailer",
-    "consume emails -g mailer --limit 10 --json | jq .value",
-    "consume emails -f",
+@app.verb(
+    "consume emails --group mailer", "consume emails -g mailer --limit 10 --json | jq .value", "consume emails -f"
 )
 def consume(
     name: QueueName,
@@ -229,7 +216,7 @@ def _write(delivery: Delivery, *, json: bool) -> None:
     )
 
 
-@queue_command(app, "queue", "stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
+@app.verb("stats", "stats emails", "stats emails --json | jq '.groups[].lag'")
 def stats(
     url: Url,
     name: Annotated[
@@ -271,7 +258,7 @@ def _paused(paused: bool) -> Text:  # noqa: FBT001 (it says what it is)
     return Text("paused" if paused else "", "yellow")
 
 
-@queue_command(app, "queue", "peek emails --group mailer", "peek emails --limit 3 --json")
+@app.verb("peek emails --group mailer", "peek emails --limit 3 --json")
 def peek(
     name: QueueName, url: Url, *, group: Group = "default", limit: Limit = 10, state: State = None, json: Json = False
 ) -> None:
@@ -315,7 +302,7 @@ OneGroup = Annotated[
 ]
 
 
-@queue_command(app, "queue", "pause emails", "pause emails --group mailer")
+@app.verb("pause emails", "pause emails --group mailer")
 def pause(name: QueueName, url: Url, *, group: OneGroup = None, state: State = None, json: Json = False) -> None:
     """Deliver nothing until further notice. Sending goes on, and so does the work on what was delivered."""
     with opened_queue(url, name, state) as queue:
@@ -323,7 +310,7 @@ def pause(name: QueueName, url: Url, *, group: OneGroup = None, state: State = N
     _say_paused(name, group, paused=True, json=json)
 
 
-@queue_command(app, "queue", "resume emails", "resume emails --group mailer")
+@app.verb("resume emails", "resume emails --group mailer")
 def resume(name: QueueName, url: Url, *, group: OneGroup = None, state: State = None, json: Json = False) -> None:
     """Deliver again what was paused."""
     with opened_queue(url, name, state) as queue:
@@ -339,7 +326,7 @@ def _say_paused(name: str, group: str | None, *, paused: bool, json: bool) -> No
         say((name, "cyan"), what, " is paused" if paused else " delivers again")
 
 
-@queue_command(app, "queue", "groups emails", "groups emails --json")
+@app.verb("groups emails", "groups emails --json")
 def groups(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
     """Show the groups of a queue, and how many messages each keeps in it: what no group needs any more is trimmed."""
     with opened_queue(url, name, state) as queue:
@@ -355,7 +342,7 @@ def groups(name: QueueName, url: Url, *, state: State = None, json: Json = False
     print_table([("group", "left"), ("lag", "right"), ("", "left")], rows)
 
 
-@queue_command(app, "queue", "remove-group emails mialer", "remove-group emails old --yes --force", name="remove-group")
+@app.verb("remove-group emails mialer", "remove-group emails old --yes --force")
 def remove_group(
     name: QueueName,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group, as groups shows it.", show_default=False)],
@@ -378,7 +365,7 @@ def remove_group(
         say((name, "cyan"), f" has no group {group} any more")
 
 
-@queue_command(app, "queue", "trim emails", "trim emails --json")
+@app.verb("trim emails", "trim emails --json")
 def trim(name: QueueName, url: Url, *, state: State = None, json: Json = False) -> None:
     """Remove what every group has settled, as far as the memory of ids does not need it. Consumers do so at times."""
     with opened_queue(url, name, state) as queue:
@@ -389,7 +376,7 @@ def trim(name: QueueName, url: Url, *, state: State = None, json: Json = False) 
         say((name, "cyan"), f" begins at {', '.join(f'{first:,}' for first in firsts)}")
 
 
-@queue_command(app, "queue", "delete emails", "delete emails --yes --force")
+@app.verb("delete emails", "delete emails --yes --force")
 def delete(
     name: QueueName, url: Url, *, yes: Yes = False, force: Force = False, state: State = None, json: Json = False
 ) -> None:

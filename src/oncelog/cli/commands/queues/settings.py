@@ -8,9 +8,10 @@ import msgspec
 import typer
 from rich.text import Text
 
-from oncelog.cli.commands.queues.options import QueueName, State, opened_queue, queue_command
+from oncelog.cli.commands.queues.options import QueueName, State, opened_queue
 from oncelog.cli.terminal.options import Json, Url
 from oncelog.cli.terminal.output import print_facts, print_json, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import duration_s, show_duration
 from oncelog.errors import InvalidArgument
 
@@ -126,8 +127,8 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: Verbs) -> None:
     """Add the commands."""
-    queue_command(app, "queue", "info emails", "info emails --json | jq .settings")(info)
+    app.verb("info emails", "info emails --json | jq .settings")(info)
     examples = ("set emails --max-attempts 5 --backoff 2s", "set emails --ack-timeout 5m", "set emails --trim never")
-    queue_command(app, "queue", *examples, name="set")(set_)
+    app.verb(*examples)(set_)

@@ -16,8 +16,9 @@ import typer
 
 import oncelog
 from oncelog.cli.commands.queues.options import Group, State
-from oncelog.cli.terminal.options import Json, Url, paragraphs
+from oncelog.cli.terminal.options import Json, Url
 from oncelog.cli.terminal.output import note, print_json, say
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument

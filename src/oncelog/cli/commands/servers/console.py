@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Json, Url, paragraphs
+from oncelog.cli.terminal.options import Json, Url
 from oncelog.cli.terminal.output import note, print_json, say
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, Unsupported
 

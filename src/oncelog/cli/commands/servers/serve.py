@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl
 from oncelog.cli.terminal.output import print_json, say
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.errors import Unsupported
 from oncelog.redaction import redacted

@@ -6,51 +6,37 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from oncelog import names
-from oncelog.cli.terminal.options import Json, Url, paragraphs, show_help
-from oncelog.cli.terminal.output import print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json, Url
+from oncelog.cli.terminal.output import print_list
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import show_duration
 from oncelog.clock import SYSTEM
 
 if TYPE_CHECKING:
     from oncelog.connect import Database
 
-app = Shell(help="Servers: who serves a database.", callback=show_help, invoke_without_command=True)
-
-_HELP = """List the servers of a database: name, incarnation, state, age of the last beat, logs held, version.
-
-On a bucket it takes a few seconds to see who still beats: a server that does not for eight seconds is dead. Through a
-server the answer is there at once. With --json: one object a line."""
-_EXAMPLES = """Examples:
-
-  [cyan]oncelog server list --url s3://shop[/]
-  [cyan]oncelog server list --url oncelog://127.0.0.1:7676 --json[/]"""
+app = Verbs("server", "Servers: who serves a database.", heading="Examples")
 
 
-@app.command("list", help=paragraphs(_HELP), epilog=_EXAMPLES)
+@app.verb("list --url s3://shop", "list --url oncelog://127.0.0.1:7676 --json", name="list")
 def list_servers(url: Url, *, json: Json = False) -> None:
-    """List the servers of a database."""
+    """List the servers of a database: name, incarnation, state, age of the last beat, logs held, version.
+
+    On a bucket it takes a few seconds to see who still beats: a server that does not for eight seconds is dead.
+    Through a server the answer is there at once. With --json: one object a line.
+    """
     import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
 
     with oncelog.connect(url) as database:
         found = servers(database)
-    for one in found if json else ():
-        print_json(one)
-    if json:
-        return
-    if not found:
-        say("no server serves ", (database.url, "cyan"))
-        return
     columns = [("name", "left"), ("incarnation", "right"), ("state", "left"), ("beat", "right"), ("logs", "right")]
     columns += [("gRPC", "left"), ("version", "left")]
-    rows = [
-        (
-            one["name"], str(one["incarnation"]), one["state"], f"{show_duration(one['beat_age_s'])} ago",
-            str(one["logs"]), one["grpc"], one["version"],
-        )
-        for one in found
-    ]  # fmt: skip
-    print_table(columns, rows)
+    print_list(found, columns, _row, "no server serves ", (database.url, "cyan"), json=json)
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    beat = f"{show_duration(one['beat_age_s'])} ago"
+    return one["name"], str(one["incarnation"]), one["state"], beat, str(one["logs"]), one["grpc"], one["version"]
 
 
 def servers(database: Database, beat_s: float = 2.0) -> list[dict[str, Any]]:

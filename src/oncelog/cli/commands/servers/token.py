@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oncelog import names
 from oncelog.cli.terminal import asking
-from oncelog.cli.terminal.options import Json, SourceUrl, Yes, paragraphs, show_help
-from oncelog.cli.terminal.output import note, print_json, print_table, say
-from oncelog.cli.terminal.plain import Shell
+from oncelog.cli.terminal.options import Json, SourceUrl, Yes
+from oncelog.cli.terminal.output import note, print_json, print_list, say
+from oncelog.cli.terminal.plain import Verbs
 from oncelog.cli.terminal.quantities import duration_s, show_duration
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument
@@ -21,11 +21,11 @@ from oncelog.errors import InvalidArgument
 if TYPE_CHECKING:
     from oncelog.server.security.tokens import Place
 
-app = Shell(
-    help="Tokens: who may call a server, and what each may do there.", callback=show_help, invoke_without_command=True
+app = Verbs(
+    "token",
+    "Tokens: who may call a server, and what each may do there.",
+    heading="Examples, with ONCELOG_URL or ONCELOG_TOKENS set",
 )
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose token it is: shown in the audit log.")]
 TokensPath = Annotated[
     Path | None,
@@ -60,19 +60,7 @@ def _place(path: Path | None, url: str | None) -> Iterator[Place]:
         yield token_object.TokenObject(inner.home(database, token_object.HOME))
 
 
-def _command(*examples: str, name: str | None = None) -> Callable[[_Command], _Command]:
-    """Make a command, with examples below its help."""
-    lines = "\n".join(f"  [cyan]oncelog token {example}[/]" for example in examples)
-
-    def made(command: _Command) -> _Command:
-        text = paragraphs(command.__doc__ or "")
-        epilog = f"Examples, with ONCELOG_URL or ONCELOG_TOKENS set:\n\n{lines}"
-        return app.command(name, help=text, epilog=epilog)(command)
-
-    return made
-
-
-@_command(
+@app.verb(
     "create importer --allow append:shop/orders",
     "create dashboard --allow 'look,read:shop/*' --expires 30d",
     "create operator --allow 'look,read,append,consume,admin:*'",
@@ -111,7 +99,7 @@ def create(
         note("Keep it: it is shown this once. Programs read it from ONCELOG_TOKEN.")
 
 
-@_command("list", "list --json | jq .name", name="list")
+@app.verb("list", "list --json | jq .name", name="list")
 def list_tokens(tokens: TokensPath = None, url: SourceUrl = None, *, json: Json = False) -> None:
     """List the tokens: their names and what they allow, never the tokens themselves.
 
@@ -122,26 +110,16 @@ def list_tokens(tokens: TokensPath = None, url: SourceUrl = None, *, json: Json 
     with _place(tokens, url) as place:
         found, where = stored.stored(place), str(place)
     now_us = SYSTEM.now_us()
-    for token in found if json else ():
-        print_json(
-            {"name": token.name, "allow": token.allow, "created_us": token.created_us, "expires_us": token.expires_us}
-        )
-    if not json and found:
-        columns = [("name", "left"), ("allows", "fold"), ("made", "right"), ("ends", "right")]
-        print_table(
-            columns,
-            [
-                (
-                    token.name,
-                    " ".join(token.allow),
-                    f"{show_duration((now_us - token.created_us) / 1e6)} ago",
-                    _ends(token.expires_us, now_us),
-                )
-                for token in found
-            ],
-        )
-    elif not json:
-        say("there are no tokens in ", (where, "cyan"))
+
+    def plain(token: stored.Token) -> dict[str, Any]:
+        return {key: getattr(token, key) for key in ("name", "allow", "created_us", "expires_us")}
+
+    def row(token: stored.Token) -> tuple[str, ...]:
+        made = f"{show_duration((now_us - token.created_us) / 1e6)} ago"
+        return token.name, " ".join(token.allow), made, _ends(token.expires_us, now_us)
+
+    columns = [("name", "left"), ("allows", "fold"), ("made", "right"), ("ends", "right")]
+    print_list(found, columns, row, "there are no tokens in ", (where, "cyan"), json=json, plain=plain)
 
 
 def _ends(expires_us: int | None, now_us: int) -> str:
@@ -150,7 +128,7 @@ def _ends(expires_us: int | None, now_us: int) -> str:
     return f"in {show_duration((expires_us - now_us) / 1e6)}" if expires_us > now_us else "has ended"
 
 
-@_command("revoke importer", "revoke importer --yes")
+@app.verb("revoke importer", "revoke importer --yes")
 def revoke(
     name: Name, tokens: TokensPath = None, url: SourceUrl = None, *, yes: Yes = False, json: Json = False
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -13,18 +14,22 @@ import msgspec
 import typer
 
 import oncelog
-from oncelog.cli.terminal.options import Json, MaybeUrl, paragraphs
+from oncelog.cli.terminal.options import Json, MaybeUrl
 from oncelog.cli.terminal.output import broken, console, print_json
+from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import duration_s
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, NotAuthenticated, OncelogError, Unavailable
-from oncelog.redaction import harmless
+from oncelog.log.info import LogInfo
+from oncelog.names import SERVER_SCHEMES
+from oncelog.redaction import harmless_line
 
 _HELP = """Watch a server, or the logs of a plain database: records, duplicates, conflicts, queues, twice a second.
 
-On a server (http://host:7677) all is counted by the server. On a plain database (file:///…, s3://…) the ends of the
-logs are looked at: duplicates and conflicts are known to the process that writes, and shown as -. The token of a
-server is read from ONCELOG_TOKEN. Ctrl-C ends it."""
+On a server (http://host:7677, or oncelog://host:7676) all is counted by the server. The first is cheaper: one request
+for all logs. On a plain database (file:///…, s3://…) the ends of the logs and the groups of the queues are looked at:
+duplicates and conflicts are known to the process that writes, and shown as -. The token of a server is read from
+ONCELOG_TOKEN. Ctrl-C ends it."""
 _EXAMPLES = """Examples:
 
   [cyan]oncelog top http://127.0.0.1:7677[/]
@@ -43,6 +48,7 @@ _COUNTED = {
 _RATED = ("records", "duplicates", "conflicts")
 _FIGURES = ("records", *(f"{rated}/s" for rated in _RATED), "pending", "ids")
 _STATES = ("new", "waiting", "leased", "dying")
+_QUEUES = "queue/"
 _NAME_WIDTH = 12
 _GAP = 2
 
@@ -138,7 +144,7 @@ def page(shown: ShownSample, width: int) -> Any:
     from rich.text import Text  # noqa: PLC0415
 
     busiest = sorted(shown.logs.items(), key=lambda item: -(item[1]["records/s"] or 0))
-    parts: list[Any] = [Text(shown.source, "bold"), _table("log", _FIGURES, busiest[:_ROWS_MAX], width)]
+    parts: list[Any] = [Text(harmless_line(shown.source), "bold"), _table("log", _FIGURES, busiest[:_ROWS_MAX], width)]
     if len(busiest) > _ROWS_MAX:
         parts.append(Text(f"and {len(busiest) - _ROWS_MAX} more logs", "dim"))
     if shown.queues:
@@ -167,7 +173,7 @@ def _table(what: str, figures: Sequence[str], rows: Sequence[_Row], width: int) 
         table.add_column(figure, justify="right", no_wrap=True)
         columns.append(cells)
     for number, (name, _) in enumerate(rows):
-        table.add_row(broken(Text(harmless(name), "cyan"), width), *(cells[number] for cells in columns))
+        table.add_row(broken(Text(harmless_line(name), "cyan"), width), *(cells[number] for cells in columns))
     return table
 
 
@@ -250,12 +256,36 @@ def _add(found: TopSample, name: str, labels: Mapping[str, str], value: float) -
 
 
 def _of_database(url: str, database: oncelog.Database) -> TopSample:
-    """Return where the logs of a database end. A log that cannot be read is left out."""
+    """Return where the logs of a database end, and how far the groups of its queues are. What cannot be read is left
+    out.
+    """
     found = TopSample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
-    for name in database.logs():
-        try:
+    is_served = database.url.startswith(SERVER_SCHEMES)
+    names = database.logs()
+    for name in names:
+        with contextlib.suppress(OncelogError):
             log = database.log(name)
-            found.logs[name] = LogSample(records=float(log.end_position()))
-        except OncelogError:
-            continue
+            found.logs[name] = _of_info(log.info()) if is_served else LogSample(records=float(log.end_position()))
+    if any(name.startswith(_QUEUES) for name in names):  # to ask for queues makes a place for them
+        with contextlib.suppress(OncelogError):
+            for name in database.queues():
+                with contextlib.suppress(OncelogError):
+                    _add_groups(found, database.queue(name))
     return found
+
+
+def _of_info(info: LogInfo) -> LogSample:
+    """Return what a server tells of a log. What its writer counts is not known while no writer is open."""
+    counters, memory = info.counters, info.memory
+    return LogSample(
+        records=float(info.last_position + 1),
+        duplicates=None if counters is None else float(counters.duplicates),
+        conflicts=None if counters is None else float(counters.conflicts),
+        pending=None if counters is None else float(info.window.get("pending") or 0),
+        ids=float(memory.ids) if memory is not None else None if counters is None else info.window.get("keys"),
+    )
+
+
+def _add_groups(found: TopSample, queue: oncelog.Queue) -> None:
+    for group, stats in queue.stats().groups.items():
+        found.queues[f"{queue.name} · {group}"] = {state: float(getattr(stats, state)) for state in _STATES}
