@@ -142,7 +142,7 @@ class Oncelog(Memory):
         self._recent = []
         built = time.process_time()
         self.spent["build"] += built - started
-        while (due := worth_merging(self.runs.runs, RUN_IDS)) is not None:
+        while (due := worth_merging(self.runs.runs)) is not None:
             self._merge(due)
         self.spent["merge"] += time.process_time() - built
 

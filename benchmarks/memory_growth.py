@@ -199,8 +199,8 @@ def markdown(grown: list[MemoryGrowth], picture: str) -> str:
     """Return the section for the documentation."""
     head = (
         "## Memory of ids\n\nOne log that remembers every id, 10,000 new ids a commit, values of 16 bytes, not sealed. "
-        "Times are CPU time, measured beside other work. Beside it a log with a window of 100,000 ids takes the "
-        f"same batches at every mark. Measured on {grown[0].machine.get('date', 'an unknown day')}.\n"
+        "Times are CPU time. Beside it a log with a window of 100,000 ids takes the same batches at every mark. "
+        f"Measured on {grown[0].machine.get('date', 'an unknown day')}.\n"
     )
     names = (
         *("ids", "", "append_arrow", "the same, window of 100,000", "in the background", "append"),
