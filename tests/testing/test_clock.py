@@ -73,6 +73,26 @@ def test_auto_advance_runs_a_backoff_at_once() -> None:
     assert clock.elapsed_us() == 3_661_000_000
 
 
+def test_auto_advance_waits_for_a_thread_that_works() -> None:
+    """Time does not run out while the thread that would notify the wait still computes, however long it takes."""
+    clock = SimulatedClock(auto_advance=True)
+    condition = threading.Condition()
+    numbers: list[int] = []
+
+    def work() -> None:
+        numbers.extend(sorted(range(300_000), key=lambda number: -number))
+        with condition:
+            condition.notify_all()
+
+    for _ in range(5):
+        with condition:
+            thread = threading.Thread(target=work)
+            thread.start()
+            clock.wait(condition, 30)
+        thread.join()
+    assert clock.elapsed_us() == 0
+
+
 def test_chance_repeats_itself() -> None:
     """The same seed gives the same tokens and chances, another seed others."""
     first, second, third = SimulatedClock(seed=1), SimulatedClock(seed=1), SimulatedClock(seed=2)

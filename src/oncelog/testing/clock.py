@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 import threading
+from pathlib import Path
 
 from oncelog.clock import Beating
 
 _YIELD_S = 0.001
+_LOOKS_MAX = 300
+_BUSY_NS = 200_000
+_TASKS = Path("/proc/self/task")
+_waiting_threads: set[int] = set()
+"""The threads of this process that wait for simulated time: none of them has work that time should wait for."""
 
 
 class SimulatedClock:
     """Time that a test moves: wall time and elapsed time apart from each other, randomness from a seed.
 
-    With ``auto_advance`` a ``wait`` gives other threads a moment to notify it, and then moves time to its own
-    end: loops that back off or poll run through at once.
+    With ``auto_advance`` a ``wait`` gives other threads the time to notify it, and then moves time to its own
+    end: loops that back off or poll run through at once. On Linux it looks whether another thread of the process
+    works, and waits for that thread: on a busy machine a deadline does not pass because a thread got no processor.
 
     >>> clock = SimulatedClock(now_us=5_000_000)
     >>> clock.advance(1.5)
@@ -92,7 +99,7 @@ class SimulatedClock:
             return
         if not self.auto_advance:
             self._wait_until(condition, deadline_us)
-        elif not condition.wait(_YIELD_S):
+        elif not _is_woken(condition):
             self._advance_to(deadline_us)
 
     def token(self, size_bytes: int) -> bytes:
@@ -126,3 +133,54 @@ class SimulatedClock:
         for condition in due:
             with condition:
                 condition.notify_all()
+
+
+def _is_woken(condition: threading.Condition) -> bool:
+    """Wait on a held condition until it is notified, or no other thread works; tell whether a wait should end early.
+
+    It should when another thread worked meanwhile: its notification may have come just when the wait gave up.
+    """
+    me = threading.get_native_id()
+    _waiting_threads.add(me)
+    try:
+        if condition.wait(_YIELD_S):
+            return True
+        before = _run_times_ns()
+        for look in range(_LOOKS_MAX):
+            if condition.wait(_YIELD_S):
+                return True
+            after = _run_times_ns()
+            if not _is_at_work(before, after):
+                return look > 0
+            before = after
+        return False
+    finally:
+        _waiting_threads.discard(me)
+
+
+def _run_times_ns() -> dict[int, int | None]:
+    """Return how long each thread ran, or waited for a processor; ``None`` for one that does so now.
+
+    Threads that wait for simulated time are left out.
+    """
+    times: dict[int, int | None] = {}
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:  # not Linux
+        return times
+    for task in tasks:
+        if int(task.name) not in _waiting_threads:
+            try:
+                state = (task / "stat").read_bytes().rpartition(b") ")[2][:1]
+                ran_ns, waited_ns = (task / "schedstat").read_bytes().split()[:2]
+                times[int(task.name)] = None if state in b"RD" else int(ran_ns) + int(waited_ns)
+            except (OSError, ValueError):
+                continue  # the thread has ended, or the kernel keeps no such figures
+    return times
+
+
+def _is_at_work(before: dict[int, int | None], after: dict[int, int | None]) -> bool:
+    """Tell whether a thread works now, or did so for a good part of the time between two looks."""
+    if None in before.values() or None in after.values():
+        return True
+    return any((ran_ns or 0) - (before.get(thread) or 0) > _BUSY_NS for thread, ran_ns in after.items())
