@@ -99,7 +99,7 @@ class SimulatedClock:
             return
         if not self.auto_advance:
             self._wait_until(condition, deadline_us)
-        elif not _is_woken(condition):
+        elif not _is_notified(condition):
             self._advance_to(deadline_us)
 
     def token(self, size_bytes: int) -> bytes:
@@ -135,23 +135,20 @@ class SimulatedClock:
                 condition.notify_all()
 
 
-def _is_woken(condition: threading.Condition) -> bool:
-    """Wait on a held condition until it is notified, or no other thread works; tell whether a wait should end early.
-
-    It should when another thread worked meanwhile: its notification may have come just when the wait gave up.
-    """
+def _is_notified(condition: threading.Condition) -> bool:
+    """Wait on a held condition until it is notified, or until no other thread of the process works any more."""
     me = threading.get_native_id()
     _waiting_threads.add(me)
     try:
         if condition.wait(_YIELD_S):
             return True
         before = _run_times_ns()
-        for look in range(_LOOKS_MAX):
+        for _ in range(_LOOKS_MAX):
             if condition.wait(_YIELD_S):
                 return True
             after = _run_times_ns()
             if not _is_at_work(before, after):
-                return look > 0
+                break
             before = after
         return False
     finally:
