@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from oncelog.cli.nouns import NOUNS, Commands
-from oncelog.cli.terminal import profile_option
+from oncelog.cli.terminal import database_option
 from oncelog.cli.terminal.outcome import EXPECTED, ExitCode, fail, noted_interrupts, silence_stdout
 from oncelog.cli.terminal.plain import PlainGroup, Shell, paragraphs, show_help
 
@@ -44,8 +44,9 @@ class _Commands(PlainGroup):
 
 _HELP = """Append-only logs in which a retried write is never a second write.
 
-The database is named by --url, or once for all commands by [cyan]ONCELOG_URL=file:///var/lib/shop[/]; or by a profile
-([cyan]oncelog profile add[/]): --profile NAME anywhere on the line, or ONCELOG_PROFILE.
+The database is named by --url, before the command or behind it, or once for all commands by
+[cyan]ONCELOG_URL=file:///var/lib/shop[/]; or by a profile ([cyan]oncelog profile add[/]): --profile NAME anywhere on
+the line, or ONCELOG_PROFILE.
 
 Exit codes: 0 done; 1 done, but something was found, or refused; 2 the call is wrong; 3 try again; 4 the data are
 damaged; 130 interrupted."""
@@ -113,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _outcome(arguments: Sequence[str], *, as_json: bool) -> int:
     try:
-        with profile_option.chosen(arguments) as rest:
+        with database_option.chosen(arguments) as rest:
             code = app(rest, prog_name="oncelog", standalone_mode=False)
     except BrokenPipeError:
         silence_stdout()

@@ -10,7 +10,7 @@ import pytest
 
 import oncelog
 from oncelog import InvalidArgument, profiles
-from oncelog.cli.terminal import profile_option
+from oncelog.cli.terminal import database_option
 from tests.cli.conftest import Call
 
 
@@ -19,7 +19,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where the shell keeps profiles."""
     place = tmp_path / "profiles.json"
     monkeypatch.setenv(profiles.FILE_VARIABLE, str(place))
-    monkeypatch.delenv(profile_option.VARIABLE, raising=False)
+    monkeypatch.delenv(database_option.VARIABLE, raising=False)
     return place
 
 
@@ -35,10 +35,10 @@ def test_a_profile_is_added_used_listed_and_removed(
     for arguments in (["--profile", "test", "log", "list"], ["log", "list", "--profile=test"]):
         found = call(*arguments, "--json")
         assert (found.code, b"of-the-profile" in found.out) == (0, True)
-    url = os.environ[profile_option.URL_VARIABLE]
+    url = os.environ[database_option.URL_VARIABLE]
     assert url != other, "the variable is as it was"
-    monkeypatch.delenv(profile_option.URL_VARIABLE)
-    monkeypatch.setenv(profile_option.VARIABLE, "test")
+    monkeypatch.delenv(database_option.URL_VARIABLE)
+    monkeypatch.setenv(database_option.VARIABLE, "test")
     assert b"of-the-profile" in call("log", "list").out
     assert b"of-the-profile" not in call("log", "list", "--url", url).out, "a flag wins over a variable"
     listed = msgspec.json.decode(call("profile", "list", "--json").out)
@@ -50,11 +50,25 @@ def test_a_profile_is_added_used_listed_and_removed(
     assert b"no profile 'test'" in gone.err.replace(b"\n", b" ")
 
 
+def test_the_url_may_stand_before_the_command(call: Call, file: Path, tmp_path: Path) -> None:
+    """By either spelling; the flag wins over the variable of the URL, which is as before when the command is done."""
+    other, here = (tmp_path / "other").as_uri(), os.environ[database_option.URL_VARIABLE]
+    with oncelog.connect(other) as db:
+        db.log("elsewhere", create=True)
+    for flag in (["--url", other], ["-u", other], [f"--url={other}"]):
+        assert b"elsewhere" in call(*flag, "log", "list").out
+    assert os.environ[database_option.URL_VARIABLE] == here
+    for behind in (["--url", other], ["--profile", "prod"]):
+        found = call("--url", other, "log", "list", *behind)
+        assert (found.code, b"give one of them" in found.err.replace(b"\n", b" ")) == (2, True)
+    assert call("--url").code == 2
+
+
 def test_two_databases_are_refused(call: Call, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrong database is worse than none: a test that writes to production, say."""
     found = call("log", "list", "--profile", "prod", "--url", "memory://")
     assert (found.code, b"name a database each" in found.err) == (2, True)
-    monkeypatch.setenv(profile_option.VARIABLE, "prod")
+    monkeypatch.setenv(database_option.VARIABLE, "prod")
     found = call("log", "list")
     assert (found.code, b"unset one of them" in found.err.replace(b"\n", b" ")) == (2, True)
     assert call("log", "list", "--profile").code == 2
@@ -76,6 +90,6 @@ def test_a_token_is_named_by_its_file(call: Call, file: Path, tmp_path: Path) ->
 
 def test_what_follows_two_dashes_is_no_flag() -> None:
     """A value may look like a flag."""
-    assert profile_option.taken(["log", "--", "--profile", "x"]) == (["log", "--", "--profile", "x"], None)
+    assert database_option.taken(["log", "--", "--profile", "x"]) == (["log", "--", "--profile", "x"], None)
     with pytest.raises(InvalidArgument, match="name a profile"):
-        profile_option.taken(["log", "--profile"])
+        database_option.taken(["log", "--profile"])
