@@ -136,6 +136,15 @@ def publish(log: Log, readers: Readers) -> Published:
     return publishing.publish(log, readers.table())
 
 
+@pytest.mark.parametrize("readers", ["iceberg"], indirect=True)
+def test_publication_leaves_no_connection_to_the_catalog(log: Log, readers: Iceberg) -> None:
+    """A process that publishes every minute does not gather connections, which would keep others from a commit."""
+    table: Any = readers.table()
+    fill(log, "a", "b")
+    publishing.publish(log, table)
+    assert table._catalog.engine.pool.checkedin() == 0
+
+
 def test_table_has_what_is_sealed_and_follows(log: Log, readers: Readers) -> None:
     """A log without files is an empty table; what is sealed later comes by another publication, nothing twice."""
     empty = publish(log, readers)

@@ -12,6 +12,7 @@ without an entry pyiceberg refuses to read the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 
 import msgspec
 import pyarrow as pa
@@ -85,7 +86,7 @@ class IcebergPublication:
 
     def bring(self, state: State) -> TableChange | None:
         """Compare, link and commit. Retries of pyiceberg's are off: a stale table would be committed all the same."""
-        with told(self.name, OSError, RESTError):
+        with told(self.name, OSError, RESTError), closing(self._catalog):  # it connects again when it is used again
             return self._bring(state)
 
     def _bring(self, state: State) -> TableChange | None:
@@ -107,7 +108,7 @@ class IcebergPublication:
 
     def let_go(self) -> None:
         """Remove the files that only old snapshots need, then those snapshots: a kill between leaves no file behind."""
-        with told(self.name, OSError, RESTError):
+        with told(self.name, OSError, RESTError), closing(self._catalog):
             self._let_go()
 
     def _let_go(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -66,6 +67,16 @@ def test_batch_written_again_is_there_once(options: dict[str, str]) -> None:
     done(options, 1, 3)
     done(options, 0, 1, 2)
     assert rows(options) == [1, 2, 3]
+
+
+def test_no_connection_is_held_between_two_batches(options: dict[str, str]) -> None:
+    """A query that runs for weeks keeps nobody else from the catalog, and no connection that may break."""
+    sink: Any = Iceberg(options, SYSTEM)
+    table = pa.table({"n": [1]})
+    for batch in (0, 1):
+        sink.write(QUERY, batch, table.schema, writing(table))
+        assert sink._catalog.engine.pool.checkedin() == 0
+    assert rows(options) == [1, 1]
 
 
 def test_two_runs_write_a_batch_at_once(options: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,7 +47,11 @@ class Iceberg:
         self._clock = clock
 
     def write(self, query: str, batch: int, schema: pa.Schema, write: Write) -> None:
-        """Write a batch, unless the table has it."""
+        """Write a batch, unless the table has it. Between two batches no connection to the catalog is held."""
+        with closing(self._catalog):  # it connects again when it is used again
+            self._write(query, batch, schema, write)
+
+    def _write(self, query: str, batch: int, schema: pa.Schema, write: Write) -> None:
         table = self._opened(schema)
         _check_owner(table, query)
         if _is_done(table, query, batch):
