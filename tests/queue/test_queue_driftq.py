@@ -279,6 +279,28 @@ def test_redrive_is_for_the_group_that_it_died_in(world: World) -> None:
         assert queue.lag("works") == 0
 
 
+def test_redrive_to_a_group_that_was_removed_leaves_the_letter(world: World) -> None:
+    """Nobody would get it, and it would be in neither place; letters of other groups go back all the same."""
+    queue = made(world)
+    queue.send(b"bad")
+    for group in ("stays", "goes"):
+        with queue.consume(group) as consumer:
+            one(consumer).nack("no", retry=False)
+    queue.remove_group("goes")
+    with pytest.raises(NotFound, match="1 of group 'goes' stay here"):
+        queue.dead_letters.redrive()
+    [letter] = queue.dead_letters.list()
+    assert letter.group == "goes"
+    with pytest.raises(NotFound, match="'goes'"):
+        queue.dead_letters.redrive([letter.position])
+    with queue.consume("stays") as stays:
+        assert one(stays).redriven == 1
+    with queue.consume("goes", start="latest") as goes:
+        assert queue.dead_letters.redrive() == 1
+        assert one(goes).redriven == 1
+    assert queue.dead_letters.list() == []
+
+
 def test_redrive_of_one_leaves_the_others(world: World) -> None:
     """Each dead letter can be sent back, or given up, on its own; one that was is not found again."""
     queue = made(world)

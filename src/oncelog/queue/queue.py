@@ -264,7 +264,7 @@ class Queue(Handle):
         name = self._name_of_letters()
         with self._lock:
             if self._letters is None:
-                self._letters = DeadLetters(name, self._burials, self._database, self._sending)
+                self._letters = DeadLetters(name, self._burials, self._database, self._sending, self.groups)
         return self._letters
 
     def _burials(self) -> Burials | None:

@@ -89,6 +89,26 @@ def test_pending_is_refused_when_asked(queue: Queue, storage: WatchedStorage) ->
     assert queue.send(b"a", id="x", on_pending="refuse").duplicate
 
 
+def test_only_what_is_pending_is_refused(queue: Queue, storage: WatchedStorage) -> None:
+    """Each message is decided on its own: one that is on its way does not keep the others out of the queue."""
+    storage.hold()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(queue.send, b"a", id="x")
+        storage.wait_for_offers(1)
+        messages = [Message(b"b", id="y"), Message(b"a", id="x"), Message(b"c", id="z")]
+        with pytest.raises(AppendErrors) as errors:
+            queue.send_many(messages, on_pending="refuse", timeout_s=0)
+        storage.let_go()
+        first.result(LONG_S)
+    assert [getattr(result, "outcome", None) for result in errors.value.results] == [
+        "unknown",
+        "not written",
+        "unknown",
+    ]
+    assert "id 'x' is PENDING" in str(errors.value.results[1])
+    assert [queue.send(one.value, id=one.id).duplicate for one in messages] == [True, True, True]
+
+
 def test_pending_in_another_process_is_refused_when_asked(
     queue: Queue, storage: WatchedStorage, state: str | None
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
@@ -148,12 +149,22 @@ class Burials(NamedTuple):
 class DeadLetters:
     """The dead letters of one queue. Made by ``Queue.dead_letters``."""
 
-    def __init__(self, name: str, burials: Callable[[], Burials | None], database: StateDatabase, back: Sender) -> None:
-        """Take what opens the dead-letter topic, if it is there, and the way back into the queue they came from."""
+    def __init__(
+        self,
+        name: str,
+        burials: Callable[[], Burials | None],
+        database: StateDatabase,
+        back: Sender,
+        groups: Callable[[], Collection[str]],
+    ) -> None:
+        """Take what opens the dead-letter topic, if it is there, the way back into the queue they came from, and what
+        tells the groups of that queue.
+        """
         self._name = name
         self._open = burials
         self._database = database
         self._back = back
+        self._groups = groups
 
     @arguments.checked
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
@@ -172,16 +183,23 @@ class DeadLetters:
 
         Each goes under a new place in the log and its original inbox key: an effect that had committed is not run
         again. Asked for twice, at once or after a crash in between, it comes back once (within the log's window).
-        Returns how many came back by this call.
+        Returns how many came back by this call. Those whose group was removed stay here, because nobody would get them:
+        when all others are back, this is ``NotFound``.
         """
         picked = self._picked(chosen(positions)) if positions is not None else None
         grave = self._absorbed()
         if grave is None:
             return 0
         wanted = iter(picked if picked is not None else self._entries(grave.burials, None))
+        groups, gone = set(self._groups()), Counter[str]()
         count = 0
         while batch := list(islice(wanted, _AT_ONCE)):
-            count += self._redrive(grave, batch)
+            homes = [_dead_letter(entry).group for entry in batch]
+            gone.update(group for group in homes if group not in groups)
+            there = [entry for entry, group in zip(batch, homes, strict=True) if group in groups]
+            count += self._redrive(grave, there) if there else 0
+        if gone:
+            raise self._homeless(gone, count)
         return count
 
     def discard(self, positions: Iterable[int]) -> int:
@@ -209,6 +227,13 @@ class DeadLetters:
                 raise self._missing(position)
             _dead_letter(found[position])
         return [found[position] for position in wanted]
+
+    def _homeless(self, gone: Counter[str], count: int) -> NotFound:
+        named = ", ".join(f"{letters} of group {group!r}" for group, letters in gone.items())
+        return NotFound(
+            f"{self._name}: {named} stay here, because there is no such group any more; {count} others were sent back: "
+            "consume(group=…) makes the group, or discard() gives them up"
+        )
 
     def _missing(self, position: int) -> NotFound:
         return NotFound(f"{self._name}: there is no dead letter at {position}, or it was sent back")

@@ -133,7 +133,11 @@ class Sender:
         self, partition: int, records: list[Record], on_pending: OnPending, deadline_us: int
     ) -> list[Sent | OncelogError]:
         """Append records to one partition, through the gate."""
-        with self._through_gate(partition, records, on_pending, deadline_us) as gated:
+        if on_pending == "refuse" and (pending := self._pending_of(partition, records)):
+            others = [record for record in records if record.id not in pending]
+            sent = iter(self._send(partition, others, "join", deadline_us))
+            return [_pending_error(record) if record.id in pending else next(sent) for record in records]
+        with self._through_gate(partition, records, deadline_us) as gated:
             known = self._known(partition, records, gated.committed)
             new = [record for row, record in enumerate(records) if row not in known]
             appended = iter(self._append(partition, new, deadline_us) if new else [])
@@ -209,16 +213,12 @@ class Sender:
     # The gate.
 
     @contextlib.contextmanager
-    def _through_gate(
-        self, partition: int, records: Sequence[Record], on_pending: OnPending, deadline_us: int
-    ) -> Iterator[_Gated]:
+    def _through_gate(self, partition: int, records: Sequence[Record], deadline_us: int) -> Iterator[_Gated]:
         """Note that sends of records with an identity begin, and how they ended."""
         identities = [record.id for record in records if record.id is not None]
         if not identities:
             yield _Gated({}, [])
             return
-        if on_pending == "refuse":
-            self._refuse_pending(partition, identities)
         with self._lock:
             self._pending.update(identities)
         try:
@@ -253,21 +253,19 @@ class Sender:
         with contextlib.suppress(Unavailable), noting as transaction:
             gate.end(transaction, self._topic.name, outcomes)
 
-    def _refuse_pending(self, partition: int, identities: Sequence[str]) -> None:
-        """Raise ``Unavailable`` if one of these is on its way, here or in the process that writes the partition now."""
+    def _pending_of(self, partition: int, records: Sequence[Record]) -> set[str]:
+        """Return those identities that are on their way, here or in the process that writes the partition now."""
+        identities = [record.id for record in records if record.id is not None]
         with self._lock:
-            here = next((identity for identity in identities if self._pending[identity]), None)
-        if here is not None:
-            raise _pending_error(here)
+            here = {identity for identity in identities if self._pending[identity]}
         with self._database.reading(durable=False) as transaction:
             rows = [(identity, gate.known(transaction, self._topic.name, identity)) for identity in identities]
-        elsewhere = [
+        elsewhere = {
             identity
             for identity, row in rows
             if row is not None and row.status == "PENDING" and row.session != self._turns.session
-        ]
-        if elsewhere and not self._can_write(partition):
-            raise _pending_error(elsewhere[0])
+        }
+        return here if elsewhere <= here or self._can_write(partition) else here | elsewhere
 
     def _can_write(self, partition: int) -> bool:
         """Tell whether the partition is free: then who began and did not end is gone, and the log knows the end."""
@@ -314,12 +312,9 @@ def _in_the_users_words(record: Record, error: OncelogError) -> OncelogError:
     """Return an error that names the id as its sender knows it, not as the log does."""
     if not isinstance(error, IdConflict):
         return error
-    envelope = record.headers.get(message_module.ENVELOPE) if record.headers else None
-    id = message_module.given_id(record.id or "", record.tenant or "", record.stream or "", envelope)
-    of = f" of key {record.stream!r}" if record.stream else ""
     text = (
-        f"id {id!r}{of} is taken by other content, stored at position {error.position}: give this message an id of its "
-        "own"
+        f"{_given_name(record)} is taken by other content, stored at position {error.position}: give this message an id "
+        "of its own"
     )
     return IdConflict(text, position=error.position)
 
@@ -353,6 +348,16 @@ def all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
     raise AppendErrors(text, results=results)
 
 
-def _pending_error(identity: str) -> Unavailable:
-    text = f"{identity!r} is PENDING: an attempt to send it is on its way; wait for it, or join it (on_pending='join')"
+def _pending_error(record: Record) -> Unavailable:
+    text = (
+        f"{_given_name(record)} is PENDING: an attempt to send it is on its way; wait for it, or join it "
+        "(on_pending='join')"
+    )
     return Unavailable(text)
+
+
+def _given_name(record: Record) -> str:
+    """Return the id of a record, and its key, as its sender knows them."""
+    envelope = record.headers.get(message_module.ENVELOPE) if record.headers else None
+    id = message_module.given_id(record.id or "", record.tenant or "", record.stream or "", envelope)
+    return f"id {id!r} of key {record.stream!r}" if record.stream else f"id {id!r}"
