@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable
+from oncelog import EffectFailed, IdConflict, InvalidArgument, LeaseLost, NotFound, Unavailable, Unsupported, limits
 from oncelog.inbox.contract import KeyClaim
 from oncelog.inbox.effect import Effect
 from oncelog.inbox.inbox import Inbox
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps
-from tests.inbox.places import AnyPlace
+from tests.inbox.places import AnyPlace, Place
 
 
 def act(place: AnyPlace, inbox: Inbox, key: str = "k", result: Any = None, **named: Any) -> Effect:
@@ -248,6 +248,18 @@ def test_a_late_failure_changes_nothing(kind: AnyPlace) -> None:
     assert known.status == "COMMITTED"
 
 
+def test_a_lease_that_cannot_be_renewed_says_so(database: AnyPlace) -> None:
+    """With one connection, which is in the effect's transaction, nobody would see a longer lease: to return as if it
+    was renewed would let another take the key while this one believes to hold it.
+    """
+    assert isinstance(database, Place)
+    with Inbox(database.connect(), lease_s=60) as inbox:
+        with inbox.once("k") as effect, pytest.raises(Unsupported, match="one connection"):
+            effect.renew()
+        with inbox.once("k") as effect:
+            effect.renew()  # it is done: there is nothing to renew
+
+
 def test_a_renewed_lease_is_kept(place: AnyPlace) -> None:
     """Renewed in time, nobody can take it."""
     with place.inbox(lease_s=60) as inbox, place.inbox(lease_s=60) as other:
@@ -354,6 +366,26 @@ def test_expired_manual_waits_for_somebody(kind: AnyPlace, to: Any) -> None:
         else:
             assert not act(kind, inbox).done
     assert kind.effects() == (["effect"] if to == "again" else [])
+
+
+def test_a_result_given_by_hand_is_checked_like_any_other(kind: AnyPlace) -> None:
+    """What cannot be stored, or is too large, is refused by name, and the key stays as it was."""
+    with kind.inbox() as inbox:
+        with pytest.raises(RuntimeError), inbox.once("k"):
+            raise RuntimeError
+        for result in (object(), b"x" * (limits.INBOX_RESULT_BYTES_MAX + 1)):
+            with pytest.raises(InvalidArgument, match="result"):
+                inbox.resolve("k", to="committed", result=result)
+        inbox.resolve("k", to="again", result="of an attempt that failed")
+        assert not act(kind, inbox).done
+        assert act(kind, inbox).result is None
+
+
+@pytest.mark.parametrize("owner", ["a\0b", "\ud800", 5])
+def test_an_owner_that_cannot_be_stored_is_refused(kind: AnyPlace, owner: Any) -> None:
+    """The error comes when the inbox is made, and not out of the driver with the first effect."""
+    with pytest.raises(InvalidArgument, match="owner"):
+        kind.inbox(owner=owner)
 
 
 # Forgetting.

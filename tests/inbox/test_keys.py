@@ -178,6 +178,19 @@ class Order(msgspec.Struct):
     total: int
 
 
+def test_a_path_that_leads_nowhere_is_refused(inbox: Inbox) -> None:
+    """The error names the path; the effect does not happen without a key."""
+
+    @inbox.effect(key="order.customer.id")
+    def charge(order: object) -> None:
+        pytest.fail(f"{order} was charged")
+
+    orders: list[object] = [{}, {"customer": {}}, Order("o-1", 5)]
+    for order in orders:
+        with pytest.raises(InvalidArgument, match=r"order\.customer\.id"):
+            charge(order)
+
+
 def test_keys_come_from_arguments_and_functions(inbox: Inbox) -> None:
     """By name, by a path into an argument, by a function, or from the first argument itself."""
     calls: list[str] = []

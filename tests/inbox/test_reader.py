@@ -56,6 +56,27 @@ def test_position_and_state_go_together(database: AnyPlace, log: Log) -> None:
     assert database.effects() == ["effect"]
 
 
+def test_a_step_without_entries_changes_nothing(database: AnyPlace, log: Log) -> None:
+    """A handler that does not ask whether there are entries does nothing twice: what it did, and its state, are taken
+    back.
+    """
+    with database.inbox() as inbox:
+        reader = inbox.reader(log, "idle", start=25)
+        for _ in range(2):
+            with reader.step() as step:
+                assert (step.position, step.state, step.entries) == (25, None, [])
+                database.act(step.connection)
+                step.state = {"looked": 1}
+    assert database.effects() == []
+
+
+@pytest.mark.parametrize("start", [-1, 2**63, "0"])
+def test_a_start_that_is_no_position_is_refused(database: AnyPlace, log: Log, start: object) -> None:
+    """The error names the argument, before anything is asked of a database."""
+    with database.inbox() as inbox, pytest.raises(InvalidArgument, match="start"):
+        inbox.reader(log, "sum", start=start)  # type: ignore[arg-type]
+
+
 def test_a_reader_that_was_overtaken_changes_nothing(database: AnyPlace, log: Log) -> None:
     """Anybody who moved the position meanwhile has had the effect: the other's is taken back."""
     with database.inbox() as inbox, pytest.raises(LeaseLost), inbox.reader(log, "sum").step(10) as step:

@@ -117,5 +117,9 @@ def _picked(
         raise InvalidArgument(message)
     value = bound[first]
     for name in rest:
-        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        try:
+            value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+        except (KeyError, AttributeError) as error:
+            message = f"there is no {name!r} in argument {first!r}, where {how!r} looks for it"
+            raise InvalidArgument(message) from error
     return value

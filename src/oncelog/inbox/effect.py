@@ -20,6 +20,7 @@ from oncelog.errors import (
     LeaseLost,
     OncelogError,
     Unavailable,
+    Unsupported,
 )
 from oncelog.errors import Outcome as OutcomeWord
 from oncelog.inbox import decisions as states
@@ -92,7 +93,7 @@ class Effect:
 
     def renew(self) -> None:
         """Have the whole lease again, from now; ``LeaseLost`` if another has taken the key. Without a lease there is
-        nothing to renew: the transaction holds the key.
+        nothing to renew: the transaction holds the key. ``Unsupported`` where the inbox has one connection alone.
         """
         if self._renew is not None and not self.done and not self._renew():
             raise LeaseLost(_lost(self._identity))
@@ -170,9 +171,7 @@ class Once:
         self._claim = self._claim._replace(nonce=self._nonce())
         with explained(None):
             self.connection = yield from self._home.take(self._given)
-        keeper, claim = self._keeper, self._claim
-        renew = None if keeper is None or not self._idempotent else lambda: keeper.renew(claim)
-        self.effect = Effect(claim.identity, self.connection, renew)
+        self.effect = Effect(self._claim.identity, self.connection, self._renewal())
         try:
             with explained(self.connection):
                 yield from self._enter()
@@ -181,6 +180,12 @@ class Once:
             raise
         _at_work.set(_at_work.get() | {self._place})
         return self.effect
+
+    def _renewal(self) -> Callable[[], bool] | None:
+        keeper, claim = self._keeper, self._claim
+        if not self._idempotent or not self._leased:
+            return None
+        return _cannot_renew if keeper is None else lambda: keeper.renew(claim)
 
     @property
     def _place(self) -> tuple[int, Identity]:
@@ -321,6 +326,14 @@ class Once:
 
 
 _COUNTED: dict[type[OncelogError], str] = {IdConflict: "conflicts", EffectFailed: "refused", Unavailable: "in_progress"}
+
+
+def _cannot_renew() -> bool:
+    message = (
+        "this inbox has one connection, which is in the transaction of the effect: others would not see a longer lease "
+        "before that ends; give the inbox a function that connects, an engine, a pool or a URL"
+    )
+    raise Unsupported(message)
 
 
 def _lost(identity: Identity) -> str:

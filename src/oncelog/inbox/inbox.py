@@ -21,7 +21,7 @@ from oncelog.inbox import keys
 from oncelog.inbox.contract import AttemptOutcome, Connection, KeyClaim, KeyRow
 from oncelog.inbox.decisions import Expired, Identity, KeyEvent, Status, Stored
 from oncelog.inbox.decorator import Decoration
-from oncelog.inbox.effect import InboxRules, Once, explained
+from oncelog.inbox.effect import InboxRules, Once, encoded, explained
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.reader import PositionReader
 from oncelog.inbox.steps import Steps, run, run_async
@@ -117,7 +117,7 @@ class Inbox(Handle):
         self._lease_us = _span_us("lease_s", LEASE_S if lease_s is None and self._home.in_redis else lease_s)
         self._retention_us = _span_us("retention_s", retention_s)
         self._rules = InboxRules(expired, final, Any)
-        self._owner = arguments.text("owner", owner) if owner is not None else f"{socket.gethostname()}:{os.getpid()}"
+        self._owner = keys.label("owner", owner) if owner is not None else f"{socket.gethostname()}:{os.getpid()}"
         self._keeper: LeaseKeeper | None = None
         if self._lease_us is not None and self._home.several:
             self._keeper = LeaseKeeper(self._home, clock, self._lease_us / 1e6)
@@ -215,6 +215,7 @@ class Inbox(Handle):
         """
         self._check_usable()
         keys.check(Identity("", "", name, ""))
+        arguments.count("start", start)
         return PositionReader(self._home, log, name, start)
 
     # Operating. These use a connection of their own, or the given one while no effect is at work on it.
@@ -262,7 +263,8 @@ class Inbox(Handle):
             raise InvalidArgument(error)
         status, final = _DECIDED[to]
         reason = stored.error or states.LEASE_EXPIRED if status == "FAILED" else None
-        outcome = AttemptOutcome(status, states.encode_result(result), reason, final, event=f"resolved:{to}")
+        given = encoded(result, Any)[0] if status == "COMMITTED" else None  # a failed effect has no result
+        outcome = AttemptOutcome(status, given, reason, final, event=f"resolved:{to}")
         self._change(identity, lambda connection: connection.settle(identity, stored, outcome, self._retention_us))
 
     def erase(self, message: object = None, **named: Any) -> None:

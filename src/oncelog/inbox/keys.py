@@ -128,18 +128,23 @@ def check(identity: Identity) -> None:
     """Raise ``InvalidArgument`` for names that cannot be stored."""
     given: tuple[object, ...] = identity
     for name, unchecked in zip(Identity._fields, given, strict=True):
-        value = text(name, unchecked)
-        if len(value) <= _PLAIN and value.isascii() and "\0" not in value:
-            continue
-        try:
-            size_bytes = len(value.encode())
-        except UnicodeEncodeError as cause:
-            error = f"{name} {value!r} is not valid Unicode: remove the lone surrogate"
-            raise InvalidArgument(error) from cause
-        most = limits.INBOX_KEY_BYTES_MAX if name == "key" else limits.LABEL_BYTES_MAX
-        if size_bytes > most:
-            error = f"{name} of {size_bytes} bytes: must be at most {most} bytes of UTF-8"
-            raise InvalidArgument(error)
-        if "\0" in value:
-            error = f"{name} {value!r} has a NUL in it, which PostgreSQL cannot store: remove it"
-            raise InvalidArgument(error)
+        label(name, unchecked, limits.INBOX_KEY_BYTES_MAX if name == "key" else limits.LABEL_BYTES_MAX)
+
+
+def label(name: str, given: object, bytes_max: int = limits.LABEL_BYTES_MAX) -> str:
+    """Return a name that every store can hold; ``InvalidArgument`` for another."""
+    value = text(name, given)
+    if len(value) <= _PLAIN and value.isascii() and "\0" not in value:
+        return value
+    try:
+        size_bytes = len(value.encode())
+    except UnicodeEncodeError as cause:
+        error = f"{name} {value!r} is not valid Unicode: remove the lone surrogate"
+        raise InvalidArgument(error) from cause
+    if size_bytes > bytes_max:
+        error = f"{name} of {size_bytes} bytes: must be at most {bytes_max} bytes of UTF-8"
+        raise InvalidArgument(error)
+    if "\0" in value:
+        error = f"{name} {value!r} has a NUL in it, which PostgreSQL cannot store: remove it"
+        raise InvalidArgument(error)
+    return value

@@ -131,7 +131,8 @@ class PositionReader:
 
     def step(self, limit: int = 1000) -> Reading:
         """Return the next entries (none: there are none now) to be used in a ``with``. What is done there on
-        ``step.connection``, the state and the new position are committed together, or, after an error, not at all.
+        ``step.connection``, the state and the new position are committed together, or, after an error, not at all. A
+        step without entries changes nothing: what is done in it, and its state, are taken back.
 
         Entering raises ``NotFound`` when entries that were not read are truncated away: see ``move``.
         """
