@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ import pytest
 
 import oncelog
 from oncelog import (
+    Closed,
+    CorruptionError,
     Database,
     Delivery,
     Effect,
@@ -29,6 +32,7 @@ from oncelog import (
     Queue,
     Unavailable,
 )
+from oncelog.inbox.effect import Once
 from oncelog.workers import retention
 from oncelog.workers import worker as worker_module
 from tests.inbox.places import AnyPlace, Place, Restarted
@@ -226,6 +230,54 @@ def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, monk
     assert worker.counts() == {"done": 5, "away": 1, "back": 1}
 
 
+def test_while_the_inbox_cannot_be_used_nothing_is_spent(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason (rights, a folder, a function of the user's that connects): no message is to blame, and all
+    of them would end among the dead letters.
+    """
+    monkeypatch.setattr(worker_module, "_REST_S_MAX", 0.1)
+    place = Place("sqlite3", str(tmp_path / "shop.sqlite"))
+    usable = threading.Event()
+    attempts: list[int] = []
+    until = Until()
+
+    def connect() -> Any:
+        if not usable.is_set():
+            message = "permission denied"
+            raise RuntimeError(message)
+        return place.connect()
+
+    queue.send_many([Message(b"", id=str(number)) for number in range(3)])
+    with Inbox(connect) as inbox, work(queue, lambda one: attempts.append(one.attempts), until, inbox=inbox) as worker:
+        until.wait("away")
+        usable.set()
+        until.wait("done", 3)
+    assert attempts == [1, 1, 1]
+    assert worker.counts() == {"done": 3, "away": 1, "back": 1}
+    place.close()
+
+
+def test_a_message_that_the_inbox_never_takes_spends_attempts(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inbox answers, and fails with this message each time (its key cannot be stored there, say): a worker does not
+    go on with it for ever.
+    """
+
+    def refuse(_: Once) -> Effect:
+        message = "this key cannot be encoded"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(Once, "__enter__", refuse)
+    queue.send(b"", id="m")
+    until = Until()
+    with Inbox(f"sqlite:///{tmp_path}/shop.sqlite") as inbox, work(queue, print, until, inbox=inbox):
+        until.wait("failed", 3)
+    [letter] = queue.dead_letters.list()
+    assert (letter.attempts, letter.last_error) == (3, "RuntimeError: this key cannot be encoded")
+
+
 def test_a_message_that_breaks_its_transaction_each_time_spends_attempts(queue: Queue, postgres_url: str) -> None:
     """The database is there, and the connection is lost under this handler again and again (it idles too long in its
     transaction, say): a worker does not go on with it for ever.
@@ -398,6 +450,24 @@ def test_what_a_worker_cannot_do_is_refused(queue: Queue, tmp_path: Path) -> Non
     with pytest.raises(InvalidArgument):
         oncelog.worker(queue, "mailer", "print")  # type: ignore[arg-type]
     place.close()
+
+
+def test_an_inbox_that_can_never_be_used_is_refused(queue: Queue, tmp_path: Path) -> None:
+    """Before a message is taken: each would spend its attempts on a misspelt folder."""
+    (tmp_path / "damaged.sqlite").write_bytes(b"this is no database" * 1000)
+    closed = Inbox(f"sqlite:///{tmp_path}/shop.sqlite")
+    closed.close()
+    own = sqlite3.connect(tmp_path / "own.sqlite")
+    for inbox, error in (
+        (Inbox(f"sqlite:///{tmp_path}/nowhere/shop.sqlite"), InvalidArgument),
+        (Inbox(f"sqlite:///{tmp_path}/damaged.sqlite"), CorruptionError),
+        (Inbox(own), InvalidArgument),  # handlers run in other threads
+        (closed, Closed),
+    ):
+        with pytest.raises(error):
+            oncelog.worker(queue, "mailer", print, inbox=inbox)
+        inbox.close()
+    own.close()
 
 
 def test_a_worker_does_not_join_a_transaction(queue: Queue, database: AnyPlace) -> None:

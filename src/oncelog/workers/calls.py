@@ -83,8 +83,11 @@ class Calls:
             with trying:
                 self._handler(trying.delivery)
             return "done"
-        trying.begun = False
-        with self._inbox.once(trying.delivery, group=self._group) as effect:
+        trying.begun = trying.entering = False
+        once = self._inbox.once(trying.delivery, group=self._group)
+        trying.entering = True
+        with once as effect:
+            trying.entering = False
             if not effect.done:
                 with trying:
                     _keep(effect, self._handler(trying.delivery, **self._named(effect)))
@@ -103,8 +106,11 @@ class Calls:
             with trying:
                 await self._limited(self._handler(trying.delivery))
             return "done"
-        trying.begun = False
-        async with self._inbox.once(trying.delivery, group=self._group) as effect:
+        trying.begun = trying.entering = False
+        once = self._inbox.once(trying.delivery, group=self._group)
+        trying.entering = True
+        async with once as effect:
+            trying.entering = False
             if not effect.done:
                 with trying:
                     _keep(effect, await self._limited(self._handler(trying.delivery, **self._named(effect))))

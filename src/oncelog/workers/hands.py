@@ -80,6 +80,8 @@ class Trying:
         self.limit_s = limit_s
         self._changed = changed
         self._clock = clock
+        self.entering = False
+        """Whether the inbox was asked for the effect, the last time, and has not given it yet."""
         self.begun = False
         """Whether its handler was called, the last time."""
         self.own: BaseException | None = None

@@ -14,7 +14,7 @@ from oncelog.inbox.inbox import Inbox
 from oncelog.queue.queue import Queue
 from oncelog.workers import retention
 from oncelog.workers.calls import Calls
-from oncelog.workers.handlers import takes_effect
+from oncelog.workers.handlers import is_async, takes_effect
 from oncelog.workers.signals import stopped_by_signals
 from oncelog.workers.worker import Report, Worker
 
@@ -61,9 +61,11 @@ def worker(
             "is committed; commit it first"
         )
         raise InvalidArgument(message)
+    takes = takes_effect(handler, with_inbox=inbox is not None)
     if inbox is not None:
         retention.check(inbox, queue)
-    takes = takes_effect(handler, with_inbox=inbox is not None)
+        if not is_async(handler):  # whose inbox may have connections that only an event loop can use
+            inner.check_usable(inbox)
     return Worker(
         queue,
         group,

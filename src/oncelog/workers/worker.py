@@ -43,7 +43,9 @@ _PRUNE_S = 3600.0
 _GRACE_US = 1_000_000
 """How long a coroutine has to end when it was cancelled, before it is left behind."""
 _BROKEN_MAX = 2
-"""How often a transaction may be lost while the database answers, before that counts as a failure of its message."""
+"""How often a transaction may be lost, or not be begun, while the database answers, before that counts as a failure of
+its message.
+"""
 
 
 class WorkerEvent(msgspec.Struct, frozen=True):
@@ -248,7 +250,7 @@ class Worker:
                     self._tell("late", f"{described(delivery)}: ended when it had been given up", delivery, error)
                 elif isinstance(error, Undecided):
                     self._nack(delivery, error, again=True)
-                elif isinstance(error, Unavailable):
+                elif isinstance(error, Unavailable) or self._is_of_inbox(trying, error):
                     if self._tries_again(trying, error):
                         continue
                 elif isinstance(error, LeaseLost):
@@ -259,7 +261,15 @@ class Worker:
                 self._ack(delivery, word)
             return
 
-    def _tries_again(self, trying: Trying, error: Unavailable) -> bool:
+    def _is_of_inbox(self, trying: Trying, error: Exception) -> bool:
+        """Tell whether the inbox failed, and not what it says of the message: its folder is missing, it is damaged, it
+        was closed. Every other message would fail, too.
+        """
+        if trying.entering:
+            return not isinstance(error, IdConflict | EffectFailed | HandlerExit)
+        return isinstance(error, Closed) and self._inbox is not None and self._inbox.closed
+
+    def _tries_again(self, trying: Trying, error: Exception) -> bool:
         """Wait until the inbox is there again; ``False`` if it is not for that, and the message was dealt with."""
         if error is trying.own:  # what a handler could not reach is not the inbox
             self._nack(trying.delivery, error, again=not self._is_final(error))
@@ -267,11 +277,12 @@ class Worker:
         if self._stopping:
             self._tell("left", f"{described(trying.delivery)}: {error}", trying.delivery, error)
             return False
-        trying.broken += self._note_away(str(error)) and trying.begun
+        trying.broken += self._note_away(str(error)) and (trying.begun or not isinstance(error, Unavailable))
         if trying.broken >= _BROKEN_MAX:
             self._nack(trying.delivery, error, again=True)
             return False
-        trying.rest_s = self._rest(min(trying.rest_s or _REST_S, max(error.retry_after_s, _REST_S)))
+        longest_s = error.retry_after_s if isinstance(error, Unavailable) else _REST_S_MAX
+        trying.rest_s = self._rest(min(trying.rest_s or _REST_S, max(longest_s, _REST_S)))
         return True
 
     def _is_final(self, error: Exception) -> bool:
@@ -319,11 +330,11 @@ class Worker:
         try:
             if self._inbox is not None:
                 self._inbox.ping()
-        except Unavailable:
-            self._set_away(reason, away=True)
-            return False
-        except InvalidArgument:
-            pass  # its connections are asynchronous: trying the effect again tells
+        except Exception as error:  # noqa: BLE001  whatever a driver, or what the user connects with, raises
+            # Asynchronous connections cannot be asked here: trying the effect again tells.
+            if not (self._calls.is_async and isinstance(error, InvalidArgument)):
+                self._set_away(reason, away=True)
+                return False
         self._set_away("", away=False)
         return True
 

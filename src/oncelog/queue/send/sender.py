@@ -313,8 +313,8 @@ def _in_the_users_words(record: Record, error: OncelogError) -> OncelogError:
     if not isinstance(error, IdConflict):
         return error
     text = (
-        f"{_given_name(record)} is taken by other content, stored at position {error.position}: give this message an id "
-        "of its own"
+        f"{_given_name(record)} is taken by other content, stored at position {error.position}: give this message an "
+        "id of its own"
     )
     return IdConflict(text, position=error.position)
 
