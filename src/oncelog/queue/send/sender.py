@@ -12,7 +12,16 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from oncelog.clock import Clock
-from oncelog.errors import AppendErrors, Closed, IdConflict, InvalidArgument, OncelogError, Unavailable, WriterFenced
+from oncelog.errors import (
+    AppendErrors,
+    Closed,
+    CorruptionError,
+    IdConflict,
+    InvalidArgument,
+    OncelogError,
+    Unavailable,
+    WriterFenced,
+)
 from oncelog.log.append.answers import id_conflict
 from oncelog.log.writer import Writer
 from oncelog.queue.rules import message as message_module
@@ -250,7 +259,7 @@ class Sender:
     def _end(self, outcomes: Sequence[tuple[str, str, str | None, int | None]]) -> None:
         """Note how sends ended. If that cannot be noted, the log knows it all the same."""
         noting = self._database.writing(durable=False, wait_s=WAIT_S_MIN)
-        with contextlib.suppress(Unavailable), noting as transaction:
+        with contextlib.suppress(Unavailable, CorruptionError), noting as transaction:
             gate.end(transaction, self._topic.name, outcomes)
 
     def _pending_of(self, partition: int, records: Sequence[Record]) -> set[str]:

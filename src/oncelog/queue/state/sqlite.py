@@ -37,6 +37,8 @@ class _StateFile:
         self.name = str(path) if path is not None else "memory"
         self._lock = threading.RLock()
         self._clock = clock
+        self._path = path
+        self._identity: tuple[int, int] | None = None
         self._wait_s = WAIT_S
         with _explained(self.name):
             if path is not None:
@@ -47,6 +49,7 @@ class _StateFile:
         try:
             with _explained(self.name):
                 self._prepare(synchronous, tables)
+                self._identity = self._found()
         except BaseException:
             self._connection.close()
             raise
@@ -81,6 +84,7 @@ class _StateFile:
             self._begin(wait_s)
             try:
                 yield self
+                self._check_there()
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:
@@ -102,7 +106,29 @@ class _StateFile:
     @contextlib.contextmanager
     def reading(self) -> Iterator[_StateFile]:
         with locked(self._lock, WAIT_S), _explained(self.name):
+            self._check_there()
             yield self
+
+    def _check_there(self) -> None:
+        """Raise ``CorruptionError`` if another file, or none, stands where this one was opened. In WAL mode SQLite goes
+        on with a file that has no name any more: acknowledgements would go with it, and others would not see leases.
+        """
+        if self._identity is not None and self._found() != self._identity:
+            message = (
+                f"{self.name}: was removed or replaced while it was open: what was acknowledged before went with the "
+                "file; put it back if it was moved, and open the database again"
+            )
+            raise CorruptionError(message)
+
+    def _found(self) -> tuple[int, int] | None:
+        """Return what tells the file at the path from any other."""
+        if self._path is None:
+            return None
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def all(self, statement: str, *values: object) -> list[Row]:
         return self._connection.execute(statement.replace(LOCK, ""), values).fetchall()

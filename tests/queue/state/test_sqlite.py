@@ -1,0 +1,69 @@
+"""The files of a queue's state: what happens to them from outside while a process has them open."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from oncelog import CorruptionError, Database, Message, Queue
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a database."""
+    return tmp_path / "db"
+
+
+@pytest.fixture
+def db(folder: Path) -> Iterator[Database]:
+    """Return a database on a disk."""
+    with oncelog.connect(folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(db: Database) -> Queue:
+    """Return a queue with messages."""
+    made = db.queue("work", create=True)
+    made.send_many([Message(b"%d" % number) for number in range(3)])
+    return made
+
+
+def test_nothing_is_acknowledged_into_a_file_that_was_removed(queue: Queue, folder: Path) -> None:
+    """SQLite goes on with a file that has no name any more: what it stores there is gone with the process."""
+    with queue.consume("g") as consumer:
+        [delivery] = consumer.receive()
+        shutil.rmtree(folder / "queues")
+        for act in (delivery.ack, consumer.receive, queue.stats, lambda: queue.send(b"", id="x")):
+            with pytest.raises(CorruptionError, match="removed or replaced"):
+                act()
+
+
+def test_nothing_is_delivered_by_a_state_that_was_replaced(queue: Queue, folder: Path) -> None:
+    """Whoever opens the queue now has the restored state, in which nobody has a lease: one of the two must stop."""
+    with queue.consume("g") as consumer:
+        shutil.copytree(folder / "queues", folder / "copy")
+        [delivery] = consumer.receive()
+        shutil.rmtree(folder / "queues")
+        (folder / "copy").rename(folder / "queues")
+        with oncelog.connect(folder) as other, other.queue("work").consume("g") as another:
+            assert [one.value for one in another.receive()] == [b"0"]
+        for act in (delivery.ack, consumer.receive):
+            with pytest.raises(CorruptionError, match="removed or replaced"):
+                act()
+
+
+def test_a_state_that_was_put_back_is_used_again(queue: Queue, folder: Path) -> None:
+    """Moved away for a moment, it is the same file: what was leased is still its consumer's."""
+    with queue.consume("g") as consumer:
+        [delivery] = consumer.receive()
+        (folder / "queues").rename(folder / "away")
+        with pytest.raises(CorruptionError):
+            delivery.ack()
+        (folder / "away").rename(folder / "queues")
+        delivery.ack()
+        assert queue.lag("g") == 2
