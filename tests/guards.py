@@ -186,6 +186,27 @@ GUARDS = [
         "test_what_is_committed_is_not_sent_again_when_the_log_has_forgotten_it[sqlite]",
     ),
     Guard(
+        "nothing is acknowledged into a state that was removed",
+        "queue/state/sqlite.py",
+        "if self._identity is not None and self._found() != self._identity:",
+        "if False:",
+        "tests/queue/state/test_sqlite.py::test_nothing_is_acknowledged_into_a_file_that_was_removed",
+    ),
+    Guard(
+        "a dead letter goes back only to a group that is there",
+        "queue/deliver/dead_letters.py",
+        "there = [entry for entry, group in zip(batch, homes, strict=True) if group in groups]",
+        "there = batch",
+        "tests/queue/test_queue_driftq.py::test_redrive_to_a_group_that_was_removed_leaves_the_letter[sqlite]",
+    ),
+    Guard(
+        "messages are not blamed for an inbox that cannot be used",
+        "workers/worker.py",
+        "return not isinstance(error, IdConflict | EffectFailed | HandlerExit)",
+        "return isinstance(error, Unavailable)",
+        "tests/workers/test_worker.py::test_while_the_inbox_cannot_be_used_nothing_is_spent",
+    ),
+    Guard(
         "a stopped neighbour stalls nobody",
         "queue/deliver/consumer.py",
         "with contextlib.suppress(StateBusy):",
