@@ -204,7 +204,7 @@ GUARDS = [
         "workers/worker.py",
         "return not isinstance(error, IdConflict | EffectFailed | HandlerExit)",
         "return isinstance(error, Unavailable)",
-        "tests/workers/test_worker.py::test_while_the_inbox_cannot_be_used_nothing_is_spent",
+        "tests/workers/test_worker.py::test_while_the_inbox_cannot_be_used_nothing_is_spent[False]",
     ),
     Guard(
         "a stopped neighbour stalls nobody",

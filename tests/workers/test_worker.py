@@ -230,8 +230,12 @@ def test_while_the_database_is_away_nothing_is_taken_or_spent(queue: Queue, monk
     assert worker.counts() == {"done": 5, "away": 1, "back": 1}
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_while_the_inbox_cannot_be_used_nothing_is_spent(
-    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Queue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asynchronous: bool,  # noqa: FBT001
 ) -> None:
     """Whatever the reason (rights, a folder, a function of the user's that connects): no message is to blame, and all
     of them would end among the dead letters.
@@ -248,8 +252,15 @@ def test_while_the_inbox_cannot_be_used_nothing_is_spent(
             raise RuntimeError(message)
         return place.connect()
 
+    def note(delivery: Delivery) -> None:
+        attempts.append(delivery.attempts)
+
+    async def anote(delivery: Delivery) -> None:
+        attempts.append(delivery.attempts)
+
     queue.send_many([Message(b"", id=str(number)) for number in range(3)])
-    with Inbox(connect) as inbox, work(queue, lambda one: attempts.append(one.attempts), until, inbox=inbox) as worker:
+    handler = anote if asynchronous else note
+    with Inbox(connect) as inbox, work(queue, handler, until, inbox=inbox) as worker:
         until.wait("away")
         usable.set()
         until.wait("done", 3)

@@ -7,7 +7,9 @@ import threading
 from concurrent.futures import Future
 
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
+from oncelog.inbox.decisions import Identity
 from oncelog.inbox.inbox import Inbox
+from oncelog.inbox.steps import run_async
 
 
 def final(inbox: Inbox) -> tuple[type[BaseException], ...]:
@@ -35,6 +37,12 @@ def check_usable(inbox: Inbox) -> None:
             "it with check_same_thread=False, or give the inbox a URL"
         )
         raise InvalidArgument(message) from error
+
+
+async def aping(inbox: Inbox) -> None:
+    """Do as ``Inbox.ping`` does, where connections may be asynchronous."""
+    inbox._check_usable()
+    await run_async(inbox._ask(lambda connection: connection.look(Identity("", "", "", ""))))
 
 
 def _ping(inbox: Inbox, asked: Future[None]) -> None:

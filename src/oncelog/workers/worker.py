@@ -17,7 +17,6 @@ from oncelog.errors import (
     Closed,
     EffectFailed,
     IdConflict,
-    InvalidArgument,
     LeaseLost,
     OncelogError,
     Unavailable,
@@ -328,13 +327,13 @@ class Worker:
 
     def _answers(self, reason: str) -> bool:
         try:
-            if self._inbox is not None:
+            if self._inbox is not None and self._calls.is_async:
+                self._calls.awaited(inner.aping(self._inbox))
+            elif self._inbox is not None:
                 self._inbox.ping()
-        except Exception as error:  # noqa: BLE001  whatever a driver, or what the user connects with, raises
-            # Asynchronous connections cannot be asked here: trying the effect again tells.
-            if not (self._calls.is_async and isinstance(error, InvalidArgument)):
-                self._set_away(reason, away=True)
-                return False
+        except Exception:  # noqa: BLE001  whatever a driver, or what the user connects with, raises
+            self._set_away(reason, away=True)
+            return False
         self._set_away("", away=False)
         return True
 
