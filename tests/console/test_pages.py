@@ -14,7 +14,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from oncelog import Message, QueueSettings, Record, RetryPolicy, connect
+from oncelog import LogSettings, Message, QueueSettings, Record, RetryPolicy, Window, connect
 from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.console.app import build
@@ -64,6 +64,59 @@ async def _page(database: Database, path: str) -> httpx.Response:
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         await http.get(f"/console/login?key={gate.key}")
         return await http.get(f"/console/{path}")
+
+
+async def _found(database: Database, log: str, id: str, stream: str = "") -> str:
+    """Return the text of the page that answers where an id is."""
+    gate = KeyGate(SYSTEM)
+    transport = httpx.ASGITransport(build(Source(database), gate, _run))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        await http.get(f"/console/login?key={gate.key}")
+        asked = {"log": log, "id": id, "stream": stream}
+        page = await http.post("/console/find", data=asked, headers={"origin": "http://127.0.0.1"})
+    assert page.status_code == 200
+    return page.text.partition("<main")[2]
+
+
+def test_the_page_of_an_id_does_not_deny_a_record_that_a_bounded_window_forgot() -> None:
+    """A forgotten id may be stored, even twice: the page neither says that no record has it, nor that one has."""
+    settings = LogSettings(window=Window(duration_s=600, max_keys=2))
+    with connect("memory://") as database:
+        log = database.log("orders", settings, create=True)
+        with log.writer() as writer:
+            for number in (*range(4), 0):
+                writer.append(b"paid", id=f"order-{number}")
+        assert [entry.id for entry in log.read()].count("order-0") == 2
+        forgotten, twice = (asyncio.run(_found(database, "orders", id)) for id in ("order-1", "order-0"))
+    assert "orders does not remember order-1" in forgotten
+    assert "may still be there" in forgotten
+    assert "is not stored" not in forgotten
+    assert "order-0 is stored" in twice
+    assert "stored once" not in twice
+
+
+def test_the_page_of_an_id_asks_for_the_stream_of_an_event() -> None:
+    """The id of an event is one of its stream: without a stream the page does not say that nothing is stored."""
+    with connect("memory://") as database:
+        database.streams("accounts", create=True).append("account-7", [Record(b"opened", id="e1")])
+        unasked, there, other = (
+            asyncio.run(_found(database, "accounts", "e1", stream)) for stream in ("", "account-7", "account-8")
+        )
+    assert "Which stream?" in unasked
+    assert "not stored" not in unasked
+    assert "e1 was stored once" in there
+    assert "e1 is not stored in the stream account-8 of accounts" in other
+
+
+@pytest.mark.parametrize(("path", "says"), [("logs", "No log has zz in its"), ("queues", "No queue has zz in its")])
+def test_a_search_that_finds_nothing_does_not_say_that_nothing_is_there(path: str, says: str) -> None:
+    """There are logs and queues, and none of that name: the page says just this."""
+    with connect("memory://") as database:
+        database.log("orders", create=True)
+        database.queue("emails", create=True)
+        page = asyncio.run(_page(database, f"{path}?q=zz")).text
+    assert says in page
+    assert "Create one" not in page
 
 
 @pytest.mark.parametrize(

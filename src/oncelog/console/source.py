@@ -141,7 +141,9 @@ Failed = Callable[[Exception], Awaitable[None]]
 class FoundId(NamedTuple):
     """What is known of an id: where it is stored, as what, the recent answers, and other content that came under it.
 
-    ``not_kept`` counts the recent conflicts whose content is not known any more.
+    ``not_kept`` counts the recent conflicts whose content is not known any more. ``is_bounded``: the log forgets ids,
+    so an id that it does not know may be stored, and one that it knows may be stored more than once. ``is_by_stream``:
+    an id belongs to its stream, not to the log.
     """
 
     id: str
@@ -151,6 +153,8 @@ class FoundId(NamedTuple):
     answers: Sequence[Answer]
     others: Sequence[Other]
     not_kept: int
+    is_bounded: bool
+    is_by_stream: bool
 
 
 class Verifying(NamedTuple):
@@ -311,7 +315,8 @@ class Source:
 
     def find(self, name: str, id: str, stream: str | None = None) -> FoundId:
         """Return what is known of an id, from the memory of ids."""
-        location = self.log(name).find(id, stream=stream)
+        log = self.log(name)
+        location = log.find(id, stream=stream)
         entry = None
         if location is not None:
             with contextlib.suppress(NotFound):
@@ -320,8 +325,17 @@ class Source:
         conflicts = [answer for answer in answers if answer.outcome == "conflict"]
         refused = [answer.refused for answer in conflicts if answer.refused is not None]
         others = [*refused, *self._put_aside(name, id)]
-        stored = content(entry) if entry is not None else None
-        return FoundId(id, location, entry, stored, answers, others[:COMPARED_MAX], len(conflicts) - len(refused))
+        return FoundId(
+            id=id,
+            location=location,
+            entry=entry,
+            stored=content(entry) if entry is not None else None,
+            answers=answers,
+            others=others[:COMPARED_MAX],
+            not_kept=len(conflicts) - len(refused),
+            is_bounded=not log.settings.window.unbounded,
+            is_by_stream=log.settings.id_scope == "stream",
+        )
 
     def _put_aside(self, name: str, id: str) -> list[Other]:
         """Return the rows with this id that Spark's sink put aside, among the newest ones."""

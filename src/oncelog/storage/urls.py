@@ -52,7 +52,10 @@ def open_storage(url: str, options: Mapping[str, str]) -> Storage:
         return MemoryStorage.named(parts.netloc)
     if parts.scheme == "file":
         return _on_disk(url, parts)
-    message = f"{url!r} is not a URL of a database: use file:///path, ./path, s3://bucket/prefix or memory://"
+    message = (
+        f"{url!r} is not a URL of a database: use file:///path, ./path, s3://bucket/prefix, memory://, "
+        "or oncelog://host:port for a server"
+    )
     raise InvalidArgument(message)
 
 

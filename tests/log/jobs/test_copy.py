@@ -136,6 +136,17 @@ def test_what_else_is_there_is_not_touched(here: Database, there: Database) -> N
     assert [entry.value for entry in there.log("orders").read()] == [b"other"]
 
 
+def test_a_log_that_is_copied_onto_itself_is_not_called_a_copy_to_delete(here: Database, there: Database) -> None:
+    """Who mixes up source and target, or names one place twice, must not be told to delete the original."""
+    with pytest.raises(InvalidArgument, match="this log itself") as onto_itself:
+        here.copy("orders", here)
+    here.copy("orders", there)
+    with pytest.raises(InvalidArgument, match="this log itself") as mixed_up:
+        there.copy("orders", here)
+    assert "delete" not in f"{onto_itself.value} {mixed_up.value}"
+    assert here.logs() == ["orders"]
+
+
 @pytest.mark.parametrize(("name", "rename"), [("conflicts.orders", None), ("orders", "conflicts.copy")])
 def test_conflicts_are_copied_with_their_log(here: Database, there: Database, name: str, rename: str | None) -> None:
     """They live in its home: a copy of them alone would be a log that nobody can open."""

@@ -96,7 +96,10 @@ class Copy:
             message = f"another log is there under the name {name!r}: delete it first, or choose another name"
             raise InvalidArgument(message)
         if there.manifest.writer != COPIED:
-            message = f"the copy {name!r} was written to since it was made: delete it first, or choose another name"
+            message = (
+                f"{name!r} there is this log itself, or a copy of it that was written to since it was made: "
+                "choose another name or place"
+            )
             raise InvalidArgument(message)
 
     def _copied(self, manifests: Manifests, manifest: Manifest, name: str) -> Manifest:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from oncelog import Database, LogSettings, Window
+from oncelog import Database, LogSettings, Record, Window
 from tests.cli.shell import shell
 
 
@@ -50,6 +50,14 @@ def test_find_tells_where_an_id_is(url: str, db: Database, tmp_path: Path) -> No
     assert "position 7," in shell("log", "find", "orders", "order-7", url=url).out.decode()
     missing = shell("log", "find", "orders", "order-99", "--json", url=url)
     assert (missing.code, missing.json["found"]) == (1, False)
+
+
+def test_find_says_that_the_id_of_an_event_needs_its_stream(url: str, db: Database) -> None:
+    """Without its stream an event is not found, although it is there: the command says what to add."""
+    db.streams("accounts", create=True).append("account-7", [Record(b"opened", id="e1")])
+    unasked = shell("log", "find", "accounts", "e1", url=url)
+    assert (unasked.code, "say --stream" in unasked.out.decode()) == (1, True)
+    assert shell("log", "find", "accounts", "e1", "--stream", "account-7", url=url).code == 0
 
 
 def test_set_changes_what_is_given_and_nothing_else(url: str, db: Database) -> None:

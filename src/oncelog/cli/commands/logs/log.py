@@ -191,10 +191,12 @@ def find(
     """
     with opened(url, name) as log:
         found = log.find(id, stream=stream)
+        needs_stream = stream is None and log.settings.id_scope == "stream"
     if json:
         print_json({"log": name, "id": id, "found": found is not None, **(msgspec.to_builtins(found) if found else {})})
     elif found is None:
-        say((name, "cyan"), f" does not remember {id!r}")
+        hint = ": an id of this log belongs to a stream, say --stream" if needs_stream else ""
+        say((name, "cyan"), f" does not remember {id!r}{hint}")
     else:
         where = f"position {found.position:,}, segment {found.segment:,}, entry {found.entry:,}"
         say((name, "cyan"), f": {where}, stored {show_time(found.timestamp)}, fingerprint {found.fingerprint:016x}")
