@@ -194,7 +194,7 @@ class Database(Handle):
             if queue is None or queue.closed or settings is not None or partitions is not None:
                 opened = open_queue(
                     name,
-                    self._state_of(state),
+                    self._state_of(state) if create or adopt or self._has_state(state) else None,
                     self._clock,
                     lambda log, log_settings, make: self.log(log, log_settings, create=make),
                     lambda sibling, make: self.queue(sibling, create=make, adopt=True, state=state),
@@ -215,7 +215,7 @@ class Database(Handle):
 
         self._check_usable()
         with self._queues_lock:
-            return queue_names(self._state_of(state))
+            return queue_names(self._state_of(state)) if self._has_state(state) else []
 
     @arguments.checked
     def delete_queue(self, name: str, *, force: bool = False, state: str | None = None) -> None:
@@ -238,6 +238,11 @@ class Database(Handle):
                 clock=self._clock,
                 force=force,
             )
+
+    def _has_state(self, url: str | None) -> bool:
+        from oncelog.queue.state.open_state import is_made  # noqa: PLC0415
+
+        return url in self._states or is_made(url, self._storage)
 
     def _state_of(self, url: str | None) -> StateDatabase:
         from oncelog.queue.state.open_state import open_state  # noqa: PLC0415

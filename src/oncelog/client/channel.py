@@ -55,7 +55,7 @@ _CODES = {
 """What a code means that came without the server's own error: from gRPC itself, or from a proxy."""
 
 _DOUBTS = {
-    "CERTIFICATE_VERIFY_FAILED": "the certificate of the server is not trusted: give the option tls_ca",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted: give the option tls_ca, or ONCELOG_TLS_CA",
     "Hostname Verification Check failed": "the certificate of the server is for another name: give the option tls_name",
     "Failed to create security handshaker": "the files of tls_ca, tls_cert or tls_key cannot be used",
     "WRONG_VERSION_NUMBER": "the server does not speak TLS: leave the options tls… out",

@@ -26,7 +26,7 @@ LogsThere = Callable[[], Sequence[str]]
 
 def open_queue(
     name: str,
-    database: StateDatabase,
+    database: StateDatabase | None,
     clock: Clock,
     open_log: OpenLog,
     sibling: OpenSibling,
@@ -37,13 +37,18 @@ def open_queue(
     create: bool,
     adopt: bool,
 ) -> Queue:
-    """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs."""
+    """Open a queue that exists, or create it when asked; ``NotFound``, or ``InvalidArgument`` naming what differs.
+
+    Without a ``database`` no queue has a state yet: none is there.
+    """
     names.check(name, "queue")
     longest = name if name.startswith(DEAD_LETTERS) else DEAD_LETTERS + name
     names.check(log_name(longest, QUEUE_PARTITIONS_MAX))
     wanted = settings.check(given) if given is not None else None
     if partitions is not None:
         settings.check_partitions(partitions)
+    if database is None:
+        raise NotFound(_absent(name, len(_logs_from_first(name, open_log))))
     with database.reading() as transaction:
         row = statements.queue(transaction, name)
     if row is None:
@@ -115,15 +120,9 @@ def _made(
         row = statements.queue(transaction, name)
     if row is not None:  # another made it meanwhile, and may have sent already
         return row
-    if found and not adopt:
-        error = (
-            f"queue {name!r}: its {len(found)} logs are there, but not what became of their messages: name "
-            "the state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
-        )
+    if not (adopt if found else create):
+        error = _absent(name, len(found))
         raise InvalidArgument(error) if create else NotFound(error)
-    if not create and not found:
-        error = f"there is no queue {name!r}: create=True makes it"
-        raise NotFound(error)
     if adopt and not name.startswith(DEAD_LETTERS):
         _check_none_missing(name, len(found), logs_there())
     if found and partitions not in (None, len(found)):
@@ -135,6 +134,16 @@ def _made(
         row = statements.queue(transaction, name)
     assert row is not None
     return row
+
+
+def _absent(name: str, logs: int) -> str:
+    """Return why a queue that its state does not know is not opened. Its logs may be there."""
+    if not logs:
+        return f"there is no queue {name!r}: create=True makes it"
+    return (
+        f"queue {name!r}: its {logs} logs are there, but not what became of their messages: name "
+        "the state that its brokers share; if that is lost, create it with adopt: all messages are delivered again"
+    )
 
 
 def _logs_from_first(name: str, open_log: OpenLog) -> list[Log]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+
 import oncelog
+from oncelog import InvalidArgument
+from oncelog.cli.commands.status import status
+from oncelog.storage.local import links
 from tests.cli.commands.test_doctor import make
 from tests.cli.shell import shell
 
@@ -29,3 +35,34 @@ def test_messages_that_no_group_has_asked_for_wait(tmp_path: Path) -> None:
             queue.send(b"hello", id=str(number))
     (told,) = shell("status", "--json", url=tmp_path.as_uri()).json["queues"]
     assert (told["waiting"], told["in flight"], told["dead"]) == (3, 0, 0)
+
+
+def test_status_makes_nothing(tmp_path: Path) -> None:
+    """A misspelt path stays absent: who looks leaves no folder and no state of queues behind."""
+    url = (tmp_path / "shop").as_uri()
+    for command in (["status"], ["queue", "list"], ["queue", "stats"], ["log", "list"]):
+        assert shell(*command, url=url).code == 0
+    assert shell("queue", "peek", "emails", url=url).code == 2
+    assert not (tmp_path / "shop").exists()
+
+
+def test_queues_that_may_not_be_looked_at_are_not_no_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the state of queues is refused (a folder of another user), status says why, and not that there are none."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.queue("emails", create=True)
+
+    def refuse(path: Path) -> None:
+        message = f"{path} belongs to another user"
+        raise InvalidArgument(message)
+
+    monkeypatch.setattr(links, "check_owner", refuse)
+    status(tmp_path.as_uri(), json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["queues"] == []
+    assert "belongs to another user" in told["queues_error"]
+    status(tmp_path.as_uri())
+    shown = capsys.readouterr().out
+    assert "queues are not shown" in shown
+    assert "0 queues" not in shown

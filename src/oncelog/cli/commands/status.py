@@ -25,11 +25,13 @@ def status(url: Url, *, json: Json = False) -> None:
     """Show what is here: logs with their records, queues with what waits, and dead letters."""
     with oncelog.connect(url) as db:
         logs = [_standing(name, partial(_of_log, db, name)) for name in db.logs() if not name.startswith("queue/")]
-        queues = [_standing(name, partial(_of_queue, db, name)) for name in _queues(db)]
+        names, unknown = _queues(db)
+        queues = [_standing(name, partial(_of_queue, db, name)) for name in names]
     if json:
-        print_json({"url": url, "logs": logs, "queues": queues})
+        print_json({"url": url, "logs": logs, "queues": queues, **({"queues_error": unknown} if unknown else {})})
         return
-    say((url, "cyan"), f": {show_count(len(logs), 'log')}, {show_count(len(queues), 'queue')}")
+    found = f"queues are not shown: {unknown}" if unknown else show_count(len(queues), "queue")
+    say((url, "cyan"), f": {show_count(len(logs), 'log')}, {found}")
     if logs:
         _table("log", logs, ("records", "bytes", "writer"))
     if queues:
@@ -50,11 +52,12 @@ def _of_log(db: Database, name: str) -> dict[str, object]:
     return {"records": records, "bytes": info.bytes, "writer": info.open_segment is not None}
 
 
-def _queues(db: Database) -> list[str]:
+def _queues(db: Database) -> tuple[list[str], str]:
+    """Return the names of the queues, or why they cannot be asked for."""
     try:
-        return [name for name in db.queues() if not name.startswith("dlq.")]
-    except InvalidArgument:  # in a bucket, queues need a state that was not named
-        return []
+        return [name for name in db.queues() if not name.startswith("dlq.")], ""
+    except InvalidArgument as error:  # a folder of another user; a bucket, whose queues need a state that is named
+        return [], str(error)
 
 
 def _of_queue(db: Database, name: str) -> dict[str, object]:

@@ -7,13 +7,13 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import WAIT_S, StateDatabase, Transaction
-from oncelog.queue.state.sqlite import SqliteDatabase
+from oncelog.queue.state.sqlite import STATE_FILE, SqliteDatabase
 from oncelog.storage.base import Storage
 
 FOLDER = "queues"
@@ -34,11 +34,29 @@ def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
         return PostgresqlDatabase(url, clock)
     home = urlsplit(storage.url.removeprefix("quorum:"))
     if home.scheme == "file":
-        return SqliteDatabase(Path(os.path.realpath(unquote(home.path))) / FOLDER, clock)
+        return SqliteDatabase(_folder(home), clock)
     if home.scheme == "memory":
         return _in_memory(storage, clock)
     message = f"{storage.url}: a queue on this kind of home needs state='postgresql://…', which its brokers share"
     raise InvalidArgument(message)
+
+
+def is_made(url: str | None, storage: Storage) -> bool:
+    """Tell whether the state database is there. Who only looks does not make it: a misspelt path stays absent."""
+    home = urlsplit(storage.url.removeprefix("quorum:"))
+    if url is not None or home.scheme != "file":
+        return True
+    try:
+        os.lstat(_folder(home) / STATE_FILE)
+    except FileNotFoundError:
+        return False
+    except OSError:  # opening it says what is wrong
+        return True
+    return True
+
+
+def _folder(home: SplitResult) -> Path:
+    return Path(os.path.realpath(unquote(home.path))) / FOLDER
 
 
 def queue_names(database: StateDatabase) -> list[str]:

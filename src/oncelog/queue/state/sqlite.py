@@ -25,6 +25,9 @@ from oncelog.queue.state.database import (
 )
 from oncelog.storage.local import links
 
+STATE_FILE = "state.sqlite"
+"""What became of messages, in the folder of a state database."""
+
 _AGAIN_S = 0.01
 _TRIES = 3_000
 _DAMAGED = ("malformed", "not a database", "corrupt")
@@ -163,7 +166,7 @@ class SqliteDatabase(StatePair):
     def __init__(self, folder: Path | None, clock: Clock) -> None:
         """Open both, and make what is missing; ``None`` is memory."""
         super().__init__()
-        self._state = _StateFile(folder and folder / "state.sqlite", "FULL", STATE_TABLES, clock)
+        self._state = _StateFile(folder and folder / STATE_FILE, "FULL", STATE_TABLES, clock)
         try:
             with self._state.writing() as transaction:
                 transaction.all(NEW_GENERATION, clock.token(GENERATION_BYTES).hex())

@@ -121,7 +121,7 @@ class Authorizer:
     def _by_name(self, credentials: Credentials) -> Principal | str:
         matching = [san for san in credentials.sans if san in self._certificates]
         if not matching:
-            return "there is no token, and no certificate that is known"
+            return "there is no token, and no certificate that is known: give a token (clients read ONCELOG_TOKEN)"
         if len(matching) > 1:
             return "the certificate has several names that are known: give it one"
         return Principal(name=matching[0], by="certificate", scopes=tuple(self._certificates[matching[0]]))

@@ -48,7 +48,6 @@ _COUNTED = {
 _RATED = ("records", "duplicates", "conflicts")
 _FIGURES = ("records", *(f"{rated}/s" for rated in _RATED), "pending", "ids")
 _STATES = ("new", "waiting", "leased", "dying")
-_QUEUES = "queue/"
 _NAME_WIDTH = 12
 _GAP = 2
 
@@ -261,16 +260,14 @@ def _of_database(url: str, database: oncelog.Database) -> TopSample:
     """
     found = TopSample(source=url, at_us=SYSTEM.elapsed_us(), logs={}, queues={})
     is_served = database.url.startswith(SERVER_SCHEMES)
-    names = database.logs()
-    for name in names:
+    for name in database.logs():
         with contextlib.suppress(OncelogError):
             log = database.log(name)
             found.logs[name] = _of_info(log.info()) if is_served else LogSample(records=float(log.end_position()))
-    if any(name.startswith(_QUEUES) for name in names):  # to ask for queues makes a place for them
-        with contextlib.suppress(OncelogError):
-            for name in database.queues():
-                with contextlib.suppress(OncelogError):
-                    _add_groups(found, database.queue(name))
+    with contextlib.suppress(OncelogError):
+        for name in database.queues():
+            with contextlib.suppress(OncelogError):
+                _add_groups(found, database.queue(name))
     return found
 
 
