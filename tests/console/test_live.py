@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from oncelog import LogSettings, Window
+from oncelog import LogSettings, Record, Window
+from oncelog.clock import SYSTEM
 from oncelog.connect import Database
-from oncelog.console.live import ROWS, _Following
+from oncelog.console.live import ROWS, LivePages, _Following
+from oncelog.console.pages import Pages
+from oncelog.console.queue_pages import QueuePages
 from oncelog.console.source import Source
+from oncelog.console.viewer import KeyGate
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
+
+
+async def _run(work: Callable[[], Any]) -> Any:
+    return work()
 
 
 def _shown(following: _Following) -> list[bytes]:
@@ -46,6 +57,22 @@ def test_a_live_page_follows_a_log_that_was_made_again() -> None:
             assert following.step(reads=True) == len(values)
             assert _shown(following) == values[::-1]
             database.delete("orders")
+
+
+def test_the_tail_says_how_many_records_it_has_no_place_for() -> None:
+    """A page that shows 20 of 30 new records does not say that it shows every record, nor answers that nobody notes."""
+    with Database(MemoryStorage()) as database, database.log("orders", create=True).writer() as writer:
+        pages = Pages(Source(database), KeyGate(SYSTEM), _run)
+        live = LivePages(pages, QueuePages(pages))
+        following = _Following(pages.source, "orders")
+        captions = []
+        for count in (ROWS, ROWS + 10):
+            following.step(reads=True)
+            writer.append_many([Record(b"paid")] * count)
+            captions.append(live._tail("orders", following, following.step(reads=True)))
+    assert "not shown" not in captions[0]
+    assert "10 new ones are not shown" in captions[1]
+    assert not any("answers" in caption for caption in captions)
 
 
 def test_the_first_look_counts_the_records_that_are_left() -> None:

@@ -106,7 +106,7 @@ class LivePages:
             self._pages.allowed(viewer, "log", name)
             reads = viewer.may("read", "log", name)
             fresh = await self._pages.run(lambda: following.step(reads=reads))
-            tail = {"tail": self._tail(name, following.rows, fresh)} if reads else {}
+            tail = {"tail": self._tail(name, following, fresh)} if reads else {}
             return {"tiles": self._tiles(name, following.samples), "details": self._details(following.samples), **tail}
 
         return self._stream(request, make)
@@ -176,9 +176,12 @@ class LivePages:
         module: Any = self._fragments.module
         return str(module.details(samples[-1].info))
 
-    def _tail(self, name: str, rows: deque[LiveRow], fresh: int) -> str:
+    def _tail(self, name: str, following: _Following, fresh: int) -> str:
+        """Return the newest rows, and how many of the ``fresh`` records had no place among them."""
         module: Any = self._fragments.module
-        return str(module.tail(name, list(rows), max(1, fresh // ROWS)))
+        is_by_stream = following.samples[-1].info.settings.id_scope == "stream"
+        answers = self._pages.source.live_answers and not is_by_stream  # a server does not note those to events
+        return str(module.tail(name, list(following.rows), max(0, fresh - ROWS), answers))
 
 
 def _rates(samples: deque[LogMoment]) -> dict[str, list[float]]:
