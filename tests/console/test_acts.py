@@ -16,6 +16,7 @@ from oncelog import Inbox, InvalidArgument, Message, NotFound, QueueSettings, Re
 from oncelog.connect import Database
 from oncelog.console.acts import ACTS
 from oncelog.console.forms import Form, form_of
+from oncelog.console.render import tag
 from oncelog.console.source import Source
 from oncelog.storage.memory import MemoryStorage
 
@@ -45,6 +46,24 @@ def asked(source: Source, verb: str, name: str, **form: str) -> str:
     preview = ACTS[verb].preview
     assert preview is not None
     return preview(source, name, form)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"retention_s": "60"}, "Older records are removed for good"),
+        ({"retention_bytes": "1000000"}, "Older records are removed for good"),
+        ({"max_keys": "5"}, "Ids beyond these bounds are forgotten"),
+        ({"idempotence": "off"}, "appends with an id are refused"),
+        ({"on_conflict": "original"}, ""),
+    ],
+)
+def test_settings_that_take_something_away_say_so_before(source: Source, form: dict[str, str], says: str) -> None:
+    """A retention removes records and a bound forgets ids: the question says so, not the names of settings alone."""
+    lines = asked(source, "configure", "orders", tag=tag(source.log("orders").settings), **form).splitlines()
+    sentences = [line for line in lines if " → " not in line]
+    assert len(sentences) == bool(says)
+    assert says in "".join(sentences)
 
 
 @pytest.mark.parametrize(

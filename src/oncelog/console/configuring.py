@@ -22,8 +22,32 @@ def configure_log(source: Source, name: str, form: Form) -> str:
 
 
 def log_changes(source: Source, name: str, form: Form) -> str:
-    """Return what a form would change in the settings of a log."""
-    return _changes(_flat_log(source.log(name).settings), _flat_log(_changed_log(source, name, form)))
+    """Return what a form would change in the settings of a log, and what that takes away."""
+    before, after = source.log(name).settings, _changed_log(source, name, form)
+    return "\n".join([_changes(_flat_log(before), _flat_log(after)), *_losses(before, after)])
+
+
+def _losses(before: LogSettings, after: LogSettings) -> list[str]:
+    """Return a sentence for each change that removes records, or lets retries be stored again."""
+    found = []
+    if any(_is_tighter(getattr(before, part), getattr(after, part)) for part in ("retention_s", "retention_bytes")):
+        found.append("Older records are removed for good, and their ids with them.")
+    if after.idempotence == "off" != before.idempotence:
+        found.append("From then on appends with an id are refused, and a retry without one is stored again.")
+    elif any(
+        _is_tighter(getattr(before.window, part), getattr(after.window, part)) for part in ("duration_s", "max_keys")
+    ):
+        found.append("Ids beyond these bounds are forgotten: a retry that comes later is stored again.")
+    return found
+
+
+def _is_tighter(before: float | None, after: float | None) -> bool:
+    """Tell whether a bound is smaller than before. ``None`` is no bound.
+
+    >>> _is_tighter(None, 5), _is_tighter(5, 4), _is_tighter(5, 6), _is_tighter(5, None), _is_tighter(None, None)
+    (True, True, False, False, False)
+    """
+    return after is not None and (before is None or after < before)
 
 
 def configure_queue(source: Source, name: str, form: Form) -> str:

@@ -103,7 +103,7 @@ def _check_value_type(value: object) -> None:
     if isinstance(value, str):
         _refuse("value", None, "is str, must be bytes: encode it, as in value.encode()")
     if not isinstance(value, bytes | bytearray | memoryview):
-        _refuse("value", None, f"is {type(value).__name__}, must be bytes")
+        _refuse("value", None, f"is {type(value).__name__}, must be bytes: encode it, as in oncelog.json.encode(value)")
     size_bytes = memoryview(value).nbytes
     if size_bytes > limits.VALUE_BYTES_MAX:
         _refuse_value(size_bytes, None)
