@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 import oncelog
-from oncelog import Closed, LogBusy, LogSettings, NotFound, Record, Unsupported
+from oncelog import AppendErrors, Closed, LogBusy, LogSettings, NotFound, Record, Unavailable, Unsupported
+from oncelog.client.address import parse
+from oncelog.client.channel import Channel
+from oncelog.client.queue import SEND_MESSAGES, MadeQueue, RemoteQueue
 from oncelog.connect import Database
 from oncelog.limits import SEGMENT_BYTES_MIN
+from oncelog.queue.rules.message import Message
+from oncelog.queue.rules.settings import QueueSettings
+from oncelog.queue.send.sender import Sent
 
 
 def test_a_group_is_removed_through_the_server(remote: Database) -> None:
@@ -45,3 +53,21 @@ def test_what_needs_the_disk_says_so(remote: Database) -> None:
     remote.log("orders", create=True)
     with oncelog.connect("memory://") as other, pytest.raises(Unsupported):
         remote.copy("orders", other)
+
+
+def test_messages_that_were_sent_keep_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later part of a large send that fails is an error of its own messages: those before it are in the queue."""
+    channel = Channel(parse("oncelog://127.0.0.1:1", {}))
+    queue = RemoteQueue(channel, MadeQueue("q", 1, QueueSettings()), oncelog.connect("memory://").log)
+    sent = [Sent(0, n, None) for n in range(SEND_MESSAGES)]
+    away = Unavailable("away")
+
+    def sends(run: Sequence[Message], *_: object) -> Sequence[Sent]:
+        if len(run) == 1:
+            raise away
+        return sent
+
+    monkeypatch.setattr(queue, "_sent_run", sends)
+    with pytest.raises(AppendErrors) as raised:
+        queue.send_many([Message(b"x")] * (SEND_MESSAGES + 1))
+    assert raised.value.results == (*sent, away)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from oncelog.clock import SYSTEM
@@ -216,5 +217,46 @@ def test_what_is_stored_beside_a_no_is_not_called_unwritten(monkeypatch: pytest.
         assert unwritten.outcome == "not written"
         assert [lane.stopped is None for lane in lanes] == [True, False, False]
         assert all(getattr(lane.stopped, "outcome", "not written") == "not written" for lane in lanes)
+
+    serving(work)
+
+
+def test_a_sequence_without_a_producer_is_refused() -> None:
+    """All callers share one writer: the name that it would give is one for all, and one caller's record would be
+    answered as a duplicate of another's, and lost.
+    """
+
+    async def work(server: Server) -> None:
+        seat, lane = await _opened(server)
+        for atomic in (False, True):
+            with pytest.raises(InvalidArgument, match="sequence, row 1") as raised:
+                await seat.append([Record(b"plain"), Record(b"counted", sequence=1)], atomic=atomic)
+            assert (raised.value.column, raised.value.row) == ("sequence", 1)
+        table = pa.table({"value": [b"x", b"y"], "sequence": [None, 7]})
+        with pytest.raises(InvalidArgument, match="sequence, row 1"):
+            await seat.append_arrow(table)
+        rows = _Asked(lane, b"")
+        rows.ask.load = lambda: table
+        assert isinstance(await (await rows.put(seat)).answer, InvalidArgument)
+        [named] = await seat.append([Record(b"named", producer="p", sequence=1)])
+        assert isinstance(named, Ack)
+        await seat.append_arrow(table.append_column("producer", pa.array(["q", "q"])).slice(1))
+        assert _stored(server) == [b"first", b"named", b"y"]
+
+    serving(work)
+
+
+def test_a_session_of_a_producer_names_its_sequences() -> None:
+    """The records of a stream that was opened for a producer are that producer's, also if they do not say so."""
+
+    async def work(server: Server) -> None:
+        seat, lane = await _opened(server)
+        with seat.lend() as writer:
+            lane.producer = writer.as_producer("p")
+        asked = _Asked(lane, b"")
+        asked.ask.load = lambda: [Record(b"counted", sequence=3)]
+        [ack] = await (await asked.put(seat)).answer
+        assert isinstance(ack, Ack)
+        assert not ack.duplicate
 
     serving(work)

@@ -240,11 +240,20 @@ class Channel:
         """
         return self.again(lambda left_s: self.once(key, request, left_s), timeout_s)
 
-    def again(self, call: Callable[[float | None], _T], timeout_s: float | None, *, write: bool = False) -> _T:
-        """Do what may be done again until it succeeds, is refused, or the time is over."""
+    def again(
+        self,
+        call: Callable[[float | None], _T],
+        timeout_s: float | None,
+        *,
+        write: bool = False,
+        uncertain: bool = False,
+    ) -> _T:
+        """Do what may be done again until it succeeds, is refused, or the time is over.
+
+        ``uncertain``: an attempt before these may have done something.
+        """
         deadline_us = self.deadline(timeout_s)
         attempts = 0
-        uncertain = False  # whether an attempt may have done something
         error: Unavailable
         while True:
             try:
@@ -260,7 +269,7 @@ class Channel:
             except WriterFenced as fenced:  # the server lost the log, and takes it again or hands the next call on
                 uncertain = uncertain or (write and fenced.outcome == "unknown")
                 error = Unavailable(str(fenced))
-            except NotAllowed as refused:
+            except (NotAllowed, LogBusy) as refused:
                 if not uncertain:
                     raise
                 message = f"an earlier attempt may have been done, and the server refuses the next: {refused}"

@@ -98,7 +98,15 @@ class RemoteQueue(Queue):
         checked = [message_rules.check(one) for one in message_rules.listed(messages)]
         check_on_pending(on_pending)
         within_s = arguments.seconds("timeout_s", timeout_s)
-        return all_sent([result for run in _runs(checked) for result in self._sent_run(run, on_pending, within_s)])
+        results: list[Sent | OncelogError] = []
+        for run in _runs(checked):
+            try:
+                results += self._sent_run(run, on_pending, within_s)
+            except OncelogError as error:
+                if not results:
+                    raise
+                results += [error] * len(run)  # of this run alone: those before it have their answers
+        return all_sent(results)
 
     def _sent_run(self, run: Sequence[Message], on_pending: OnPending, timeout_s: float) -> list[Sent | OncelogError]:
         """Send messages by one call; again after a break if all of them have ids."""

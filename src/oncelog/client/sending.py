@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +17,8 @@ from oncelog.client.frames_out import FRAME_BYTES, FRAME_RECORDS, Frame, Gathere
 from oncelog.client.session import Opening, Session
 from oncelog.concurrency import futures
 from oncelog.concurrency.futures import AckFuture
-from oncelog.concurrency.pending import Pending, begun, failed
-from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable
+from oncelog.concurrency.pending import Pending, begun, failed, on_loop
+from oncelog.errors import AppendErrors, Closed, InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.format.payload import intake
 from oncelog.format.payload.tables import Tabular
 from oncelog.log.append import payloads
@@ -32,6 +32,7 @@ from oncelog.wire.frames import Kind
 if TYPE_CHECKING:
     from oncelog.client.log import RemoteLog
 
+_P = TypeVar("_P")
 _T = TypeVar("_T")
 
 TABLE_ROWS = 65_536
@@ -146,14 +147,26 @@ class Sending:
     ) -> list[tuple[Frame, Pending[list[Ack | OncelogError]]]]:
         """Send records, without waiting for the answers."""
         runs = [records] if kind is Kind.BATCH else _runs(records)
-        return [self._send(kind, run, deadline_us) for run in runs if run]
+        whole = self._room_on_loop(len(records), lambda: sum(map(record_bytes, records)))
+        return _sent((run for run in runs if run), lambda run: self._send(kind, run, deadline_us, room=not whole))
+
+    def _room_on_loop(self, count: int, size_bytes: Callable[[], int]) -> bool:
+        """On an event loop, ask once for room for all records of a call, and return true.
+
+        Nothing waits there: a call that found room for its first records alone would be written in part.
+        """
+        if not on_loop():
+            return False
+        self.session.room(count, size_bytes(), None)
+        return True
 
     def _send(
-        self, kind: Kind, records: Sequence[Record], deadline_us: int | None
+        self, kind: Kind, records: Sequence[Record], deadline_us: int | None, *, room: bool
     ) -> tuple[Frame, Pending[list[Ack | OncelogError]]]:
         size_bytes = sum(map(record_bytes, records))
         pending = begun()
-        self.session.room(len(records), size_bytes, deadline_us)
+        if room:
+            self.session.room(len(records), size_bytes, deadline_us)
         with self._in_order():
             numbered = [self._numbered(record) for record in records]
             frame = Frame(
@@ -174,9 +187,9 @@ class Sending:
 
     def _result(self, pending: Future[_T], deadline_us: int | None, give_up: Callable[[], OncelogError]) -> _T:
         """Wait for an answer until a deadline; then give up, and raise what that returns."""
-        left_s = self._channel.left(deadline_us)
+        end_us = None if deadline_us is None else deadline_us + int(frames_out.GRACE_S * 1e6)
         try:
-            return pending.result(None if left_s is None else left_s + frames_out.GRACE_S)
+            return pending.result(self._channel.left(end_us))
         except TimeoutError:
             if pending.done():
                 return pending.result()
@@ -185,17 +198,21 @@ class Sending:
     # Tables.
 
     def send_table(
-        self, table: Tabular, producer: str | None, deadline_us: int | None
+        self, table: Tabular, producer: str | None, deadline_us: int | None, assigned: Callable[[], str]
     ) -> list[tuple[Frame, Pending[ColumnAcks]]]:
         """Send the rows of a table, in frames. A table with a bad row is refused before anything is sent."""
         with self._in_order():
             payload = payloads.intake_of(
-                table, self.settings, self.log_id, lambda payload: self._owned_rows(payload, producer)
+                table, self.settings, self.log_id, lambda payload: self._owned_rows(payload, producer, assigned)
             )
-            return [self._send_rows(piece, deadline_us) for piece in _pieces(payload)]
+            whole = self._room_on_loop(payload.num_rows, lambda: payload.nbytes)
+            return _sent(_pieces(payload), lambda piece: self._send_rows(piece, deadline_us, room=not whole))
 
-    def _owned_rows(self, payload: pa.RecordBatch, producer: str | None) -> pa.RecordBatch:
+    def _owned_rows(self, payload: pa.RecordBatch, producer: str | None, assigned: Callable[[], str]) -> pa.RecordBatch:
         name = producer if producer is not None else self.producer
+        names = payload.schema.names
+        if name is None and "sequence" in names and "producer" not in names:
+            name = assigned()
         if name is not None:
             payload = stamped(payload, name)
         if "producer" in payload.schema.names:
@@ -219,7 +236,9 @@ class Sending:
         columns = {name: payload.column(name) for name in names}
         return pa.record_batch({**columns, "sequence": numbers})
 
-    def _send_rows(self, piece: pa.RecordBatch, deadline_us: int | None) -> tuple[Frame, Pending[ColumnAcks]]:
+    def _send_rows(
+        self, piece: pa.RecordBatch, deadline_us: int | None, *, room: bool
+    ) -> tuple[Frame, Pending[ColumnAcks]]:
         body = frames.table_bytes(piece)
         pending = begun()
         frame = Frame(
@@ -231,7 +250,8 @@ class Sending:
             deadline_us=deadline_us,
             repeatable=self._are_repeatable(piece),
         )
-        self.session.room(piece.num_rows, body.size, deadline_us)
+        if room:
+            self.session.room(piece.num_rows, body.size, deadline_us)
         self.session.send(frame)
         return frame, pending
 
@@ -254,6 +274,26 @@ class Sending:
             self.flush(timeout_s)
         finally:
             self.session.end(Closed("this writer is closed"))
+
+
+def _sent(pieces: Iterable[_P], send: Callable[[_P], _T]) -> list[_T]:
+    """Send the pieces of one call, in order. If one cannot be sent, those before it are on their way nevertheless."""
+    sent: list[_T] = []
+    for piece in pieces:
+        try:
+            sent.append(send(piece))
+        except OncelogError as error:
+            if not sent:
+                raise
+            raise partly(error) from error
+    return sent
+
+
+def partly(error: OncelogError) -> OncelogError:
+    """Return the error of one piece of a call as that of the call, of which other pieces are or may be stored."""
+    message = f"{error}; other records of this call are stored, or may be: retry the call with the same ids"
+    kind = WriterFenced if isinstance(error, WriterFenced) else Unavailable
+    return kind(message, outcome="unknown")
 
 
 def _rows(answer: ColumnAcks | AppendErrors) -> Iterator[Ack | OncelogError]:

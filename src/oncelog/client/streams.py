@@ -19,7 +19,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.feeding import AT_ONCE
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.concurrency.pending import settle as answer
-from oncelog.errors import InvalidArgument, OncelogError, Unavailable
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable, WriterFenced
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.log import Log
 from oncelog.settings import TIMEOUT_S
@@ -129,10 +129,13 @@ class RemoteStreams(Streams):
         recognised = all(one.id is not None for one in records)
         return _Append(stream, request, recognised, timeout_s, begun())
 
-    def _appended(self, one: _Append) -> list[EventAck]:
+    def _appended(self, one: _Append, *, uncertain: bool = False) -> list[EventAck]:
         if one.repeatable:
             found = self._channel.again(
-                lambda left_s: self._channel.once("Streams.Append", one.request, left_s), one.timeout_s, write=True
+                lambda left_s: self._channel.once("Streams.Append", one.request, left_s),
+                one.timeout_s,
+                write=True,
+                uncertain=uncertain,
             )
         else:
             with told(write=True):
@@ -170,8 +173,11 @@ class RemoteStreams(Streams):
             found = future.result()
         except grpc.RpcError as error:
             translated = self._channel.translated(error)
-            if is_passing(translated) or (one.repeatable and isinstance(translated, Broken | Unavailable)):
+            if is_passing(translated):
                 return self._appended(one)
+            if one.repeatable and isinstance(translated, Broken | Unavailable | WriterFenced):
+                stored = translated.sent if isinstance(translated, Broken) else translated.outcome == "unknown"
+                return self._appended(one, uncertain=stored)
             with told(write=True):
                 raise translated from None
         return [values.event_ack(ack) for ack in found.acks]

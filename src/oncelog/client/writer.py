@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from oncelog import arguments
 from oncelog.client.frames_out import Frame
-from oncelog.client.sending import Sending, joined
+from oncelog.client.sending import Sending, joined, partly
 from oncelog.client.session import Opening
 from oncelog.concurrency import futures
 from oncelog.concurrency.pending import Pending, begun, failed, settle
 from oncelog.dedup.producers import ProducerMark
-from oncelog.errors import InvalidArgument, OncelogError, Unsupported
+from oncelog.errors import CorruptionError, InvalidArgument, OncelogError, Unsupported
 from oncelog.format.payload.tables import Tabular
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.log.append.answers import Admitted
@@ -168,7 +168,8 @@ class RemoteWriter(Writer):
     def _arrow(self, table: Tabular, producer: str | None, timeout_s: float | None) -> _Call[ColumnAcks]:
         self._check_usable()
         deadline_us = self._log.channel.deadline(timeout_s)
-        return _Call(self._sending, self._sending.send_table(table, producer, deadline_us), deadline_us, joined)
+        sent = self._sending.send_table(table, producer, deadline_us, self._own_producer)
+        return _Call(self._sending, sent, deadline_us, joined)
 
     # Producers.
 
@@ -298,7 +299,22 @@ class _Call(Generic[_T]):
 
     def waited(self) -> _T:
         """Wait for all answers."""
-        return self._answer([self._sending.waited(*one, self._deadline_us) for one in self._sent])
+        return self._joined(lambda frame, pending: self._sending.waited(frame, pending, self._deadline_us))
+
+    def _joined(self, answered: Callable[[Frame, Pending[Any]], Any]) -> _T:
+        """Return one answer of those to the frames, or raise one error that is true of all frames."""
+        found: list[Any] = []
+        errors: list[OncelogError] = []
+        for frame, pending in self._sent:
+            try:
+                found.append(answered(frame, pending))
+            except OncelogError as error:
+                errors.append(error)
+                if getattr(error, "outcome", "") == "unknown":
+                    break
+        if errors:
+            raise _of_all(errors, stored=bool(found))
+        return self._answer(found)
 
     def pending(self) -> Pending[_T]:
         """Return what has the answer once all are here."""
@@ -312,13 +328,22 @@ class _Call(Generic[_T]):
                 left -= 1
                 if left > 0:
                     return
-            settle(pending, lambda: self._answer([one.result() for _, one in self._sent]))
+            settle(pending, lambda: self._joined(lambda _, one: one.result()))
 
         for _, one in self._sent:
             one.add_done_callback(ended)
         if not self._sent:
             ended(None)
         return pending
+
+
+def _of_all(errors: Sequence[OncelogError], *, stored: bool) -> OncelogError:
+    """Return the error of a call some frames of which failed. "Not written" must be true of all its frames."""
+    first = errors[0]
+    unknown = next((error for error in errors if getattr(error, "outcome", "") == "unknown"), None)
+    if unknown is not None:
+        return unknown
+    return partly(first) if stored and not isinstance(first, InvalidArgument | CorruptionError) else first
 
 
 def _submitted(call: Callable[[], _Call[_T]]) -> Pending[_T]:

@@ -30,6 +30,7 @@ from oncelog.errors import (
     Unavailable,
     WriterFenced,
 )
+from oncelog.format.payload import intake
 from oncelog.log import inner
 from oncelog.log.producer import Producer
 from oncelog.log.producer_sessions import ProducerTaken
@@ -322,10 +323,30 @@ def _loaded(group: list[Ask]) -> tuple[list[Ask], list[Settled]]:
     for ask in group:
         try:
             ask.loaded = ask.load()
+            if ask.lane is None or ask.lane.producer is None:
+                _check_named(ask.loaded)
             good.append(ask)
         except OncelogError as error:
             bad.append((ask, None, error))
     return good, bad
+
+
+def _check_named(loaded: Any) -> None:
+    """Raise ``InvalidArgument`` for a sequence without the name of its producer.
+
+    All callers share the writer of the log. It would give such records one name, and answer the record of one caller
+    as a duplicate of another's. The next writer would give another name, and store a retry again.
+    """
+    if isinstance(loaded, pa.Table):
+        names = loaded.schema.names
+        if "sequence" not in names or "producer" in names:  # rows with a name are looked at by ``append_arrow``
+            return
+        given = loaded.column("sequence").is_valid().to_pylist()
+    else:
+        given = [record.sequence is not None and record.producer is None for record in loaded]
+    if True in given:
+        column, rule = "sequence", "whose it is must be said: give the name of its producer, too"
+        raise intake.refused(column, given.index(True) if len(given) > 1 else None, rule)
 
 
 def _runs(asks: list[Ask]) -> Iterator[list[Ask]]:

@@ -1,0 +1,77 @@
+"""From records to frames: what a call of several frames says is true of all of them, and sequences have a name."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import oncelog
+from oncelog import LogSettings, Record, Unavailable
+from oncelog.client.frames_out import FRAME_RECORDS
+from oncelog.client.sending import TABLE_ROWS
+from oncelog.connect import Database
+from tests.servers import Serving
+
+
+def test_tables_of_sequences_without_a_producer_are_of_the_writer_that_sends_them(remote: Database) -> None:
+    """Two programs that number their rows from the same number lose nothing to each other."""
+    log = remote.log("orders", create=True)
+    for name in (b"a", b"b"):
+        with log.writer() as writer:
+            table = pa.table({"value": [name + b"4", name + b"5"], "sequence": [4, 5]})
+            writer.append(name + b"3", sequence=3)
+            assert not writer.append_arrow(table).duplicates.any()
+            assert writer.append_arrow(table).duplicates.all()
+            assert writer.last_sequence == 5
+    assert [entry.value for entry in log.read()] == [b"a3", b"a4", b"a5", b"b3", b"b4", b"b5"]
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda writer: writer.append_many([Record(b"x")] * (3 * FRAME_RECORDS), timeout_s=0.5),
+        lambda writer: writer.append_arrow(pa.table({"value": [b"x"] * (2 * TABLE_ROWS)}), timeout_s=0.5),
+    ],
+    ids=["many", "arrow"],
+)
+def test_a_call_of_which_a_part_was_sent_is_not_called_unwritten(
+    serve: Callable[..., Serving], append: Callable[[oncelog.Writer], object]
+) -> None:
+    """Without room for its last records, the first ones may be stored: who sent all again would double them."""
+    server = serve()
+    with oncelog.connect(f"oncelog://{server.grpc}") as db:
+        log = db.log("orders", LogSettings(pending_records=2 * FRAME_RECORDS), create=True)
+        with log.writer() as writer:
+            server.process.send_signal(signal.SIGSTOP)
+            with pytest.raises(Unavailable) as raised:
+                append(writer)
+            server.process.send_signal(signal.SIGCONT)
+            assert raised.value.outcome == "unknown"
+
+
+def test_a_call_on_a_loop_is_taken_whole_or_not_at_all(remote: Database) -> None:
+    """On a loop nothing waits for room. A call that is larger than what may be pending goes alone, as embedded."""
+    log = remote.log("orders", LogSettings(pending_records=100), create=True)
+    count = 2 * FRAME_RECORDS
+
+    async def work(writer: oncelog.Writer) -> int:
+        first = writer.submit_many([Record(b"first", id=f"f{n}") for n in range(count)])
+        second = writer.submit_many([Record(b"second", id=f"s{n}") for n in range(count)])
+        assert len(await first) == count
+        await writer.submit_arrow(pa.table({"value": [b"third"] * (TABLE_ROWS + 1)}))
+        found = (await asyncio.gather(second, return_exceptions=True))[0]
+        if isinstance(found, Unavailable):
+            assert found.outcome == "not written"
+            return 0
+        assert isinstance(found, list)  # it found the first answered already
+        return len(found)
+
+    with log.writer() as writer:
+        taken = asyncio.run(work(writer))
+    stored = Counter(entry.value for entry in log.read())
+    assert stored == Counter({b"first": count, b"second": taken, b"third": TABLE_ROWS + 1})
