@@ -206,3 +206,13 @@ def test_a_transfer_coding_that_is_unknown_is_refused(open_server: Serving, http
     assert found.startswith(b"HTTP/1.1 501"), found
     assert _problem(found)["outcome"] == "not written"
     assert _ends(http, log) == 0
+
+
+def test_a_body_that_is_compressed_is_refused(open_server: Serving, http: httpx.Client, log: str) -> None:
+    """Its bytes would be stored as they came, and a retry that is compressed otherwise would be a conflict."""
+    refused = _exchange(open_server, _request(log, b"paid", "Content-Length: 4", "Content-Encoding: gzip"))
+    assert refused.startswith(b"HTTP/1.1 415"), refused
+    assert _problem(refused)["outcome"] == "not written"
+    assert _ends(http, log) == 0
+    plain = _request(log, b"paid", "Content-Length: 4", "Content-Encoding: identity", "Connection: close")
+    assert b"201 Created" in _exchange(open_server, plain)

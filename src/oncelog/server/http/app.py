@@ -124,6 +124,9 @@ class App:
         if headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
             message = "Transfer-Encoding: this server knows chunked alone"
             raise HttpRefusal(501, message, headers={"connection": "close"})
+        if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+            message = "Content-Encoding: send the body as it is; a value that is compressed needs no such header"
+            raise HttpRefusal(415, message, headers={"accept-encoding": "identity"})
         if scope["method"] == "OPTIONS" and (allowed := guard.preflight(headers, self.origins)) is not None:
             return Response(None, 204, allowed)
         found = routes.find(scope["method"], paths.split(scope["raw_path"]))
