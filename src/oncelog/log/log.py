@@ -109,6 +109,8 @@ class Log(StoredLog):
 
     def _taken(self, wait_s: float, term: open_writer.Term, *, ask: bool) -> Writer:
         self._check_usable()
+        if self._manifests.whole is not self._manifests:  # whoever holds the log itself is not asked for it
+            raise conflicts.unwritable()
         claim = self._home.claim(wait_s, force=not ask)
         ending = self._ending
         mailbox = None if self._home.exclusive else self._mailbox

@@ -147,3 +147,13 @@ def test_upkeep_that_is_killed_loses_nothing() -> None:
         if not killed:
             break
     assert step > 5
+
+
+def test_who_wants_to_write_what_was_put_aside_does_not_disturb_the_logs_writer(shop: Shop) -> None:
+    """It cannot be written. Who tries is told so at once, and the holder of the log is not asked to let go of it."""
+    log, aside = shop_with_conflicts(shop, "a")
+    with log.writer() as writer:
+        for takeover in ("polite", "force"):
+            with pytest.raises(Unsupported, match="read it"):
+                aside.writer(wait_s=0, takeover=takeover)  # type: ignore[arg-type]
+        assert not writer.append(b"next").duplicate

@@ -59,6 +59,11 @@ class ConflictManifests(Manifests):
         return _seen(self._whole.update(changed))
 
 
+def unwritable() -> Unsupported:
+    """Return the error for who wants to write a log of conflicts."""
+    return Unsupported("a log of conflicts is written only by a writer that ingests batches: read it")
+
+
 def _seen(known: Known) -> Known:
     return Known(known.version, view(known.manifest), known.nonce)
 
@@ -68,8 +73,7 @@ def _with(manifest: Manifest, wanted: Manifest) -> Manifest:
     seen = view(manifest)
     kept = msgspec.structs.replace(wanted, segments=seen.segments, pages=seen.pages, doomed=seen.doomed)
     if kept != seen:
-        message = "a log of conflicts is written only by a writer that ingests batches: read it"
-        raise Unsupported(message)
+        raise unwritable()
     if wanted == seen:
         return manifest
     return msgspec.structs.replace(
