@@ -241,3 +241,112 @@ def test_a_segment_that_is_sealed_before_it_was_read(there: Database, monkeypatc
     assert here.copy("orders", there).records == len(RECORDS)
     check_same(here, there)
     here.close()
+
+
+def split(first: Database, second: Database) -> tuple[Log, Log]:
+    """Return a log and a copy of it, both of which were written to since the copy was made: as many records each."""
+    log = first.log("orders", SETTINGS, create=True)
+    with log.writer() as writer:
+        writer.append_many(RECORDS[:5])
+    first.copy("orders", second)
+    copy = second.log("orders")
+    with log.writer() as writer:
+        writer.append_many(RECORDS[5:8])
+        writer.snapshot()
+    with copy.writer() as writer:
+        writer.append_many(RECORDS[20:23])
+    with copy.writer() as writer:
+        writer.append_many(RECORDS[23:26])
+    return log, copy
+
+
+def test_records_of_two_copies_are_not_mixed(there: Database, tmp_path: Path) -> None:
+    """A log and a copy of it that both went on have the same identity, and other records at the same places. A copy of
+    the one is not made a copy of the other, neither in part nor without a word.
+    """
+    with oncelog.connect((tmp_path / "first").as_uri()) as first, oncelog.connect("memory://") as second:
+        log, copy = split(first, second)
+        first.copy("orders", there)
+        with pytest.raises(InvalidArgument, match="has other records than this log"):
+            second.copy("orders", there)
+        assert rows(there.log("orders")) == rows(log)
+        there.delete("orders")
+        second.copy("orders", there)
+        assert rows(there.log("orders")) == rows(copy)
+        with pytest.raises(InvalidArgument, match="has other records than this log"):
+            first.copy("orders", there)
+
+
+def test_what_a_copy_that_was_cut_short_left_is_not_taken_for_records_of_another(tmp_path: Path) -> None:
+    """A file or a snapshot that was stored for a log is none of its copy, though both have as many records there."""
+    with oncelog.connect((tmp_path / "first").as_uri()) as first, oncelog.connect("memory://") as second:
+        _, copy = split(first, second)
+        for number in count(1):
+            faulty = FaultyStorage(MemoryStorage())
+            there = Database(faulty)
+            faulty.kill_at(number, "before")
+            try:
+                first.copy("orders", there)
+                break
+            except Killed:
+                faulty.restart()
+            second.copy("orders", there)
+            assert rows(there.log("orders")) == rows(copy)
+            with there.log("orders").writer() as writer:
+                assert all(ack.duplicate for ack in writer.append_many(RECORDS[20:26]))
+
+
+def test_a_copy_goes_on_when_the_writer_of_its_log_was_killed(there: Database) -> None:
+    """The segment that was open at the first copy is closed by the next writer: it is the same segment, with more."""
+    storage = FaultyStorage(MemoryStorage())
+    here = Database(storage)
+    writer = here.log("orders", SETTINGS, create=True).writer()
+    for number in range(3):
+        writer.append_many(RECORDS[number * 2 : number * 2 + 2])
+        here.copy("orders", there)
+    storage.kill_at(1, "before")
+    with pytest.raises(Killed):
+        writer.append_many(RECORDS[40:42])
+    storage.restart()
+    here = Database(storage)
+    here.copy("orders", there)
+    check_same(here, there)
+    with here.log("orders").writer() as writer:
+        here.copy("orders", there)
+        check_same(here, there)
+        writer.append_many(RECORDS[6:10])
+        here.copy("orders", there)
+        check_same(here, there)
+
+
+def test_a_copy_that_begins_again_says_what_its_records_carry(here: Database) -> None:
+    """The open segment was stored by an attempt before: the copy can be purged like its log, which holds no streams."""
+    with here.log("orders").writer() as writer:
+        writer.append_many(RECORDS[50:55])
+        storage = FaultyStorage(MemoryStorage())
+        for number in count(1):
+            storage.kill_at(number, "after")
+            try:
+                here.copy("orders", Database(storage))
+                break
+            except Killed:
+                storage.restart()
+    storage.restart()
+    assert Database(storage).log("orders").purge(remove=True).purged == 0
+
+
+def test_a_run_that_is_lost_does_not_keep_a_log_from_being_copied(there: Database, tmp_path: Path) -> None:
+    """A run is a cache: the copy has the records, and its first writer knows every id."""
+    with oncelog.connect((tmp_path / "here").as_uri()) as here:
+        log = here.log("orders", LogSettings(seal="off"), create=True)
+        with log.writer() as writer:
+            acks = writer.append_many(RECORDS)
+        log.rebuild()
+        (run,) = log._manifest().memory
+        log._home.delete(run.part_key(0))
+        here.copy("orders", there)
+        assert there.log("orders")._manifest().memory == ()
+        with there.log("orders").writer() as writer:
+            again = writer.append_many(RECORDS)
+        assert [ack.position for ack in again if ack.duplicate] == [ack.position for ack in acks]
+        assert there.log("orders").verify().ok

@@ -9,7 +9,8 @@ manifest points to. The manifest comes last: before it there is no log at the ot
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +20,7 @@ from oncelog.clock import Clock
 from oncelog.errors import CorruptionError, InvalidArgument, NotFound, Unavailable
 from oncelog.format import sealed
 from oncelog.format.gather import gather
-from oncelog.format.manifest import File, Manifest, Segment
+from oncelog.format.manifest import File, Manifest, Segment, labels_of
 from oncelog.format.runs.run import Run
 from oncelog.log.stored import object_keys, secrets, snapshots
 from oncelog.log.stored.files import READ_BYTES
@@ -53,6 +54,7 @@ class Copy:
         self._progress = progress or (lambda _done, _total: None)
         self._stored = 0
         self._made: dict[str, str] = {}
+        self._before: list[Segment] = []
         self._floor_us = 0
 
     def run(self, known: Known, name: str) -> Copied:
@@ -67,7 +69,9 @@ class Copy:
         if before is None:
             there.check_not_lost(copying=True)
             self._target.probe()
+            self._delete_snapshots(known.manifest.log_id)
         self._look_for_made(there, before)
+        self._before = self._segments(there, before)
         secrets.copy(self._source, self._target, known.manifest)
         _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))
         self._publish(there, wanted)
@@ -89,6 +93,20 @@ class Copy:
             if key in used or object_keys.created_us(key) >= self._floor_us:
                 self._made[_content(key)] = key
 
+    def _delete_snapshots(self, log_id: str) -> None:
+        """Delete the snapshots that a copy which was cut short left: perhaps it was one of another copy of the log.
+
+        By its identity nobody could tell that such a snapshot is of other records.
+        """
+        for key in self._target.list(snapshots.prefix(log_id)):
+            self._target.delete(key)
+
+    def _segments(self, there: Manifests, before: Known | None) -> list[Segment]:
+        """Return the segments of a copy that was made before."""
+        if before is None:
+            return []
+        return there.look(before, lambda manifest: list(there.closed_from(manifest, manifest.first_position)))[1]
+
     def _check(self, there: Known | None, manifest: Manifest, name: str) -> None:
         if there is None:
             return
@@ -105,6 +123,7 @@ class Copy:
     def _copied(self, manifests: Manifests, manifest: Manifest, name: str) -> Manifest:
         """Store everything that a manifest leads to; return the manifest of the copy."""
         segments = [*manifests.closed_from(manifest, manifest.first_position), *self._open(manifests, manifest)]
+        _check_grown(self._before, segments, name)
         total, done = sum(segment.entries for segment in segments), 0
         copied: list[Segment] = []
         for segment in segments:
@@ -131,7 +150,7 @@ class Copy:
             conflict_pages=(),
             conflicts=tuple(conflicts),
             labels=manifest.labels | (newest.labels if newest else 0),
-            memory=tuple(map(self._memory, manifest.memory)),
+            memory=tuple(run for run in map(partial(self._memory, manifests), manifest.memory) if run),
             doomed=(),
             truncating=0,
             truncator=b"",
@@ -142,11 +161,12 @@ class Copy:
         number = manifest.open_segment
         if number is None:
             return
-        cursor, rows, first = 0, None, None
+        cursor, rows, first, labels = 0, None, None, 0
         while (found := self._source.blocks(number, cursor, None, READ_BYTES))[0]:
             cursor = found[1]
             for rows in map(Rows.of_blocks, gather(list(found[0]), full=True)):
                 first = first or rows
+                labels |= labels_of(rows.payload)
         if first is None or rows is None:
             newest = manifests.newest()
             if newest is not None and newest.manifest.open_segment != number:
@@ -165,6 +185,7 @@ class Copy:
             last_timestamp_us=int(each(rows.timestamp_us, rows.count)[-1]),
             last_uptime_us=int(each(rows.uptime_us, rows.count)[-1]),
             ids=0,  # not counted: too few only makes a recovery without snapshots read more
+            labels=labels,
         )
 
     def _segment(self, log_id: str, segment: Segment, *, covered: bool = False) -> Segment:
@@ -177,7 +198,8 @@ class Copy:
             return msgspec.structs.replace(
                 segment, file=file, identities=self._beside(segment.identities, covered=covered)
             )
-        token = xxhash.xxh3_64_hexdigest(f"{log_id}/{segment.number}/{segment.entries}".encode())
+        times = f"{segment.first_timestamp_us}/{segment.last_timestamp_us}"  # another copy has other records there
+        token = xxhash.xxh3_64_hexdigest(f"{log_id}/{segment.number}/{segment.entries}/{times}".encode())
         content = f"{token}.parquet"
         labels = {segment.number: segment.labels}
         if content in self._made:
@@ -207,8 +229,20 @@ class Copy:
             self._store(content, data)
         return self._made[content]
 
-    def _memory(self, run: Run) -> Run:
-        """Store a run, unless all of it is there, made at one time; return what the copy's manifest says of it."""
+    def _memory(self, manifests: Manifests, run: Run) -> Run | None:
+        """Store a run, unless all of it is there, made at one time; return what the copy's manifest says of it.
+
+        ``None`` if the run is lost, not merged: the copy has the records, from which its writer makes up for the run.
+        """
+        try:
+            return self._stored_run(run)
+        except NotFound:
+            newest = manifests.newest()
+            if newest is None or run not in newest.manifest.memory:
+                raise
+            return None
+
+    def _stored_run(self, run: Run) -> Run:
         suffixes = [key.removeprefix(run.key) for key in run.keys()]  # noqa: SIM118  (these are keys of objects)
         made = {self._made.get(_content(run.key + suffix), "").removesuffix(suffix) for suffix in suffixes}
         key = made.pop() if len(made) == 1 else ""
@@ -247,6 +281,7 @@ class Copy:
 
         def change(manifest: Manifest) -> Manifest:
             self._check(Known(0, manifest), wanted, wanted.name)
+            _check_grown(there.closed_from(manifest, manifest.first_position), wanted.segments, wanted.name)
             if manifest.next_position >= wanted.next_position:
                 return manifest
             kept, before = sealing.used(there, wanted), sealing.used(there, manifest)
@@ -261,6 +296,33 @@ class Copy:
 
         there.update(change)
         sealing.collect(self._target, there)
+
+
+def _check_grown(before: Iterable[Segment], segments: Iterable[Segment], name: str) -> None:
+    """Raise ``InvalidArgument`` if a copy has other records than its log, as far as the log goes.
+
+    A copy that was written to is a log of the same identity that goes its own way: a third home may be a copy of it.
+    """
+    then, now = ([segment for segment in some if segment.entries] for some in (before, segments))
+    places = {segment.first_position: segment for segment in now}
+    for old in then:
+        if now and now[0].first_position <= old.first_position < now[-1].next_position:
+            new = places.get(old.first_position)
+            if new is None or not _has_grown(old, new, old_is_last=old is then[-1], new_is_last=new is now[-1]):
+                message = (
+                    f"the copy {name!r} has other records than this log in segment {old.number}, from a copy of the "
+                    "same log that was written to: delete it first, or choose another name"
+                )
+                raise InvalidArgument(message)
+
+
+def _has_grown(old: Segment, new: Segment, *, old_is_last: bool, new_is_last: bool) -> bool:
+    """Tell whether one segment begins with the records of the other. Only the last one of a log grows."""
+    if (old.number, old.first_timestamp_us) != (new.number, new.first_timestamp_us):
+        return False
+    if old.entries == new.entries:
+        return old.last_timestamp_us == new.last_timestamp_us
+    return old_is_last if old.entries < new.entries else new_is_last
 
 
 def _content(key: str) -> str:
