@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from oncelog import limits
@@ -10,6 +12,7 @@ from oncelog.errors import (
     CorruptionError,
     Unavailable,
 )
+from oncelog.format.runs.run import Run
 from tests.log.memory.orders import (
     SETTINGS,
     append,
@@ -20,6 +23,7 @@ from tests.log.memory.orders import (
     remember,
     retried,
     submit,
+    table,
 )
 from tests.log.shop import Shop, in_memory
 
@@ -97,6 +101,95 @@ def test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone(monkeypatc
         assert run.key not in [run.key for run in log._manifest().memory], "it was made again, from the log"
         assert all(ack.duplicate for ack in many(writer, range(200)))
     assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def damage_a_page(shop: Shop, run: Run) -> None:
+    """Change a byte in the first page of a run's entries."""
+    key = run.part_key(0)
+    content = bytearray(shop.home.read(key).to_pybytes())
+    content[run.parts[0].front_bytes + 100] ^= 1
+    shop.home.delete(key)
+    shop.home.create(key, [content])
+
+
+def test_a_page_that_no_look_up_touches_does_not_keep_runs_from_being_merged(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merge that meets the damage has the run made again. Tried as it is, it failed for ever, and with too many
+    runs appends would fail.
+    """
+    monkeypatch.setattr(limits, "MEMORY_RUNS_MAX", 8)
+    with shop.log(SETTINGS).writer() as writer:
+        acks = many(writer, range(24))
+        remember(writer)
+    run = shop.log()._manifest().memory[-1]
+    damage_a_page(shop, run)
+    log = shop.log()
+    with log.writer() as writer:
+        monkeypatch.setattr(type(writer._admitter._recall.view.runs), "damaged", frozenset())  # no look-up sees it
+        for first in range(1000, 1160, 8):
+            writer.append_arrow(table(range(first, first + 8)))
+            remember(writer)
+        assert len(log._manifest().memory) < 8
+        assert run not in log._manifest().memory
+        assert many(writer, range(24)) == retried(acks)
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_a_damaged_run_that_is_too_large_keeps_no_others_from_being_merged(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays as it is until ``oncelog rebuild``, and the job says so; all others are merged around it."""
+    with shop.log(SETTINGS).writer() as writer:
+        acks = many(writer, range(24))
+        remember(writer)
+    run = shop.log()._manifest().memory[-1]
+    damage_a_page(shop, run)
+    monkeypatch.setattr(limits, "MEMORY_RUNS_MAX", 12)
+    log = shop.log()
+    with log.writer() as writer:
+        writer._keeper._housekeeper.stop()
+        monkeypatch.setattr(limits, "MEMORY_FOLD_RECORDS_MAX", 2)
+        for first in range(1000, 1160, 8):
+            writer.append_arrow(table(range(first, first + 8)))
+            writer._keeper._housekeeper.stop()
+            with contextlib.suppress(CorruptionError):
+                writer._keeper._memory.work()
+        assert len(log._manifest().memory) < 12
+        assert run in log._manifest().memory
+        with pytest.raises(CorruptionError, match="oncelog rebuild"):
+            writer._keeper._memory.work()
+        log.rebuild()
+        remember(writer)
+        assert many(writer, range(24)) == retried(acks)
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_timestamps_of_a_run_that_are_lost_or_damaged_are_made_again(shop: Shop, *, gone: bool) -> None:
+    """The ack that needs them is refused once. Then the run is made again, and acks are as they always were."""
+    with shop.log(SETTINGS).writer() as writer:
+        acks = []
+        for number in range(24):
+            acks += append(writer, [number])
+            shop.clock.advance(0.001)
+        remember(writer)
+    run = shop.log()._manifest().memory[0]
+    key = run.times_key(0)
+    content = bytearray(shop.home.read(key).to_pybytes())
+    shop.home.delete(key)
+    if not gone:
+        content[-1] ^= 1
+        content[run.times[0].front_bytes] ^= 1
+        shop.home.create(key, [content])
+    log = shop.log()
+    with log.writer() as writer:
+        writer._keeper._housekeeper.stop()
+        with pytest.raises(CorruptionError, match="oncelog rebuild"):
+            append(writer, [run.first_position])
+        remember(writer)
+        assert append(writer, range(24)) == retried(acks)
+    check(log, 24)
 
 
 def test_a_run_that_verify_finds_damaged_is_rebuilt(shop: Shop) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.runs import filters
-from oncelog.errors import Closed, CorruptionError
+from oncelog.errors import Closed, CorruptionError, NotFound
 from oncelog.format.runs import pages as page_format
 from oncelog.format.runs.pages import PAGE, PAGE_BYTES, Pages
 from oncelog.format.runs.parts import BLOCK_WORDS, CHUNK_BYTES, Front, decode_front
@@ -212,7 +212,11 @@ class OpenPart:
         """Return consecutive pages, not checked."""
         if self._mapped is not None:
             return self._mapped[first : first + count]
-        data = self._home.read(self.key, self.told.front_bytes + first * PAGE_BYTES, count * PAGE_BYTES)
+        try:
+            data = self._home.read(self.key, self.told.front_bytes + first * PAGE_BYTES, count * PAGE_BYTES)
+        except NotFound:
+            self.is_damaged = True  # unless it was merged away: then no manifest names it
+            raise
         if data.size != count * PAGE_BYTES:
             self.is_damaged = True
             message = f"{self.key}: ends before page {first + count}; `oncelog rebuild` makes the run again"

@@ -103,7 +103,11 @@ class Recall:
             except NotFound as error:
                 self.renew(view.runs)
                 if self.view.runs is view.runs:
+                    self.repair()
                     message = f"{error}, though the log remembers ids there: run `oncelog rebuild`"
                     raise CorruptionError(message) from error
+            except CorruptionError:
+                self.repair()
+                raise
         message = f"runs were merged away in each of {_ATTEMPTS_MAX} attempts to look ids up: try again"
         raise Unavailable(message)

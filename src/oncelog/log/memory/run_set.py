@@ -44,6 +44,11 @@ class _OpenRun(NamedTuple):
     bounds: Column
     times: list[OpenTimes]
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether damage was seen in an object of the run."""
+        return any(part.is_damaged for part in self.parts) or any(part.is_damaged for part in self.times)
+
 
 class RunSet:
     """Runs, oldest first, whose ranges do not overlap. Never changed: a new set is made from this one.
@@ -91,7 +96,7 @@ class RunSet:
     @property
     def damaged(self) -> frozenset[str]:
         """The keys of the runs in which damage was seen so far: they are worth being made again."""
-        return frozenset(each.run.key for each in self.opened if any(part.is_damaged for part in each.parts))
+        return frozenset(each.run.key for each in self.opened if each.is_damaged)
 
     # Many at once.
 

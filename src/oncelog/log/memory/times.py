@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from oncelog.errors import CorruptionError
+from oncelog.errors import CorruptionError, NotFound
 from oncelog.format.runs.pages import PAGE_BYTES
 from oncelog.format.runs.run import Run, TimesPart
 from oncelog.format.runs.times import Commits, TimesHead, decode_front, decode_page
@@ -31,6 +31,7 @@ class OpenTimes:
 
     def __init__(self, objects: RunObjects, key: str, told: TimesPart) -> None:
         self.told = told
+        self.is_damaged = False
         self._objects = objects
         self._key = key
         self._known: _Opened | None = None
@@ -42,6 +43,13 @@ class OpenTimes:
 
     def timestamps_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return when the commits of these positions were made; they are relative, and none is before the first."""
+        try:
+            return self._timestamps_of(positions)
+        except (CorruptionError, NotFound):
+            self.is_damaged = True
+            raise
+
+    def _timestamps_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         order = np.argsort(positions, kind="stable")
         sought = positions[order]
         index = self._opened().first_positions

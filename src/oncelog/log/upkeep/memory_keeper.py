@@ -20,13 +20,14 @@ from oncelog import limits
 from oncelog.dedup.runs.entries import Entries
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import WindowState
-from oncelog.errors import Closed, NotFound, OncelogError, WriterFenced
+from oncelog.errors import Closed, CorruptionError, NotFound, OncelogError, Unsupported, WriterFenced
 from oncelog.format.manifest import Manifest, Segment
 from oncelog.format.runs.run import Run, covers
 from oncelog.format.runs.times import Commits
 from oncelog.log.append.session import WriterSession
 from oncelog.log.memory import coverage
 from oncelog.log.memory.building import delete_run, store_run
+from oncelog.log.memory.checking import check_run
 from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import FACTOR, merge_runs, worth_merging
 from oncelog.log.memory.run_set import RunSet
@@ -61,6 +62,7 @@ class MemoryKeeper:
         self._hasher = session.hasher
         self._clock = session.clock
         self._unreadable = frozenset(unreadable)  # named by the manifest, and their ids are in the table
+        self._damage: dict[str, OncelogError] = {}  # by the keys of runs that could not be merged
         self.ask: Callable[[], None] = lambda: None
         """Has ``work`` called soon, by a thread that does such things."""
         recall.renew = self.renew
@@ -95,12 +97,13 @@ class MemoryKeeper:
 
     def _work(self) -> None:
         self.renew(self._recall.view.runs)
-        self._repair()
         while not self._committer.is_leaving and self._build():
             continue
-        while not self._committer.is_leaving and self._merge():
-            continue
+        self._merge_all()
+        if self._repair():
+            self._merge_all()
         sealing.collect(self._home, self._manifests)
+        self._tell_damage()
 
     def note_load(self) -> None:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
@@ -312,16 +315,31 @@ class MemoryKeeper:
 
     # Repairing.
 
-    def _repair(self) -> None:
-        """Make runs again in which damage was seen, from the log; large ones are left to ``oncelog rebuild``."""
-        damaged = self._recall.view.runs.damaged
+    def _repair(self) -> bool:
+        """Make runs again in which damage was seen, from the log; large ones are left to ``oncelog rebuild``. Tell
+        whether any was made.
+        """
+        damaged, made_any = self._damaged(), False
         for run in self._readable(self._newest().manifest) if damaged else ():
             small = run.next_position - run.first_position <= limits.MEMORY_FOLD_RECORDS_MAX
             if run.key in damaged and small and not self._committer.is_leaving:
                 known = self._newest()
                 known, made = self._manifests.look(known, partial(self._made_again, known, run))
                 again, stretch = made
-                self._publish(again, coverage.built(self._manifests, again, stretch, [run]), built=False)
+                made_any |= self._publish(again, coverage.built(self._manifests, again, stretch, [run]), built=False)
+        return made_any
+
+    def _damaged(self) -> frozenset[str]:
+        """Return the keys of runs in which a look-up or a merge met damage."""
+        return self._recall.view.runs.damaged | self._damage.keys()
+
+    def _tell_damage(self) -> None:
+        """Raise what kept a run from being merged that is still there: it is too large to be made again here."""
+        if self._damage and not self._committer.is_leaving:
+            memory = self._newest().manifest.memory
+            self._damage = {run.key: self._damage[run.key] for run in memory if run.key in self._damage}
+            for error in self._damage.values():
+                raise error
 
     def _made_again(self, known: Known, run: Run, manifest: Manifest) -> tuple[Run, Stretch]:
         """Store the ids of a run's range once more, as the log has them."""
@@ -341,16 +359,40 @@ class MemoryKeeper:
             message = "the writer is being closed: its runs are merged by the next one"
             raise Closed(message)
 
+    def _merge_all(self) -> None:
+        while not self._committer.is_leaving and self._merge():
+            continue
+
     def _merge(self) -> bool:
-        """Merge runs that are worth it; tell whether there were any."""
-        known = self._newest()
-        inputs = _to_merge(self._readable(known.manifest))
+        """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it."""
+        known, damaged = self._newest(), self._damaged()
+        inputs = _to_merge([run for run in self._readable(known.manifest) if run.key not in damaged])
         if inputs is None:
             return False
         manifest = known.manifest
         key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._check_staying)
+        try:
+            run = merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position, self._check_staying)
+        except (CorruptionError, NotFound):
+            if self._note_damage(inputs):
+                return True
+            raise
         return self._publish(run, coverage.merged(run, inputs), built=False)
+
+    def _note_damage(self, inputs: Sequence[Run]) -> bool:
+        """Note which runs cannot be merged because they are damaged or lost; tell whether there are any.
+
+        A look-up may never touch the page. Tried again and again, the merge would fail until there are too many runs.
+        """
+        memory, before = self._newest().manifest.memory, len(self._damage)
+        for run in inputs:
+            self._check_staying()
+            try:
+                check_run(self._objects, run)
+            except (CorruptionError, NotFound, Unsupported) as error:
+                if run in memory:  # not one that somebody else has replaced
+                    self._damage[run.key] = error
+        return len(self._damage) > before
 
 
 def is_worth_a_run(ids: int, records: int) -> bool:
