@@ -23,6 +23,8 @@ from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed
 from oncelog.testing.storage import FaultyStorage
+from tests.log.ingest.adoption import adopt
+from tests.log.shop import stage
 
 SETTINGS = LogSettings(window=Window(duration_s=1e6, max_keys=1_000), segment_bytes=64 * KIB, seal="off")
 RECORDS = [Record(b"%d" % number * 2_000, id=str(number)) for number in range(60)]
@@ -350,3 +352,19 @@ def test_a_run_that_is_lost_does_not_keep_a_log_from_being_copied(there: Databas
             again = writer.append_many(RECORDS)
         assert [ack.position for ack in again if ack.duplicate] == [ack.position for ack in acks]
         assert there.log("orders").verify().ok
+
+
+def test_a_copy_is_made_without_the_identities_beside_adopted_files(there: Database) -> None:
+    """A run had them, and the run is lost: copied twice, the records alone tell every id."""
+    here = Database(MemoryStorage())
+    log = here.log("orders", LogSettings(seal="off"), create=True)
+    with log.writer() as writer:
+        adopt(writer, [stage(log, RECORDS[:10])])
+    log.rebuild()
+    (run,) = log._manifest().memory
+    log._home.delete(run.part_key(0))
+    here.copy("orders", here, rename="between")
+    here.copy("between", there, rename="orders")
+    with there.log("orders").writer() as writer:
+        assert all(ack.duplicate for ack in writer.append_many(RECORDS[:10]))
+    assert there.log("orders").verify().ok

@@ -214,8 +214,11 @@ class Copy:
         return msgspec.structs.replace(segment, file=file, end=0, size_bytes=0, labels=labels[segment.number])
 
     def _beside(self, key: str | None, *, covered: bool) -> str | None:
-        if key is None or not covered:
-            return None if key is None else self._file(key)
+        if key is None:
+            return None
+        with contextlib.suppress(NotFound):  # then they are read from the records
+            if not covered:
+                return self._file(key)
         return self._made.get(_content(key)) or self._new_key(_content(key))
 
     def _file(self, key: str, checksum: int | None = None) -> str:
