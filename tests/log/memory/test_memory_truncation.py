@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog import limits
 from tests.log.memory.orders import (
     SETTINGS,
     many,
@@ -31,6 +32,25 @@ def test_truncation_takes_ids_with_their_records(shop: Shop) -> None:
     assert runs(log)[0][1] > 64
     with log.writer() as writer:
         assert [ack.duplicate for ack in many(writer, [5, 63, 64, 70])] == [False, True, True, True]
+    assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_a_writer_learns_what_another_process_truncated(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the writer closes a segment it forgets such ids, those in the table too: a record that is sent again is
+    stored. It answered that the record was there, as long as it was open.
+    """
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 1_000)  # all ids stay in the table
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(64))
+        shop.clock.advance(601)
+        many(writer, range(64, 80))
+        assert shop.log().truncate(before=50).first_position == 50
+        many(writer, range(80, 96))  # two segments
+        remember(writer)
+        assert not log._manifest().memory
+        assert [ack.duplicate for ack in many(writer, [0, 49, 50, 70])] == [False, False, True, True]
+        assert [ack.duplicate for ack in many(writer, [0, 49])] == [True, True]
     assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
 
 

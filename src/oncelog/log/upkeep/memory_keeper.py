@@ -154,14 +154,14 @@ class MemoryKeeper:
         """Show the runs that the newest manifest names, if look-ups still use the runs before.
 
         Whatever it names holds all that was in the runs before it, but for what was truncated: runs are replaced by
-        others that cover the same segments.
+        others that cover the same segments. What another process truncated away is forgotten, in the table too.
         """
         known, runs = self._opened(before)
 
         def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
                 self._recall.show(runs, built=False)
-            self._recall.begin_at(known.manifest.first_position)
+            self._begin_at(known.manifest.first_position)
 
         self._committer.locked(show)
 
