@@ -7,9 +7,10 @@ import pytest
 
 from oncelog import limits
 from oncelog.connect import Database
-from oncelog.errors import InvalidArgument
+from oncelog.errors import CorruptionError, InvalidArgument
 from oncelog.limits import KIB
 from oncelog.log.log import Log
+from oncelog.log.takeover import recovery
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
@@ -179,3 +180,46 @@ def test_a_writer_that_lost_its_log_does_not_say_that_an_id_is_not_there(memory_
             assert found.position == ack.position
             assert log.find("early") is not None
             assert log.find("never") is None
+
+
+def test_an_id_is_found_while_its_run_is_merged_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process looks ids up beside a writer that merges: the object that is gone says nothing of the id."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        acks = []
+        for number in range(24):
+            acks.append(writer.append(b"paid", id=f"o-{number}"))
+            shop.clock.advance(0.5)
+        writer._keeper._housekeeper.stop()
+        writer._keeper._memory.work()
+        reader, recover = shop.log(), recovery.recover
+        before = log._manifest().memory
+
+        def merge_then(*arguments: object, **options: object) -> object:
+            """Let the writer merge what was just opened, once: its objects are deleted."""
+            found = recover(*arguments, **options)  # type: ignore[arg-type]
+            monkeypatch.setattr(recovery, "recover", recover)
+            for number in range(24, 200):
+                writer.append(b"paid", id=f"o-{number}")
+            writer._keeper._housekeeper.stop()
+            writer._keeper._memory.work()
+            assert not set(before) & set(log._manifest().memory), "they are all merged"
+            return found
+
+        monkeypatch.setattr(recovery, "recover", merge_then)
+        check(reader, acks)
+
+
+def test_a_run_that_is_lost_is_no_answer(shop: Shop) -> None:
+    """An id whose run is gone under a handle that has it open is not said to be absent, nor its log."""
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        for number in range(24):
+            writer.append(b"paid", id=f"o-{number}")
+            shop.clock.advance(0.5)
+        writer._keeper._housekeeper.stop()
+        writer._keeper._memory.work()
+    for run in log._manifest().memory:
+        shop.home.delete(run.times_key(0))
+    with pytest.raises(CorruptionError, match="oncelog rebuild"):
+        shop.log().find("o-0")

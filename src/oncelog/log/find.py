@@ -6,18 +6,18 @@ that no run covers; what is in the open segment is read. What was built is kept 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.dedup.identity import Hasher
-from oncelog.errors import InvalidArgument, NotFound
+from oncelog.errors import CorruptionError, InvalidArgument, NotFound
 from oncelog.format.manifest import Manifest
 from oncelog.log.append.answers import RECALLED_US, recalled_times
-from oncelog.log.append.decisions import Seen
+from oncelog.log.append.decisions import Seen, is_newer, known_in_window
 from oncelog.log.append.payloads import intake_of
 from oncelog.log.ingest.staging import identities_of
 from oncelog.log.memory.objects import RunObjects
@@ -30,6 +30,8 @@ from oncelog.log.takeover import recovery
 from oncelog.log.takeover.recovery import Held, Recovered
 from oncelog.storage.base import LogHome
 from oncelog.types import Location, moment
+
+_T = TypeVar("_T")
 
 
 class Compared(NamedTuple):
@@ -52,6 +54,9 @@ class Finder:
 
     def find(self, known: Known, id: str, stream: str | None) -> Location | None:
         """Return where an id is, ``None`` if it is not remembered; ``InvalidArgument`` where ids are not kept."""
+        return self._retried(known, lambda known: self._find(known, id, stream))
+
+    def _find(self, known: Known, id: str, stream: str | None) -> Location | None:
         check_keeps_ids(known.manifest)
         hasher = secrets.hasher_of(self._home, known.manifest)
         name = hasher.identity((stream or "") if hasher.by_stream else "", id)
@@ -66,10 +71,27 @@ class Finder:
         hasher = secrets.hasher_of(self._home, known.manifest)
         payload = intake_of(table, known.manifest.settings, known.manifest.log_id)
         who = identities_of(hasher, [(payload, 0)])
-        found, fingerprints = self._find_many(known, who.keys, hasher)
+        found, fingerprints = self._retried(known, lambda known: self._find_many(known, who.keys, hasher))
         rows = who.rows.astype(np.int64)
         there[rows], other[rows] = found, found & (fingerprints != who.fingerprints)
         return Compared(there, other)
+
+    def _retried(self, known: Known, look: Callable[[Known], _T]) -> _T:
+        """Return what is found by a manifest, or by a newer one if what the first one names was merged or sealed since.
+
+        ``NotFound`` if the log was deleted, never because an object is gone: that says nothing of the id.
+        """
+        while True:
+            try:
+                return look(known)
+            except NotFound as error:
+                newer = self._manifests.newest(known)
+                if newer is None or not self._manifests.is_there(known):
+                    raise
+                if newer.version == known.version:
+                    message = f"{error}, though the log remembers ids there: run `oncelog rebuild`"
+                    raise CorruptionError(message) from error
+                known = newer
 
     def _find_many(
         self, known: Known, keys: NDArray[np.uint64], hasher: Hasher
@@ -85,8 +107,9 @@ class Finder:
         fingerprints[found.found] = found.fingerprints[found.found]
         assert memory.window is not None
         handles = memory.window.find(keys)
-        there |= handles >= 0
-        fingerprints[handles >= 0] = memory.window.fingerprints(handles[handles >= 0])
+        known_there = known_in_window(memory.window, handles, found)
+        there |= known_there
+        fingerprints[known_there] = memory.window.fingerprints(handles[known_there])
         for who in self._open_records(known, hasher):
             newest = {
                 tuple(key): mark for key, mark in zip(who.keys.tolist(), who.fingerprints().tolist(), strict=True)
@@ -137,10 +160,10 @@ class Finder:
     def _in_memory(self, known: Known, found: Recovered, name: tuple[int, int]) -> Location | None:
         assert found.window is not None
         handle = found.window.find_one(*name)
-        if handle >= 0:
+        hit = found.runs.find_one(*name, known.manifest.first_position)
+        if handle >= 0 and not is_newer(hit, found.window, handle):
             position, fingerprint, time_us, _ = found.window.at(handle)
             return self._placed(known, found, position, fingerprint, time_us)
-        hit = found.runs.find_one(*name, known.manifest.first_position)
         met = Seen(found.window, found.adopted).elsewhere_one(*name, hit)
         return None if met is None else self._placed(known, found, *met, RECALLED_US)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from oncelog import limits
-from oncelog.errors import CorruptionError, PartialOverlap, Unavailable
+from oncelog.errors import CorruptionError, IdConflict, PartialOverlap, Unavailable
 from oncelog.limits import KIB
 from oncelog.log.ingest.ingester import Ingested
 from oncelog.log.log import Log
@@ -290,3 +290,37 @@ def test_what_an_earlier_version_left_beside_files_is_swept(shop: Shop) -> None:
     assert len(beside(shop, log)) == 1
     with log.writer() as writer:
         assert all(ack.duplicate for ack in again(writer, range(21)))
+
+
+def test_of_an_id_before_a_run_and_in_it_the_newest_record_answers(shop: Shop) -> None:
+    """A log with bounds stored ids again, in a file that brought a run. Without bounds, what lies before the run is in
+    the table first: answers are the same then and when it is in a run, and the newest record's in both.
+    """
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        again(writer, range(3))
+        writer.append(b"other content", id="o-3")
+        for number in range(100, 112):  # the window forgets the first ones
+            writer.append(record(number).value, id=record(number).id)
+        assert brought(log, writer, range(8)).records == 8
+        assert ranges(log) == [(16, 24)]
+    log.configure(msgspec.structs.replace(SETTINGS, window=Window()))
+    with log.writer() as writer:
+
+        def answers() -> list[int | None]:
+            """Ask in every way."""
+            acks = [*again(writer, range(8)), *again(writer, [0]), writer.submit(record(1).value, id="o-1").result()]
+            assert all(ack.duplicate for ack in acks)
+            assert writer.append_batch([record(3)])[0].position == 19
+            with pytest.raises(IdConflict) as conflict:
+                writer.append(b"other content", id="o-3")
+            found = [log.find(f"o-{number}") for number in range(8)] + [shop.log().find("o-0")]
+            assert brought(log, writer, [3]).conflicts == 0
+            return [conflict.value.position, *(ack.position for ack in acks), *(one.position for one in found if one)]
+
+        newest = list(range(16, 24))
+        assert answers() == [19, *newest, 16, 17, *newest, 16]
+        remember(writer)
+        assert ranges(log)[0][0] == 0
+        assert answers() == [19, *newest, 16, 17, *newest, 16]
+    assert log.verify().ok

@@ -74,7 +74,7 @@ class Decider:
         """Return where a durable record is that is known, and its fingerprint. Nothing is counted, or changed."""
         assert self._window is not None
         handle = self._window.find_one(name.high, name.low)
-        if handle >= 0:
+        if handle >= 0 and not decisions.is_newer(looked.hit, self._window, handle):
             position, fingerprint, timestamp_us, pending = self._window.at(handle)
             return None if pending else (Ticket(position, None, timestamp_us), fingerprint)
         met = self._seen.elsewhere_one(name.high, name.low, looked.hit)
@@ -171,7 +171,7 @@ class Decider:
         assert window is not None
         window.evict(uptime_us)
         handle = window.find_one(high, low)
-        if handle >= 0:
+        if handle >= 0 and not decisions.is_newer(hit, window, handle):
             return self._meet(window, handle, fingerprint, uptime_us)
         if hit is not None or self._adopted.files:
             self._adopted.evict(uptime_us)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oncelog.dedup.ring import Handles
 from oncelog.dedup.table import Table
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import InvalidArgument, PartialOverlap
@@ -144,10 +145,10 @@ def _decide(  # noqa: PLR0917
         return admitted
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
-    known = handles >= 0
+    recalled = seen.elsewhere(keys.identities, recalled)
+    known = known_in_window(window, handles, recalled)
     if known.any():
         _meet_stored(admitted, keys, window, handles, known)
-    recalled = seen.elsewhere(keys.identities, recalled)
     if recalled is not None:
         known |= _meet_recalled(admitted, keys, recalled, known)
     repeats = None if window.distinct(keys.identities) else _meet_each_other(admitted, keys, window, known)
@@ -156,6 +157,23 @@ def _decide(  # noqa: PLR0917
         rows, originals = repeats
         admitted.positions[rows] = admitted.positions[originals]
     return admitted
+
+
+def known_in_window(window: DedupWindow, handles: Handles, recalled: Found | None) -> NDArray[np.bool_]:
+    """Tell for which rows the window answers: those that it has, unless a run has a newer record with the id.
+
+    A table has ids from before a run where an older run was lost, or where a bounded window made runs of some files.
+    """
+    known: NDArray[np.bool_] = handles >= 0
+    if recalled is not None and isinstance(window, Table):
+        rows = np.flatnonzero(known & (recalled.positions >= 0))
+        known[rows] = recalled.positions[rows] <= window.positions(handles[rows])
+    return known
+
+
+def is_newer(hit: Hit | None, window: DedupWindow, handle: int) -> bool:
+    """Tell the same of one record that the window has: whether a run has a newer one with its id."""
+    return hit is not None and isinstance(window, Table) and hit.position > window.at(handle)[0]
 
 
 def _rows(keys: Keys, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -228,8 +246,8 @@ def decide_batch(
         return admitted
     seen.evict(uptime_us)
     handles = window.find(keys.identities)
-    known = handles >= 0
     recalled = seen.elsewhere(keys.identities, recalled)
+    known = known_in_window(window, handles, recalled)
     if recalled is not None and not known.all():
         return _decide_recalled_batch(admitted, keys, recalled, known)
     if not known.any():

@@ -301,31 +301,33 @@ class Adopter:
         self, keys: NDArray[np.uint64], recalled: Found | None, position: int, locked: Locked
     ) -> tuple[Flags, NDArray[np.uint64]]:
         """Return which identities the log knows before a position, and the fingerprints that it has for them."""
-        known = np.zeros(len(keys), np.bool_)
+        positions = np.full(len(keys), -1, np.int64)
         fingerprints = np.zeros(len(keys), np.uint64)
         for start in range(0, len(keys), LOCKED_KEYS):
             part = slice(start, start + LOCKED_KEYS)
-            locked(self._in_window, keys[part], position, known[part], fingerprints[part])
+            locked(self._in_window, keys[part], position, positions[part], fingerprints[part])
+        known = positions >= 0
         recalled = self._seen.elsewhere(keys, recalled)
         if recalled is not None:
             if (recalled.failed & ~known).any():
                 raise recalled.errors[0]
-            chosen = recalled.found & ~known
+            chosen = recalled.positions > positions  # of records with one id the newest counts
             fingerprints[chosen] = recalled.fingerprints[chosen]
             known |= chosen
         return known, fingerprints
 
     def _in_window(
-        self, keys: NDArray[np.uint64], position: int, known: Flags, fingerprints: NDArray[np.uint64]
+        self, keys: NDArray[np.uint64], position: int, positions: NDArray[np.int64], fingerprints: NDArray[np.uint64]
     ) -> None:
-        """Note which identities the window has before a position. The committer's lock is held."""
+        """Note where the identities are that the window has before a position. The committer's lock is held."""
         window = self._seen.window
         assert window is not None
         if window.count:
             handles = window.find(keys)
             hits = np.flatnonzero(handles >= 0)
-            hits = hits[window.positions(handles[hits]) < position]
-            known[hits] = True
+            found = window.positions(handles[hits])
+            hits, found = hits[found < position], found[found < position]
+            positions[hits] = found
             fingerprints[hits] = window.fingerprints(handles[hits])
 
 
