@@ -13,6 +13,7 @@ from oncelog.errors import (
     Unavailable,
 )
 from oncelog.format.runs.run import Run
+from oncelog.log.upkeep.background import Housekeeper
 from tests.log.memory.orders import (
     SETTINGS,
     append,
@@ -85,10 +86,9 @@ def test_a_page_that_is_damaged_under_a_writer_refuses_its_keys_alone(monkeypatc
     content[part.front_bytes + 100] ^= 1
     shop.home.delete(key)
     shop.home.create(key, [content])
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)  # it would be made again at once
     log = shop.log()
     with log.writer() as writer:
-        monkeypatch.setattr(writer._keeper._memory, "ask", lambda: None)  # it would be made again at once
-        writer._keeper._housekeeper.stop()
         before = writer.last_position
         with pytest.raises(CorruptionError):
             writer.append(record(run.first_position).value, id=f"o-{run.first_position}")
@@ -146,13 +146,12 @@ def test_a_damaged_run_that_is_too_large_keeps_no_others_from_being_merged(
     run = shop.log()._manifest().memory[-1]
     damage_a_page(shop, run)
     monkeypatch.setattr(limits, "MEMORY_RUNS_MAX", 12)
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
     log = shop.log()
     with log.writer() as writer:
-        writer._keeper._housekeeper.stop()
         monkeypatch.setattr(limits, "MEMORY_FOLD_RECORDS_MAX", 2)
         for first in range(1000, 1160, 8):
             writer.append_arrow(table(range(first, first + 8)))
-            writer._keeper._housekeeper.stop()
             with contextlib.suppress(CorruptionError):
                 writer._keeper._memory.work()
         assert len(log._manifest().memory) < 12
@@ -166,7 +165,9 @@ def test_a_damaged_run_that_is_too_large_keeps_no_others_from_being_merged(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_timestamps_of_a_run_that_are_lost_or_damaged_are_made_again(shop: Shop, *, gone: bool) -> None:
+def test_timestamps_of_a_run_that_are_lost_or_damaged_are_made_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
     """The ack that needs them is refused once. Then the run is made again, and acks are as they always were."""
     with shop.log(SETTINGS).writer() as writer:
         acks = []
@@ -182,9 +183,9 @@ def test_timestamps_of_a_run_that_are_lost_or_damaged_are_made_again(shop: Shop,
         content[-1] ^= 1
         content[run.times[0].front_bytes] ^= 1
         shop.home.create(key, [content])
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)  # it would be made again at once
     log = shop.log()
     with log.writer() as writer:
-        writer._keeper._housekeeper.stop()
         with pytest.raises(CorruptionError, match="oncelog rebuild"):
             append(writer, [run.first_position])
         remember(writer)

@@ -161,7 +161,9 @@ class MemoryKeeper:
         def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
                 self._recall.show(runs, built=False)
-            self._begin_at(known.manifest.first_position)
+            self._recall.begin_at(known.manifest.first_position)
+            if self._table is not None:  # nobody is told: those who wait for room have this done again and again
+                self._table.drop_before(known.manifest.first_position)
 
         self._committer.locked(show)
 
