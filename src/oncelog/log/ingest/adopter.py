@@ -325,9 +325,8 @@ class Adopter:
         if window.count:
             handles = window.find(keys)
             hits = np.flatnonzero(handles >= 0)
-            found = window.positions(handles[hits])
-            hits, found = hits[found < position], found[found < position]
-            positions[hits] = found
+            hits = hits[window.positions(handles[hits]) < position]
+            positions[hits] = window.positions(handles[hits])
             fingerprints[hits] = window.fingerprints(handles[hits])
 
 
