@@ -77,7 +77,8 @@ def test_batch_that_was_stored_before_a_file_changed_is_counted_once(monkeypatch
     batch comes again, with other rows: the account is that of the last attempt, and no row is missing.
     """
     stores = storing(SimulatedClock(auto_advance=True))
-    stores._spec = SimpleNamespace(transform=None)  # type: ignore[assignment]
+    source = SimpleNamespace(path=None, format="kafka")
+    stores._spec = SimpleNamespace(transform=None, source=source)  # type: ignore[assignment]
     marks = [SimpleNamespace(last=4, records=0, duplicates=0, conflicts=0)]
 
     def write(*_: Any) -> Any:
@@ -90,7 +91,7 @@ def test_batch_that_was_stored_before_a_file_changed_is_counted_once(monkeypatch
     monkeypatch.setattr(stores, "_write", write)
     monkeypatch.setattr(stores, "_mark", lambda _: marks[-1])
     rows: Any = Rows()
-    assert stores.store(rows, 5, "query", ()) == set()
+    assert stores.store(rows, 5, "query", (), ()) == set()
     assert (stores.accounts[5].rows, stores.accounts[5].missing) == (3, 0)
 
 
@@ -114,8 +115,12 @@ def test_rows_that_are_no_records_are_read_with_the_others(monkeypatch: pytest.M
     assert (len(rejected), account.rows, account.rejected) == (2, 3, 1)
 
 
-def gone(folder: Path, sql: str | None, *read: str, vanished: str = "", kind: str = "json") -> set[str]:
-    """Return which of the files a, b, c and d, which Spark took, a batch finds to be gone, by those that were read."""
+def gone(
+    folder: Path, sql: str | None, *read: str, vanished: str = "", kind: str = "json", listed: str = "abc"
+) -> set[str]:
+    """Return which of the files a, b, c and d, which Spark took, a batch finds to be gone, by those that Spark listed
+    and those that were read.
+    """
     stores = storing(SimulatedClock())
     transform = None if sql is None else SimpleNamespace(sql=sql)
     source = SimpleNamespace(path=str(folder), format=kind)
@@ -124,7 +129,8 @@ def gone(folder: Path, sql: str | None, *read: str, vanished: str = "", kind: st
         (f"file:{folder}/{name}", 0, at): FileRows(1, 0, 0, (), "1/1", name == vanished) for at, name in enumerate(read)
     }
     spark: Any = None
-    return {Path(file).name for file in stores._gone(found, {f"{folder}/{name}" for name in "abcd"}, spark)}
+    taken, there = ({f"{folder}/{name}" for name in names} for names in ("abcd", listed))
+    return {Path(file).name for file in stores._gone(found, taken, there, spark)}
 
 
 @pytest.mark.parametrize(
@@ -157,4 +163,14 @@ def test_a_file_that_sql_does_not_need_is_not_gone(tmp_path: Path, sql: str, rea
         (tmp_path / name).write_text(text)
     assert gone(tmp_path, sql, *read) == {"d"}
     assert gone(tmp_path, "SELECT * FROM source LIMIT 1", "b", vanished="b") == {"b", "d"}
-    assert gone(tmp_path, sql, kind="orc") == {"a", "b", "d"}  # all of them were gone before Spark read
+    assert gone(tmp_path, sql, kind="orc") == {"d"}
+
+
+@pytest.mark.parametrize(("sql", "kind"), [("SELECT * FROM source LIMIT 1", "json"), (None, "orc")])
+def test_a_file_that_spark_did_not_list_was_gone(tmp_path: Path, sql: str | None, kind: str) -> None:
+    """Also where it is not known which files are read, and where the file is back: its rows were lost. An empty file is
+    gone for good.
+    """
+    for name, text in {"a": "x", "b": "x", "c": ""}.items():
+        (tmp_path / name).write_text(text)
+    assert gone(tmp_path, sql, kind=kind, listed="a") == {"b", "d"}

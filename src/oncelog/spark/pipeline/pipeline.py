@@ -129,6 +129,7 @@ class Pipeline:
                 spark.stop()
 
     def _run(self, spark: SparkSession, tell: Tell, *, follow: bool) -> None:
+        self._spark = spark
         self._counted = spark.sparkContext.accumulator({}, _found_param())
         found = frames.source(spark, self.spec, self._counted)
         self._widened = frames.keep_schema(self.spec, found, self._clock.now_us())
@@ -156,7 +157,10 @@ class Pipeline:
 
     def _store(self, rows: DataFrame, batch: int) -> None:
         """Store a batch, whose rows the log counts."""
-        self._storing.store(rows, batch, _query(rows), taken_files.of_batch(self.spec, batch, rows.sparkSession))
+        query = _query(rows)
+        running: Any = self._spark.streams.get(query)  # the session of a batch is another, which has no queries
+        taken = taken_files.of_batch(self.spec, batch, rows.sparkSession)
+        self._storing.store(rows, batch, query, taken, taken_files.listed(running, self._spark) if taken else ())
 
     def _read_vanished(self, spark: SparkSession, schema: StructType | None, tell: Tell) -> None:
         """Store the rows of files that are back: Spark took them, and does not read them again.
@@ -169,7 +173,7 @@ class Pipeline:
             batch = self._storing.next_batch(query)
             alone = vanished_files.alone(self.spec, file)
             rows = frames.rows(alone, frames.source(spark, alone, self._counted, schema))
-            gone = self._storing.store(rows, batch, query, taken_files.compared(self.spec, {file}))
+            gone = self._storing.store(rows, batch, query, {file}, {file})  # Spark fails for one file that is gone
             account = self._storing.accounts.pop(batch)
             took_ms = (self._clock.now_us() - begin_us) // 1000
             self._note(

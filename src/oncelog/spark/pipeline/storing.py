@@ -69,11 +69,13 @@ class Storing:
         self._version = version
         self.accounts: dict[int, Account] = {}
 
-    def store(self, rows: DataFrame, batch: int, query: str, taken: Collection[str]) -> set[str]:
+    def store(
+        self, rows: DataFrame, batch: int, query: str, taken: Collection[str], listed: Collection[str]
+    ) -> set[str]:
         """Store a batch once, with what is no record put aside; note the account of it.
 
-        ``taken`` are the files of the batch. Those that were gone are noted, to be read when they are back, and
-        returned.
+        ``taken`` are the files of the batch, ``listed`` those that Spark found of them. Those that were gone are noted,
+        to be read when they are back, and returned.
         """
         known: Any = None
 
@@ -83,26 +85,26 @@ class Storing:
             return self._write(rows, batch, query)
 
         seen, found = self._settled(rows, write)
-        gone = self._gone(found, taken, rows.sparkSession)
+        gone = self._gone(found, taken, listed, rows.sparkSession)
         vanished_files.note(self._spec, gone)
         self._put_aside(found, batch, query)
         self.accounts[batch] = self._account(seen, found, batch, query, known)
         return gone
 
-    def _gone(self, found: Sums, taken: Collection[str], spark: SparkSession) -> set[str]:
+    def _gone(self, found: Sums, taken: Collection[str], listed: Collection[str], spark: SparkSession) -> set[str]:
         """Return the files of a batch that were not there to be read, and are not empty: Spark reads no empty files.
 
         Where all files are read, one that was not read was gone, also if it is back by now: to read it again makes
-        duplicates at most. Spark need not read all files for some SQL, such as ``LIMIT``, or any for ``WHERE false``: a
-        file that is there was not gone then. Files that Spark itself reads are ``taken`` only if they were gone.
+        duplicates at most. Spark need not read all files for some SQL, such as ``LIMIT``, or any for ``WHERE false``,
+        and does not tell which files it reads itself. Then a file was gone if Spark did not list it, or if it is gone.
         """
         names = {taken_files.local_name(path) for path, _, _ in found}
         vanished = {taken_files.local_name(path) for (path, _, _), one in found.items() if one.vanished}
         unread = set(taken) - (names - vanished)  # a file that is gone for one of its parts is read as a whole later
         sql = None if self._spec.transform is None else self._spec.transform.sql
-        if sql is None or (found and frames.is_plain(sql)) or not source_files.is_read_here(self._spec):
-            return {file for file in unread if file in vanished or not taken_files.is_empty(self._spec, file, spark)}
-        return (unread & vanished) | taken_files.missing(unread)
+        if not source_files.is_read_here(self._spec) or not (sql is None or (found and frames.is_plain(sql))):
+            unread = (unread & vanished) | (unread - set(listed)) | taken_files.missing(unread)
+        return {file for file in unread if file in vanished or not taken_files.is_empty(self._spec, file, spark)}
 
     def next_batch(self, query: str) -> int:
         """Return the number of a batch that is none of those that the log has of a query."""

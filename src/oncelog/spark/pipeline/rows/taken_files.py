@@ -2,7 +2,7 @@
 
 Spark notes each file that it takes, with the time of its last change, in its checkpoint. So files that were not taken
 are known, files that were replaced under the same name since: Spark does not read those again; and which files a batch
-has: Spark leaves out files that are gone, without an error.
+has: Spark leaves out files that are gone, without an error. The plan of a batch tells which files Spark left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -26,6 +26,7 @@ from oncelog.storage.bucket.paths import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _TAKEN, _OFFSETS, _QUERY = "into-log/sources/0", "into-log/offsets", "into-log/metadata"
 _VERSION = re.compile(rb"v\d+")
@@ -81,7 +82,7 @@ def files(given: Spec) -> TakenFiles | None:
 
 
 def of_batch(given: Spec, batch: int, spark: SparkSession) -> set[str]:
-    """Return the files that Spark took for a batch, as far as they are ``compared``; nothing if they are not known."""
+    """Return the files that Spark took for a batch; nothing if they are not known."""
     if given.source.path is None or given.source.format.lower() not in FILE_FORMATS:
         return set()
     first = _offset(given, batch - 1, spark) + 1 if batch else 0
@@ -94,16 +95,24 @@ def of_batch(given: Spec, batch: int, spark: SparkSession) -> set[str]:
     else:
         notes = [note for note in (checkpoint / _TAKEN).glob("[0-9]*") if _number(note) >= first]
         noted = [one for note in notes for one in _noted(note)]
-    found = {name(one.path) for one in noted if one.batchId in wanted}
-    return compared(given, found)
+    return {name(one.path) for one in noted if one.batchId in wanted}
 
 
-def compared(given: Spec, files: set[str]) -> set[str]:
-    """Return which of the files of a batch must be among those that were read.
+def listed(query: StreamingQuery, spark: SparkSession) -> set[str]:
+    """Return the files that Spark has found of those that it took for the batch which a query is at.
 
-    Of files that Spark itself reads, those that are gone: which ones Spark reads is not known, and it leaves those out.
+    Spark lists the files of a batch once more when it plans the batch, and leaves out those that are gone.
     """
-    return files if source_files.is_read_here(given) else missing(files)
+    asked, jvm = cast("Any", query)._jsq, cast("Any", spark)._jvm  # noqa: SLF001 (Spark has no other way)
+    leaves = asked.streamingQuery().lastExecution().logical().collectLeaves()
+    found = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming() and _is_files(leaf)]
+    arrays = [leaf.relation().location().inputFiles() for leaf in found]
+    texts = [jvm.scala.collection.mutable.ArraySeq.make(array).mkString("\n") for array in arrays]  # one call for all
+    return {name(url) for text in texts for url in text.split("\n") if url}
+
+
+def _is_files(leaf: Any) -> bool:
+    return bool(leaf.getClass().getSimpleName() == "LogicalRelation")
 
 
 def missing(files: Iterable[str]) -> set[str]:

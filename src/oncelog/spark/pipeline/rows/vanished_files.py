@@ -1,8 +1,9 @@
 """Files that Spark took for a batch, and that were not there when the batch was read: a pipeline reads them later.
 
 Spark notes which files a batch has, and never looks at a file twice. When it reads a batch again, after a failure, it
-leaves out files that are gone without an error. So the files that were read are compared with Spark's notes; a file
-that was not read is noted here, before Spark notes that the batch is done, and is read once it is back.
+leaves out files that are gone without an error. So the files that were read, or those that Spark planned to read, are
+compared with Spark's notes; a file that was left out is noted here, before Spark notes that the batch is done, and is
+read once it is back.
 """
 
 from __future__ import annotations
