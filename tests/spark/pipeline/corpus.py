@@ -176,6 +176,12 @@ JSON = [
     Case("comma.json", "a list with a comma behind its last element", b'[{"id":"tc1"},]\n', {"tc1": {}}, ((1, "is not JSON"),)),
     Case("comment.json", "a comment", b'// orders\n{"id":"cm1"}\n', {"cm1": {}}, ((1, "is not JSON"),)),
     Case("exponent.json", "a whole number with an exponent", b'{"id":"ex1","n":1e2}\n', {"ex1": _rescued(n="1e2")}),
+    Case("cents.json", "a decimal with a digit more, as a number and as a text", b'{"id":"ce1","d":1.239}\n{"id":"ce2","d":"1.239"}\n{"id":"ce3","d":1.230}\n',
+         {"ce1": _rescued(d="1.239"), "ce2": _rescued(d='"1.239"'), "ce3": {"d": 1.23}}),
+    Case("comma-decimal.json", "a decimal with a comma", b'{"id":"cd1","d":"12,50"}\n', {"cd1": _rescued(d='"12,50"')}),
+    Case("nanos.json", "nanoseconds", b'{"id":"na1","t":"2026-01-01T00:00:00.123456789Z"}\n', {"na1": _rescued(t='"2026-01-01T00:00:00.123456789Z"')}),
+    Case("clock.json", "a time of day for a time", b'{"id":"cl1","t":"12:30"}\n', {"cl1": _rescued(t='"12:30"')}),
+    Case("map.json", "a fraction in a map of whole numbers", b'{"id":"mp1","m":{"a":1,"b":2.5}}\n', {"mp1": _rescued(m='{"a":1,"b":2.5}')}),
     Case("binary.json", "bytes of a picture", b"\x89PNG\r\n\x1a\n\x00\x00\x00", {}, ((1, "not UTF-8"), (2, "is not JSON"), (3, "is not JSON"))),
 ]  # fmt: skip
 
@@ -194,7 +200,7 @@ CSV = [
          ((3, "never closed"),)),
     Case("behind.csv", "text behind a closing quote", b'id,note\n"be1"x,y\nbe2,z\n', {"be2": {"note": "z"}}, ((2, "follows a closing quote"),)),
     Case("type.csv", "cells of another type", b"id,n,t,d\nt1,7.5,yesterday,1.239\nt2,12 EUR,,1.25\n",
-         {"t1": _rescued(n='"7.5"', t='"yesterday"', d='"1.239"'), "t2": {"d": 1.25, **_rescued(n='"12 EUR"')}}),
+         {"t1": _rescued(d='"1.239"', n='"7.5"', t='"yesterday"'), "t2": {"d": 1.25, **_rescued(n='"12 EUR"')}}),
     Case("zeros.csv", "an id with zeros before it", b"id,n\n007,1\n", {"007": {"n": 1}}),
     Case("no-id.csv", "no id", b"id,n\n,1\n", {}, ((2, "id is missing"),)),
     Case("no-header.csv", "another header", b"a,b\nx,1\n", {}, ((2, "none of the columns"),)),
@@ -216,6 +222,9 @@ CSV = [
     Case("sep.csv", "a first line for Excel", b"sep=,\nid,n\nsx1,1\n", {}, ((2, "none of the columns"), (3, "none of the columns"))),
     Case("unnamed.csv", "two columns without a name", b"id,n,,\nun1,1,,\n", {}, ((2, "names '' twice"),)),
     Case("flipped.csv.xz", "xz in which a bit was changed", _flipped(lzma.compress(b"id,n\nfx1,1\n")), {}, ((0, "cannot be read"),)),
+    Case("nanos.csv", "nanoseconds", b"id,t\nna1,2026-01-01T00:00:00.123456789Z\n", {"na1": _rescued(t='"2026-01-01T00:00:00.123456789Z"')}),
+    Case("clock.csv", "a time of day for a time", b"id,t\ncl1,12:30\n", {"cl1": _rescued(t='"12:30"')}),
+    Case("joined.csv", "files that were joined, with their headers", b"id,n\njo1,1\nid,n\njo2,2\n", {"jo1": {"n": 1}, "jo2": {"n": 2}}, ((3, "is the header once more"),)),
     Case("lines.jsonl", "JSON among CSV", b'{"id":"x"}\n', {}, ((0, "is json by its name"),)),
 ]  # fmt: skip
 
@@ -250,6 +259,8 @@ PARQUET = [
     Case("truth.parquet", "a truth value and a time of day for numbers", parquet(id=["tv1"], n=[True], x=[time(1, 2)]), {"tv1": _rescued(n="true", x='"01:02:00"')}),
     Case("unsigned.parquet", "an unsigned number that is too large", parquet(id=["us1"], n=pa.array([2**63], pa.uint64())), {"us1": _rescued(n="9223372036854775808")}),
     Case("nan.parquet", "NaN in a column more", parquet(id=["nn1"], more=[float("nan")]), {"nn1": _rescued(more='"NaN"')}),
+    Case("polars.parquet", "a list of structs with a field more, as polars writes it", parquet(id=["pl1"], l=pa.array([[{"a": 1, "z": 2}]], pa.large_list(pa.struct([("a", pa.int64()), ("z", pa.int64())])))),
+         {"pl1": _rescued(l='[{"a":1,"z":2}]')}),
     Case("flipped.parquet", "a page in which a letter was changed", _changed_page(), {}, ((0, "CRC checksum verification failed"),)),
     Case("none.parquet", "no rows", parquet(id=pa.array([], pa.string()))),
     Case("cut.parquet", "a file that is cut", parquet(id=["c1"])[:-30], {}, ((0, "cannot be read"),)),

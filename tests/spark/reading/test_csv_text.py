@@ -48,3 +48,43 @@ def test_other_dialects() -> None:
     (row,) = [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
     assert isinstance(row, TextRow)
     assert row.cells == ("1\t2", None)
+
+
+def rows_of(data: bytes, dialect: Dialect, kinds: dict[str, str] | None = None) -> list[TextRow | Rejected]:
+    """Return what a file of the columns a and b holds."""
+    parser = CsvParser(["a", "b"], dialect, kinds)
+    return [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
+
+
+def test_an_escape_that_escapes_nothing_is_text() -> None:
+    """As Spark reads it. A path of Windows lost its backslashes, in quotes and without, and one at the end of a line
+    took the next row with it.
+    """
+    data = b'a,b\n1,C:\\new\n2,"C:\\new \\"x\\" \\\\"\n3,end\\\n4,"x\\\ny"\n'
+    cells = [row.cells for row in rows_of(data, Dialect(header=True, escape="\\")) if isinstance(row, TextRow)]
+    assert cells == [("1", "C:\\new"), ("2", 'C:\\new "x" \\'), ("3", "end\\"), ("4", "x\\\ny")]
+
+
+def test_header_in_the_middle_is_no_row() -> None:
+    """Files that were joined: the header of the second one was stored as a record, also behind a byte order mark."""
+    found = rows_of(b"a,b\n1,2\na,b\n\xef\xbb\xbfa,b\n3,4\n", Dialect(header=True))
+    assert [row.reason[:23] if isinstance(row, Rejected) else row.cells for row in found] == [
+        ("1", "2"),
+        "is the header once more",
+        "is the header once more",
+        ("3", "4"),
+    ]
+    assert len(rows_of(b"a,b\na,b\n", Dialect())) == 2  # no header, so they are rows
+
+
+def test_line_of_separators_is_a_row() -> None:
+    """Of TSV it looks blank, and was left out and not counted. A line of commas is a row, too."""
+    found = rows_of(b"a\tb\n1\t2\n\t\n \n\n", Dialect(header=True, sep="\t"))
+    assert [row.cells if isinstance(row, TextRow) else row for row in found] == [("1", "2"), (None, None)]
+
+
+def test_cell_that_its_type_does_not_hold_is_kept_as_text() -> None:
+    """Spark would round it, without a word."""
+    (row,) = rows_of(b"a,b\n1.239,2\n", Dialect(header=True), {"a": "decimal(38,2)", "b": "decimal(38,2)"})
+    assert isinstance(row, TextRow)
+    assert (row.cells, row.rescued) == ((None, "2"), {"a": '"1.239"'})

@@ -13,11 +13,15 @@ from oncelog.spark.reading.json_text import JsonParser
 from oncelog.spark.reading.rows import Clean, Rejected, TextRow
 
 SHAPE: dict[str, Any] = {"id": "string", "n": "long", "x": "double", "m": None}
-SHAPE |= {"s": {"a": "long"}, "l": [{"b": "string"}]}
+SHAPE |= {"s": {"a": "long"}, "l": [{"b": "string"}], "d": "decimal(4,1)", "t": "timestamp", "day": "date"}
+SHAPE |= {"f": "float", "w": "timestamp_ntz", "p": ("decimal(4,1)",), "q": {"a": ["decimal(4,1)"]}}
 PLAIN = ['{"id":"a","n":1}', '{"s":{"a":1},"l":[{"b":"x"}],"m":{"k":[{"z":1}]}}', "{}", '{"id": "a", "n": 1}']
-KEYS = st.sampled_from(["id", "n", "x", "s", "l", "m", "a", "b", "new", '":', "\u00e4"])
+KEYS = st.sampled_from([*SHAPE, "a", "b", "new", '":', "\u00e4"])
 SPACES = st.sampled_from(["", "", "", " ", "\t", "  "])
-LEAVES = st.sampled_from(['"x"', '"\\":"', '": "', "1", "7.5", "null", "true", "1e400", "9223372036854775808", '""'])
+EXACT = ["1.25", '"1.25"', "1.20", '"1,5"', '"12:30"', '"2026-01-05"', '"2026-01-05T12:30:00.1234567"', "1e39"]
+LEAVES = st.sampled_from(
+    [*EXACT, '"x"', '"\\":"', '": "', "1", "7.5", "null", "true", "1e400", "9223372036854775808", '""']
+)
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,3 +34,37 @@ def test_numbers_that_are_not_finite_are_kept_wherever_they_are(
     [(_, table, extra)] = parquet_rows.tables(io.BytesIO(written.getvalue()), pa.schema([("id", pa.string())]))
     assert table.column("id").to_pylist() == ["a"]
     assert extra == [[("more", expected)]]
+
+
+MORE = pa.struct([("a", pa.int64()), ("z", pa.int64())])
+LESS = pa.struct([("a", pa.int64())])
+MAP = pa.map_(pa.string(), MORE)
+LARGE = Decimal("9007199254740993.0")
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "expected"),
+    [
+        (pa.array([1.239, 1.5, 0.1]), pa.decimal128(10, 2), ["1.239", None, None]),
+        (pa.array([LARGE, Decimal("0.5")], pa.decimal128(38, 1)), pa.float64(), [f'"{LARGE}"', None]),
+        (pa.array([1e39, 0.1]), pa.float32(), ["1e39", None]),
+        (pa.array([[{"a": 1, "z": 2}]], pa.large_list(MORE)), pa.list_(LESS), ['[{"a":1,"z":2}]']),
+        (pa.array([[{"a": 1}]], pa.large_list(LESS)), pa.list_(LESS), [None]),
+        (pa.array([[("k", {"z": 2})]], MAP), pa.map_(pa.string(), LESS), ['[["k",{"a":null,"z":2}]]']),
+        (pa.array([["5"], None]), pa.list_(pa.int64()), ['["5"]', None]),
+        (pa.array([[5]]), pa.list_(pa.string()), ["[5]"]),
+        (pa.array([[86400]], pa.list_(pa.timestamp("s"))), pa.list_(pa.date32()), ['["1970-01-02T00:00:00"]']),
+        (pa.array([[1.239]]), pa.list_(pa.decimal128(10, 2)), ["[1.239]"]),
+    ],
+    ids=["decimal", "double", "float", "large list", "same", "map", "text", "number", "day", "decimals"],
+)  # fmt: skip
+def test_values_that_a_cast_would_change_are_kept(
+    found: pa.Array, kind: pa.DataType, expected: list[str | None]
+) -> None:
+    """Arrow rounds, turns texts into numbers inside of lists, and leaves fields out inside of the lists of polars."""
+    written = io.BytesIO()
+    pq.write_table(pa.table({"c": found}), written)
+    [(_, table, extra)] = parquet_rows.tables(io.BytesIO(written.getvalue()), pa.schema([("c", kind)]))
+    assert [each[0][1] if each else None for each in extra] == expected
+    missing = [text is not None or not value.is_valid for text, value in zip(expected, found, strict=True)]
+    assert [value is None for value in table.column("c").to_pylist()] == missing

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from oncelog.spark.reading import bytes_of
+from oncelog.spark.reading import bytes_of, exact
 from oncelog.spark.reading.rows import ROW_BYTES_MAX, Piece, Rejected, TextRow
 
 PIECE_BYTES = 8 << 20
 """How much of a text that is no row goes into one piece."""
 
 _BATCH = 2000
+_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
+"""The byte order mark, where a file was joined to another."""
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +39,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 class _Lines:
     """Hands lines to the parser, and remembers those of the record that is being read."""
 
-    def __init__(self, chunks: Iterator[list[bytes]]) -> None:
+    def __init__(self, chunks: Iterator[list[bytes]], dialect: Dialect) -> None:
         self._lines = (line for chunk in chunks for line in chunk)
+        self._dialect = dialect
         self.number = 0
         self.taken: list[bytes] = []
         self.is_text = True
@@ -46,10 +51,22 @@ class _Lines:
             self.number += 1
             self.taken.append(line)
             try:
-                yield line.decode()
+                yield self._plain(line.decode())
             except UnicodeDecodeError:
                 self.is_text = False
                 yield line.decode(errors="replace")
+
+    def _plain(self, line: str) -> str:
+        """Return a line in which an escape that escapes nothing is written as one that is escaped: the
+        parser would leave it out.
+        """
+        given = self._dialect
+        escape = given.escape
+        if escape is None or escape == given.quote or escape not in line:
+            return line
+        escaped = {given.quote, given.sep, escape}
+        parts = re.split(f"({re.escape(escape)}.?)", line)  # the dot is no line feed
+        return "".join(part if part[1:] in escaped or not part.startswith(escape) else escape + part for part in parts)
 
     def record(self) -> tuple[int, bytes, bool]:
         """Return the line that the record began on, its text, and whether all of that is UTF-8; then forget it."""
@@ -61,25 +78,29 @@ class _Lines:
 class CsvParser:
     """Finds the rows of one file."""
 
-    def __init__(self, columns: Sequence[str], dialect: Dialect) -> None:
+    def __init__(self, columns: Sequence[str], dialect: Dialect, kinds: Mapping[str, Any] | None = None) -> None:
         self._columns = columns
+        self._checked = [(name, kind) for name, kind in (kinds or {}).items() if exact.is_checked(kind)]
         self._dialect = dialect
         csv.field_size_limit(ROW_BYTES_MAX)
 
     def pieces(self, chunks: Iterator[list[bytes]]) -> Iterator[list[Piece]]:
         """Yield what is in a file, in lists."""
-        lines = _Lines(chunks)
+        lines = _Lines(chunks, self._dialect)
         records = self._records(lines)
         places: list[str] | None = None if self._dialect.header else list(self._columns)
         wrong: str | None = None
+        header: list[str] = []
         found: list[Piece] = []
         try:
             for number, raw, cells in records:
                 if isinstance(cells, str):
                     found += _rejected(number, raw, cells)
                 elif places is None:
-                    places = self._named(cells)
+                    places, header = self._named(cells), cells
                     wrong = _header_fault(places, self._columns)
+                elif len(cells) > 1 and [cells[0].removeprefix(_MARK), *cells[1:]] == header:
+                    found.append(Rejected(number, raw, "is the header once more: were files joined?"))
                 else:
                     found.append(self._row(number, raw, cells, places, wrong))
                 if len(found) >= _BATCH:
@@ -112,7 +133,7 @@ class CsvParser:
                 yield number, raw, _fault(error)
                 continue
             number, raw, is_text = lines.record()
-            if raw.strip():
+            if raw.strip() or len(cells) > 1:  # a line of tabs is a row of TSV, and no blank line
                 yield number, raw, cells if is_text else "is not UTF-8"
 
     def _named(self, cells: list[str]) -> list[str]:
@@ -130,10 +151,13 @@ class CsvParser:
             name: None if cell == self._dialect.null or not cell else cell
             for name, cell in zip(places, cells, strict=True)
         }
-        chosen = tuple(by_name.get(name) for name in self._columns)
         known = set(self._columns)
-        surplus = {name: json.dumps(cell) for name, cell in by_name.items() if name not in known and cell}
-        return TextRow(number, cells=chosen, rescued=surplus)
+        rescued = {name: json.dumps(cell) for name, cell in by_name.items() if name not in known and cell}
+        for name, kind in self._checked:
+            cell = by_name.get(name)
+            if cell is not None and not exact.holds(kind, cell):
+                rescued[name], by_name[name] = json.dumps(cell), None
+        return TextRow(number, cells=tuple(by_name.get(name) for name in self._columns), rescued=rescued)
 
 
 def _header_fault(places: list[str], columns: Sequence[str]) -> str | None:

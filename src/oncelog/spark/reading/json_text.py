@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, NoReturn
 
 import msgspec
@@ -20,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oncelog.shapes import UNREADABLE
+from oncelog.spark.reading import exact
 from oncelog.spark.reading.rows import ROW_BYTES_MAX, Clean, Piece, Rejected, TextRow
 
 Shape = Mapping[str, Any]
-"""Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, the name of a simple type, ``None`` for any."""
+"""Fields by name: a ``Shape`` for an object, ``[shape]`` for a list, ``(shape,)`` for a map by text, the name of a
+simple type, ``None`` for any."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _INTEGER = re.compile(r"-?\d{1,20}")
@@ -36,8 +39,12 @@ _WHOLE = {"byte": 1 << 7, "short": 1 << 15, "integer": 1 << 31, "long": 1 << 63}
 _TYPES: dict[str, Any] = {
     **{name: Annotated[int, msgspec.Meta(ge=-size, le=size - 1)] for name, size in _WHOLE.items()},
     "double": float,
+    "float": Annotated[float, msgspec.Meta(gt=-exact.FLOAT_MAX, lt=exact.FLOAT_MAX)],
     "boolean": bool,
     "string": str,
+    "date": Annotated[str, msgspec.Meta(pattern=exact.DATE)],
+    "timestamp": Annotated[str, msgspec.Meta(pattern=exact.MOMENT)] | int,
+    "timestamp_ntz": Annotated[str, msgspec.Meta(pattern=exact.MOMENT)],
 }
 _SPACED_KEY = re.compile(rb'"[ \t\r]')
 _LINE_FEED, _RETURN, _OPEN, _CLOSE, _QUOTE, _COLON = b'\n\r{}":'
@@ -86,6 +93,7 @@ class JsonParser:
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._nested = [at for at, kind in enumerate(shape.values()) if not isinstance(kind, str)]
+        self._decimals = [(at, kind) for at, kind in enumerate(shape.values()) if _has_decimal(kind)]
         decoder = msgspec.json.Decoder(_struct(shape))
         self._decode, self._decode_lines = decoder.decode, decoder.decode_lines
         self._fields = [operator.attrgetter(f"f{at}") for at in range(len(shape))]
@@ -134,6 +142,8 @@ class JsonParser:
         fields += sum(_count(value) for at in self._nested for value in columns[at])
         if len(objects) != len(chunk) or colons != fields:
             return None
+        if not all(_is_within(value, kind) for at, kind in self._decimals for value in columns[at]):
+            return None
         for at, absent in enumerate(missing):
             if absent:
                 columns[at] = [None if value is msgspec.UNSET else value for value in columns[at]]
@@ -163,7 +173,7 @@ class JsonParser:
         fields = len(values) - values.count(msgspec.UNSET)
         for at in self._nested:
             fields += _count(values[at])
-        return line.count(b'":') == fields
+        return line.count(b'":') == fields and all(_is_within(values[at], kind) for at, kind in self._decimals)
 
     def _line(self, line: bytes, number: int) -> Iterator[Piece]:
         """Yield the objects of a line: one, or those of a list."""
@@ -302,6 +312,10 @@ def _type(shape: Any) -> Any:
         return _struct(shape)
     if isinstance(shape, list):
         return list[_type(shape[0]) | None]  # type: ignore[misc]  # a type that is made here
+    if isinstance(shape, tuple):
+        return dict[str, _type(shape[0]) | None]  # type: ignore[misc]  # as above
+    if exact.scale_of(shape) is not None:
+        return Decimal
     return _TYPES.get(shape, Any)
 
 
@@ -313,6 +327,23 @@ def _count(value: Any) -> int:
     if isinstance(value, dict):
         return len(value) + sum(_count(each) for each in value.values())
     return sum(_count(each) for each in value) if isinstance(value, list) else 0
+
+
+def _has_decimal(shape: Any) -> bool:
+    inner = shape.values() if isinstance(shape, Mapping) else shape if isinstance(shape, list | tuple) else ()
+    return exact.scale_of(shape) is not None if isinstance(shape, str) else any(map(_has_decimal, inner))
+
+
+def _is_within(value: Any, shape: Any) -> bool:
+    """Tell whether no decimal in a value has more digits behind its point than its type."""
+    if isinstance(value, Decimal):
+        return exact.is_within(value, exact.scale_of(shape) or 0)
+    if isinstance(value, msgspec.Struct):
+        return all(map(_is_within, msgspec.structs.astuple(value), shape.values()))
+    if isinstance(value, dict | list):
+        each = value.values() if isinstance(value, dict) else value
+        return all(_is_within(one, shape[0]) for one in each)
+    return True
 
 
 def _is_text(value: Any) -> bool:
@@ -329,6 +360,8 @@ def _has_bare(value: Any, shape: Any) -> bool:
         return any(_has_bare(each, shape.get(name)) for name, each in value.items())
     if isinstance(shape, list) and isinstance(value, list):
         return any(_has_bare(each, shape[0]) for each in value)
+    if isinstance(shape, tuple) and isinstance(value, dict):
+        return any(_has_bare(each, shape[0]) for each in value.values())
     return shape == "string" and value is not None and type(value) is not str
 
 
@@ -338,6 +371,8 @@ def _spelled(value: Any, shape: Any) -> Any:
         return {name: _spelled(each, shape.get(name)) for name, each in value.items()}
     if isinstance(shape, list) and isinstance(value, list):
         return [_spelled(each, shape[0]) for each in value]
+    if isinstance(shape, tuple) and isinstance(value, dict):
+        return {name: _spelled(each, shape[0]) for name, each in value.items()}
     return _text(value) if _has_bare(value, shape) else value
 
 
@@ -347,7 +382,7 @@ def _rescued(value: dict[str, Any], shape: Shape) -> dict[str, str]:
 
 
 def _fits(value: Any, shape: Any) -> bool:
-    """Tell whether a value has a place in a type, with all that is in it. Spark has the last word on simple types."""
+    """Tell whether a value has a place in a type, with all that is in it."""
     if value is None or shape is None:
         return True
     if isinstance(shape, Mapping):
@@ -356,15 +391,24 @@ def _fits(value: Any, shape: Any) -> bool:
         )
     if isinstance(shape, list):
         return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)
-    if shape in _WHOLE:
+    if isinstance(shape, tuple):
+        return isinstance(value, dict) and all(_fits(each, shape[0]) for each in value.values())
+    return _is_of(value, shape)
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    """Tell whether a simple type holds a value. Spark has the last word on what is no such value at all."""
+    if kind in _WHOLE:
         return (
             isinstance(value, _Number)
             and _INTEGER.fullmatch(value) is not None
-            and -_WHOLE[shape] <= int(value) < _WHOLE[shape]
+            and -_WHOLE[kind] <= int(value) < _WHOLE[kind]
         )
-    if shape == "boolean":
+    if kind == "boolean":
         return isinstance(value, bool)
-    return shape != "double" or _is_double(value)
+    if kind in {"double", "float"} and not _is_double(value):
+        return False
+    return not isinstance(value, str) or exact.holds(kind, value)
 
 
 def _is_double(value: Any) -> bool:

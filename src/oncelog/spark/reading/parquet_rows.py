@@ -65,15 +65,24 @@ def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, 
 
 def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast where nothing is lost by it: a number is no text, no time and no truth value, a time in nanoseconds must be
-    whole microseconds, and a struct must not have more fields.
+    whole microseconds, a struct must not have more fields, at any depth, and a decimal is not rounded.
     """
-    if pa.types.is_nested(kind) and not _is_within(found.type, kind):
-        message = "another shape"
+    if pa.types.is_floating(found.type) and pa.types.is_decimal(kind):
+        return pc.cast(pc.cast(found, pa.string()), kind, safe=True)  # the number itself would be rounded
+    is_rounded = _is_rounded(found.type, kind)
+    made = pc.cast(found, kind, safe=True)
+    if is_rounded and not pc.cast(made, found.type, safe=True).equals(found):
+        message = "another number"
         raise pa.ArrowInvalid(message)
-    if _sort_of(found.type) != _sort_of(kind) and not pa.types.is_null(found.type):
-        message = "another kind of value"
+    if pa.types.is_floating(kind) and pa.types.is_floating(found.type):
+        _check_finite(found, made)
+    return made
+
+
+def _check_finite(found: pa.Array, made: pa.Array) -> None:
+    if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(found))).as_py():
+        message = "a number that is too large"
         raise pa.ArrowInvalid(message)
-    return pc.cast(found, kind, safe=True)
 
 
 _SORTS = (
@@ -91,19 +100,41 @@ def _sort_of(kind: pa.DataType) -> str:
     return next((sort for sort, tests in _SORTS if any(test(kind) for test in tests)), "")
 
 
-def _is_within(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether a nested type has no field that the other has not."""
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_MISMATCH = "another kind of value, or another shape"
+
+
+def _is_rounded(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Tell whether Arrow rounds what it casts, at any depth; ``ArrowInvalid`` if a cast would change or leave out
+    something.
+    """
+    if pa.types.is_null(found):
+        return False
+    if pa.types.is_dictionary(found):
+        return _is_rounded(found.value_type, kind)
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
         known = {field.name: field.type for field in kind}
-        return all(field.name in known and _is_within(field.type, known[field.name]) for field in found)
-    if pa.types.is_list(found) and pa.types.is_list(kind):
-        return _is_within(found.value_type, kind.value_type)
-    return bool(pa.types.is_nested(found) == pa.types.is_nested(kind))
+        if any(field.name not in known for field in found):
+            raise pa.ArrowInvalid(_MISMATCH)
+        rounded = [_is_rounded(field.type, known[field.name]) for field in found]  # all of them are looked at
+        return any(rounded)
+    if pa.types.is_map(found) and pa.types.is_map(kind):
+        return any([_is_rounded(found.key_type, kind.key_type), _is_rounded(found.item_type, kind.item_type)])
+    if any(test(found) for test in _LISTS) and any(test(kind) for test in _LISTS):
+        return _is_rounded(found.value_type, kind.value_type)
+    if pa.types.is_nested(found) or pa.types.is_nested(kind) or _sort_of(found) != _sort_of(kind):
+        raise pa.ArrowInvalid(_MISMATCH)
+    if pa.types.is_floating(found) and pa.types.is_decimal(kind):
+        raise pa.ArrowInvalid(_MISMATCH)
+    return bool(pa.types.is_decimal(found) and pa.types.is_floating(kind))
 
 
 def _one_by_one(found: pa.Array, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:
     values: list[Any] = []
     for row, value in enumerate(found):
+        if not value.is_valid:
+            values.append(None)
+            continue
         try:
             values.append(_cast(found.slice(row, 1), field.type)[0].as_py())
         except (pa.ArrowException, ValueError):

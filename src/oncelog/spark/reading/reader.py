@@ -99,8 +99,8 @@ class FoundParam(AccumulatorParam[Sums]):
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader looks for: the columns, and what becomes of what is no row.
 
-    ``shape`` is that of objects (JSON), ``schema`` that of a table (Parquet), as bytes. ``kinds`` are the types of the
-    columns of JSON where all of them are in ``KINDS``: clean rows have their values then, and are not parsed again.
+    ``shape`` is that of objects (JSON) or of rows (CSV), ``schema`` that of a table (Parquet), as bytes. ``kinds`` are
+    the types of the columns of JSON where all are in ``KINDS``: clean rows have their values, and are not parsed again.
     ``root`` is the folder of a source on this machine: see ``bytes_of.check_reached``.
     """
 
@@ -233,7 +233,7 @@ class _File:
                 pieces = self._objects(file)
             else:
                 lines = bytes_of.lines(bytes_of.opened(file), wanted.encoding)
-                pieces = csv_text.CsvParser(wanted.columns, wanted.dialect).pieces(lines)
+                pieces = csv_text.CsvParser(wanted.columns, wanted.dialect, wanted.shape).pieces(lines)
             for some in pieces:
                 if isinstance(some, Clean):
                     yield from self._clean(some)

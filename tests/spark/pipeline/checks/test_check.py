@@ -149,6 +149,13 @@ WRONG = [
     ('path = "incoming"', 'path = "empty"', "source.schema", 3, "give the schema"),
     ("maxFilesPerTrigger = 10", "maxFilePerTrigger = 10", "source.options.maxFilePerTrigger", 6, "maxFilesPerTrigger?"),
     ("maxFilesPerTrigger = 10", "maxFilesPerTrigger = 0", "source.options.maxFilesPerTrigger", 6, "number of files"),
+    (
+        'format = "json"\npath = "incoming"\noptions = { maxFilesPerTrigger = 10 }',
+        'format = "csv"\npath = "incoming"\noptions = { sep = "||" }',
+        "source.options.sep",
+        6,
+        "name one character",
+    ),
     ("FROM source", "FROM orders", "transform.sql", 9, "FROM source"),
     ("SELECT order_id, amount FROM source", "DROP TABLE source", "transform.sql", 9, "is not a SELECT"),
     ('column = "order_id"', "", "identity", 11, "nothing says what makes"),

@@ -223,6 +223,16 @@ def _file_options(source: SourceSpec) -> Iterator[Mistake]:
         if option.lower() == "maxfilespertrigger" and (not str(value).isdecimal() or int(value) < 1):
             key = dotted(("source", "options", option))
             yield Mistake(key, f"{value!r} is not a number of files", f"write {option} = 100")
+        if (
+            option.lower() in _CHARACTERS
+            and source.format.lower() == "csv"
+            and len(str(value).replace("\\t", "\t")) > 1
+        ):
+            key = dotted(("source", "options", option))
+            yield Mistake(key, f"{value!r} is more than one character", "name one character")
+
+
+_CHARACTERS = {"sep", "delimiter", "quote", "escape"}
 
 
 def _needed(table: str, name: str, options: dict[str, spec.Option]) -> Iterator[Mistake]:

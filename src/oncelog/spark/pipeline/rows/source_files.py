@@ -11,7 +11,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.rows import bucket_files
 from oncelog.spark.pipeline.rows.encoding import quoted
 from oncelog.spark.pipeline.spec import Spec
+from oncelog.spark.reading import exact
 from oncelog.spark.reading.csv_text import Dialect
 from oncelog.spark.session import spark_errors
 
@@ -42,7 +43,7 @@ LISTING = (
 
 _CORRUPT = "_oncelog_corrupt"
 _FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
-_CHECKED = {"byte", "short", "integer", "long", "double", "boolean", "string"}
+_CHECKED = {"byte", "short", "integer", "long", "double", "float", "boolean", "string"}
 _NEVER = "365000d"
 PART_BYTES = 64 << 20
 """A file of JSON lines that is larger than this is read in parts, by several tasks."""
@@ -190,7 +191,7 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
     return Wanted(
         kind=kind,
         columns=tuple(schema.fieldNames()),
-        shape=shape(schema) if kind == "json" else {},
+        shape={} if kind == "parquet" else shape(schema, _formatted(given)),
         kinds=_kinds(schema) if kind == "json" else (),
         schema=_arrow(schema) if kind == "parquet" else b"",
         dialect=dialect(given),
@@ -238,18 +239,26 @@ def _encoding(given: Spec) -> str | None:
     return option(given, "encoding") or option(given, "charset")
 
 
-def shape(kind: DataType) -> Any:
-    """Return a type as ``json_text`` knows it."""
+def _formatted(given: Spec) -> frozenset[str]:
+    """Return the types whose texts have the format that an option says."""
+    formats = {"date": "dateFormat", "timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat"}
+    return frozenset(name for name, format in formats.items() if option(given, format) is not None)
+
+
+def shape(kind: DataType, formatted: Collection[str] = ()) -> Any:
+    """Return a type as ``json_text`` knows it. What a text of a ``formatted`` type means is for Spark alone."""
     from pyspark.sql import types as t  # noqa: PLC0415 (as in session)
 
     if isinstance(kind, t.StructType):
-        return {field.name: shape(field.dataType) for field in kind.fields}
+        return {field.name: shape(field.dataType, formatted) for field in kind.fields}
     if isinstance(kind, t.ArrayType):
-        return [shape(kind.elementType)]
-    if isinstance(kind, t.MapType | t.VariantType):
+        return [shape(kind.elementType, formatted)]
+    if isinstance(kind, t.MapType):
+        return (shape(kind.valueType, formatted),)
+    if isinstance(kind, t.VariantType):
         return None
-    name = kind.typeName()
-    return "double" if name == "float" else name
+    name = kind.simpleString() if isinstance(kind, t.DecimalType) else kind.typeName()
+    return "formatted" if name in formatted else name
 
 
 def _merged(first: Column, second: Column) -> Column:
@@ -280,11 +289,11 @@ def _member(text: Column, name: str) -> Column:
     return f.from_json(text, "map<string,string>").getItem(name)
 
 
-def _finite(cell: Column, field: StructField) -> Column:
-    """Return a cell; null where a number is too large for it, which Spark takes for infinite, and which is rescued."""
+def _held(cell: Column, field: StructField) -> Column:
+    """Return a cell; null where its type does not hold all that was written, which is rescued."""
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
-    if field.dataType.typeName() not in {"double", "float"}:
+    if not exact.is_checked(shape(field.dataType)):
         return cell
     return f.when(_member(f.col("_oncelog_extra"), field.name).isNull(), cell)
 
@@ -315,14 +324,14 @@ def _json(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
     for field in fields:
         cell = _member(text, field.name)
         kind = shape(field.dataType)
+        unknown = _member(f.col("_oncelog_extra"), field.name).isNull()
         if not isinstance(kind, str):
-            known = _member(f.col("_oncelog_extra"), field.name)
-            mistyped[field.name] = f.when(known.isNull(), cell)
+            mistyped[field.name] = f.when(unknown, cell)
         elif kind not in _CHECKED:
-            mistyped[field.name] = f.when(record.getField(field.name).isNull(), cell)
+            mistyped[field.name] = f.when(unknown & record.getField(field.name).isNull(), cell)
     more = _merged(f.col("_oncelog_extra"), _fields(mistyped))
     rescued = f.when(record.getField(_CORRUPT).isNull(), f.col("_oncelog_extra")).otherwise(f.coalesce(more, text))
-    cells = [_finite(record.getField(field.name), field) for field in fields]
+    cells = [_held(record.getField(field.name), field) for field in fields]
     if typed:
         cells = [f.when(clean, f.col(name)).otherwise(cell) for name, cell in zip(typed, cells, strict=True)]
     columns = [cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)]
@@ -338,10 +347,7 @@ def _csv(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
         cell = f.col(f"c{at}")
         typed[field.name] = _cast(cell, field.dataType, given)
         if field.dataType.typeName() != "string":
-            lost = typed[field.name].isNull()
-            if field.dataType.typeName() == "decimal":
-                lost |= f.expr(f"try_cast(c{at} AS DECIMAL(38,18))") != typed[field.name]
-            mistyped[field.name] = f.when(cell.isNotNull() & lost, cell)
+            mistyped[field.name] = f.when(cell.isNotNull() & typed[field.name].isNull(), cell)
     rescued = _merged(f.col("_oncelog_extra"), _fields(mistyped)).alias(RESCUED)
     fitting = {name: f.when(mistyped[name].isNull(), typed[name]) for name in mistyped}
     columns = [fitting.get(name, cell).alias(name) for name, cell in typed.items()]
