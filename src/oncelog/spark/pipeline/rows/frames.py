@@ -176,6 +176,7 @@ def records(given: Spec, found: DataFrame, version: int, batch: int | None = Non
         columns["id"] = f.col(quoted(identity.column)).cast("string")
     elif identity.expression is not None:
         columns["id"] = f.expr(identity.expression).cast("string")
+    _check_identity(given, found)
     for name in ("stream", "type", "tenant"):
         column = getattr(wanted.columns, name)
         if column is not None:
@@ -186,6 +187,19 @@ def records(given: Spec, found: DataFrame, version: int, batch: int | None = Non
     hidden = [name for name in found.columns if name in source_files.HIDDEN]
     rescued = f.col(source_files.RESCUED).isNotNull() if source_files.RESCUED in found.columns else f.lit(False)
     return found.select(*made, *hidden, rescued.alias("rescued")).withColumn("reason", _reason(list(columns)))
+
+
+def _check_identity(given: Spec, found: DataFrame) -> None:
+    """Refuse an id that is a number with a point: two ids of many digits would be one, and a row a duplicate."""
+    column, expression = given.identity.column, given.identity.expression
+    text = quoted(column) if column is not None else expression
+    if text is None or found.selectExpr(f"{text} AS id").schema["id"].dataType.typeName() not in {"double", "float"}:
+        return
+    message = (
+        f"identity.{'column' if column is not None else 'expression'}: {column or expression} is a DOUBLE or FLOAT, in "
+        "which two ids of many digits are one: give the source a schema in which the id is STRING, LONG or DECIMAL"
+    )
+    raise InvalidArgument(message)
 
 
 def _lineage(found: DataFrame, batch: int | None) -> Column:
