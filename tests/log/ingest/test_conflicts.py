@@ -155,5 +155,5 @@ def test_who_wants_to_write_what_was_put_aside_does_not_disturb_the_logs_writer(
     with log.writer() as writer:
         for takeover in ("polite", "force"):
             with pytest.raises(Unsupported, match="read it"):
-                aside.writer(wait_s=0, takeover=takeover)  # type: ignore[arg-type]
+                aside.writer(wait_s=0, takeover=takeover)
         assert not writer.append(b"next").duplicate
