@@ -11,6 +11,7 @@ from oncelog.errors import CorruptionError, InvalidArgument
 from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.log.takeover import recovery
+from oncelog.log.upkeep.background import Housekeeper
 from oncelog.settings import LogSettings, Window
 from oncelog.storage.bucket.bucket import Bucket
 from oncelog.storage.bucket.home import ObjectStorage
@@ -184,14 +185,21 @@ def test_a_writer_that_lost_its_log_does_not_say_that_an_id_is_not_there(memory_
 
 def test_an_id_is_found_while_its_run_is_merged_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process looks ids up beside a writer that merges: the object that is gone says nothing of the id."""
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)  # runs are made when this test says so
     log = shop.log(SETTINGS)
     with log.writer() as writer:
-        acks = []
-        for number in range(24):
-            acks.append(writer.append(b"paid", id=f"o-{number}"))
-            shop.clock.advance(0.5)
-        writer._keeper._housekeeper.stop()
-        writer._keeper._memory.work()
+
+        def remembered(numbers: range) -> list[Ack]:
+            """Append orders, and make a run of every eight."""
+            acks = []
+            for number in numbers:
+                acks.append(writer.append(b"paid", id=f"o-{number}"))
+                shop.clock.advance(0.5)
+                if number % 8 == 7:
+                    writer._keeper._memory.work()
+            return acks
+
+        acks = remembered(range(24))
         reader, recover = shop.log(), recovery.recover
         before = log._manifest().memory
 
@@ -199,10 +207,7 @@ def test_an_id_is_found_while_its_run_is_merged_away(shop: Shop, monkeypatch: py
             """Let the writer merge what was just opened, once: its objects are deleted."""
             found = recover(*arguments, **options)  # type: ignore[arg-type]
             monkeypatch.setattr(recovery, "recover", recover)
-            for number in range(24, 200):
-                writer.append(b"paid", id=f"o-{number}")
-            writer._keeper._housekeeper.stop()
-            writer._keeper._memory.work()
+            remembered(range(24, 200))
             assert not set(before) & set(log._manifest().memory), "they are all merged"
             return found
 

@@ -174,7 +174,7 @@ def test_async_handlers(queue: Queue, postgres_url: str) -> None:
     with work(queue, handler, until, inbox=inbox, concurrency=2):
         until.wait("done", 2)
     assert sorted(place.effects()) == ["a", "b"]
-    for connection in inbox._home._idle:
+    for _, connection in inbox._home._idle:
         connection.raw.pgconn.finish()
     place.close()
 
@@ -399,7 +399,7 @@ def test_keys_are_forgotten_through_asynchronous_connections(
             queue.send(b"", id=str(number))
             until.wait("done", number + 1)
     assert place.keys() == 2
-    for connection in inbox._home._idle:
+    for _, connection in inbox._home._idle:
         connection.raw.pgconn.finish()
     place.close()
 

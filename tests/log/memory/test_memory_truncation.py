@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog import limits
+from oncelog.log.upkeep.background import Housekeeper
 from tests.log.memory.orders import (
     SETTINGS,
     many,
@@ -52,6 +53,28 @@ def test_a_writer_learns_what_another_process_truncated(shop: Shop, monkeypatch:
         assert [ack.duplicate for ack in many(writer, [0, 49, 50, 70])] == [False, False, True, True]
         assert [ack.duplicate for ack in many(writer, [0, 49])] == [True, True]
     assert [finding for finding in log.verify().findings if finding.severity == "error"] == []
+
+
+def test_room_that_another_process_made_by_truncation_is_seen(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends wait while the table is full. What another process truncates away makes room, also if the rest is not
+    worth a run: the writer takes records again.
+    """
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)
+    monkeypatch.setattr(limits, "MEMORY_RUN_IDS_MIN", 40)
+    monkeypatch.setattr(limits, "MEMORY_TABLE_IDS_MAX", 64)
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(48))
+        shop.clock.advance(601)
+        core, count = writer._keeper._core, 48
+        while not core.behind:
+            many(writer, [count])
+            count += 1
+            assert count < 80
+        assert shop.log().truncate(48).first_position == 48
+        writer._keeper._memory.work()
+        assert not core.behind
+        assert not many(writer, [count])[0].duplicate
 
 
 def test_truncation_is_held_back_by_the_floor(shop: Shop) -> None:

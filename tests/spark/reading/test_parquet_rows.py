@@ -39,6 +39,8 @@ def test_numbers_that_are_not_finite_are_kept_wherever_they_are(
 MORE = pa.struct([("a", pa.int64()), ("z", pa.int64())])
 LESS = pa.struct([("a", pa.int64())])
 MAP = pa.map_(pa.string(), MORE)
+PRICE = pa.struct([("a", pa.decimal128(10, 2))])
+PRICES = pa.map_(pa.string(), pa.decimal128(10, 2))
 LARGE = Decimal("9007199254740993.0")
 
 
@@ -46,7 +48,7 @@ LARGE = Decimal("9007199254740993.0")
     ("found", "kind", "expected"),
     [
         (pa.array([1.239, 1.5, 0.1]), pa.decimal128(10, 2), ["1.239", None, None]),
-        (pa.array([LARGE, Decimal("0.5")], pa.decimal128(38, 1)), pa.float64(), [f'"{LARGE}"', None]),
+        (pa.array([LARGE, Decimal("12.34")], pa.decimal128(38, 18)), pa.float64(), [None, None]),
         (pa.array([1e39, 0.1]), pa.float32(), ["1e39", None]),
         (pa.array([[{"a": 1, "z": 2}]], pa.large_list(MORE)), pa.list_(LESS), ['[{"a":1,"z":2}]']),
         (pa.array([[{"a": 1}]], pa.large_list(LESS)), pa.list_(LESS), [None]),
@@ -54,9 +56,13 @@ LARGE = Decimal("9007199254740993.0")
         (pa.array([["5"], None]), pa.list_(pa.int64()), ['["5"]', None]),
         (pa.array([[5]]), pa.list_(pa.string()), ["[5]"]),
         (pa.array([[86400]], pa.list_(pa.timestamp("s"))), pa.list_(pa.date32()), ['["1970-01-02T00:00:00"]']),
-        (pa.array([[1.239]]), pa.list_(pa.decimal128(10, 2)), ["[1.239]"]),
+        (pa.array([[1.239], [1.5, None], None]), pa.list_(pa.decimal128(10, 2)), ["[1.239]", None, None]),
+        (pa.array([[1.5]], pa.large_list(pa.float64())), pa.list_(pa.decimal128(10, 2)), [None]),
+        (pa.array([{"a": 19.99}, {"a": 0.125}]), PRICE, [None, '{"a":0.125}']),
+        (pa.array([[("k", 19.99)]], pa.map_(pa.string(), pa.float64())), PRICES, [None]),
     ],
-    ids=["decimal", "double", "float", "large list", "same", "map", "text", "number", "day", "decimals"],
+    ids=["decimal", "double", "float", "large list", "same", "map", "text", "number", "day", "decimals",
+         "large decimals", "struct", "decimals by name"],
 )  # fmt: skip
 def test_values_that_a_cast_would_change_are_kept(
     found: pa.Array, kind: pa.DataType, expected: list[str | None]

@@ -21,6 +21,9 @@ from oncelog.inbox.stores.redis import Redis
 from oncelog.inbox.stores.sqlalchemy import Sqlalchemy
 
 _BUSY_S = 30.0
+_IDLE_MAX = 32
+"""So many connections that single threads may use are kept, at most."""
+
 _SERVER_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s"
 """A worker that was stopped in a transaction holds its key no longer than that."""
 
@@ -49,12 +52,14 @@ class Home:
         """The number of this home in its process. Python gives the ``id()`` of a home that is gone to another one."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._idle: list[tuple[int | None, Connection]] = []
+        """Connections that nobody uses, each with the thread that alone may use it; ``None``: any."""
         self._closed = False
         self._checked = False
         self._users: list[tuple[int, int]] = []
         given = _opened(given)
         self._make, self._give_back = _source(given)
+        self._is_function = self._make is given
         self._only = adapt(given, clock) if self._make is None else None
         if self._make is None and self._only is None:
             message = (
@@ -97,8 +102,19 @@ class Home:
             self._users.append(me)
 
     def _of_idle(self) -> Connection | None:
+        """Return a connection that nobody uses and this thread may use, the last one that was given back."""
+        me = threading.get_ident()
         with self._lock:
-            return self._idle.pop() if self._idle else None
+            for at in reversed(range(len(self._idle))):
+                if self._idle[at][0] in {None, me}:
+                    return self._idle.pop(at)[1]
+            return None
+
+    def _thread_of(self, connection: Connection) -> int | None:
+        """Return the thread that alone may use a connection, this one: by default sqlite3 lets no other thread use what
+        a user's function has made.
+        """
+        return threading.get_ident() if self._is_function and isinstance(connection.raw, sqlite3.Connection) else None
 
     def _adapted(self, raw: Any) -> Connection:
         adapted = adapt(raw, self._clock)
@@ -125,17 +141,21 @@ class Home:
         if not connection.lost() and not connection.busy():
             with self._lock:
                 if not self._closed:
-                    self._idle.append(connection)
+                    thread = self._thread_of(connection)
+                    # Connections of threads that ended are of no use: the oldest goes, and with it its file is closed.
+                    del self._idle[: 0 if thread is None else max(0, len(self._idle) + 1 - _IDLE_MAX)]
+                    self._idle.append((thread, connection))
                     return
         yield from connection.close()
 
     def close(self) -> Steps[None]:
-        """Close the connections that the inbox has made."""
+        """Close the connections that the inbox has made. One of another thread is closed when Python forgets it."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for connection in idle:
-            yield from connection.close()
+        for thread, connection in idle:
+            if thread in {None, threading.get_ident()}:
+                yield from connection.close()
 
 
 def _who() -> tuple[int, int]:

@@ -107,12 +107,15 @@ class MemoryKeeper:
 
     def note_load(self) -> None:
         """Let appends wait while too much waits to be put into runs. The committer's lock is held."""
+        core, before = self._committer.core, self._committer.core.behind
         if self._table is not None:
             crowded = self._table.count >= limits.MEMORY_TABLE_IDS_MAX
-            self._committer.core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
-            self._committer.tell()
+            core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
         elif self._adopted is not None:
-            self._committer.core.behind = self._adopted.ids >= limits.MEMORY_TABLE_IDS_MAX
+            core.behind = self._adopted.ids >= limits.MEMORY_TABLE_IDS_MAX
+        if (
+            core.behind != before
+        ):  # appends that wait ask for this again and again: woken each time, they would not rest
             self._committer.tell()
 
     def begin_at(self, first_position: int) -> None:
@@ -161,9 +164,7 @@ class MemoryKeeper:
         def show() -> None:
             if self._recall.view.runs is before and runs.runs != before.runs:
                 self._recall.show(runs, built=False)
-            self._recall.begin_at(known.manifest.first_position)
-            if self._table is not None:  # nobody is told: those who wait for room have this done again and again
-                self._table.drop_before(known.manifest.first_position)
+            self._begin_at(known.manifest.first_position)
 
         self._committer.locked(show)
 

@@ -65,15 +65,11 @@ def _column(batch: pa.RecordBatch, field: pa.Field, extra: list[list[tuple[str, 
 
 def _cast(found: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast where nothing is lost by it: a number is no text, no time and no truth value, a time in nanoseconds must be
-    whole microseconds, a struct must not have more fields, at any depth, and a decimal is not rounded.
+    whole microseconds, a struct must not have more fields, at any depth, and a decimal is not rounded. A ``DOUBLE`` has
+    the digits that it holds, as everywhere.
     """
-    if pa.types.is_floating(found.type) and pa.types.is_decimal(kind):
-        return pc.cast(pc.cast(found, pa.string()), kind, safe=True)  # the number itself would be rounded
-    is_rounded = _is_rounded(found.type, kind)
-    made = pc.cast(found, kind, safe=True)
-    if is_rounded and not pc.cast(made, found.type, safe=True).equals(found):
-        message = "another number"
-        raise pa.ArrowInvalid(message)
+    way = _way(found.type, kind)
+    made = pc.cast(found if way == found.type else pc.cast(found, way, safe=True), kind, safe=True)
     if pa.types.is_floating(kind) and pa.types.is_floating(found.type):
         _check_finite(found, made)
     return made
@@ -104,29 +100,26 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _MISMATCH = "another kind of value, or another shape"
 
 
-def _is_rounded(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Tell whether Arrow rounds what it casts, at any depth; ``ArrowInvalid`` if a cast would change or leave out
-    something.
+def _way(found: pa.DataType, kind: pa.DataType) -> pa.DataType:
+    """Return the type by way of which values are cast: a number that becomes a decimal is a text in between, because
+    Arrow would round it. ``ArrowInvalid`` if the cast would change or leave out something, at any depth.
     """
     if pa.types.is_null(found):
-        return False
+        return found
     if pa.types.is_dictionary(found):
-        return _is_rounded(found.value_type, kind)
+        return _way(found.value_type, kind)
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
         known = {field.name: field.type for field in kind}
         if any(field.name not in known for field in found):
             raise pa.ArrowInvalid(_MISMATCH)
-        rounded = [_is_rounded(field.type, known[field.name]) for field in found]  # all of them are looked at
-        return any(rounded)
+        return pa.struct([(field.name, _way(field.type, known[field.name])) for field in found])
     if pa.types.is_map(found) and pa.types.is_map(kind):
-        return any([_is_rounded(found.key_type, kind.key_type), _is_rounded(found.item_type, kind.item_type)])
+        return pa.map_(_way(found.key_type, kind.key_type), _way(found.item_type, kind.item_type))
     if any(test(found) for test in _LISTS) and any(test(kind) for test in _LISTS):
-        return _is_rounded(found.value_type, kind.value_type)
+        return pa.list_(_way(found.value_type, kind.value_type))
     if pa.types.is_nested(found) or pa.types.is_nested(kind) or _sort_of(found) != _sort_of(kind):
         raise pa.ArrowInvalid(_MISMATCH)
-    if pa.types.is_floating(found) and pa.types.is_decimal(kind):
-        raise pa.ArrowInvalid(_MISMATCH)
-    return bool(pa.types.is_decimal(found) and pa.types.is_floating(kind))
+    return pa.string() if pa.types.is_floating(found) and pa.types.is_decimal(kind) else found
 
 
 def _one_by_one(found: pa.Array, field: pa.Field, extra: list[list[tuple[str, str]]]) -> pa.Array:
