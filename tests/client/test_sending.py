@@ -48,9 +48,11 @@ def test_a_call_of_which_a_part_was_sent_is_not_called_unwritten(
         log = db.log("orders", LogSettings(pending_records=2 * FRAME_RECORDS), create=True)
         with log.writer() as writer:
             server.process.send_signal(signal.SIGSTOP)
-            with pytest.raises(Unavailable) as raised:
-                append(writer)
-            server.process.send_signal(signal.SIGCONT)
+            try:
+                with pytest.raises(Unavailable) as raised:
+                    append(writer)
+            finally:
+                server.process.send_signal(signal.SIGCONT)
             assert raised.value.outcome == "unknown"
 
 
@@ -63,8 +65,8 @@ def test_a_call_on_a_loop_is_taken_whole_or_not_at_all(remote: Database) -> None
         first = writer.submit_many([Record(b"first", id=f"f{n}") for n in range(count)])
         second = writer.submit_many([Record(b"second", id=f"s{n}") for n in range(count)])
         assert len(await first) == count
-        await writer.submit_arrow(pa.table({"value": [b"third"] * (TABLE_ROWS + 1)}))
         found = (await asyncio.gather(second, return_exceptions=True))[0]
+        await writer.submit_arrow(pa.table({"value": [b"third"] * (TABLE_ROWS + 1)}))
         if isinstance(found, Unavailable):
             assert found.outcome == "not written"
             return 0

@@ -63,6 +63,9 @@ def test_an_escape_that_escapes_nothing_is_text() -> None:
     data = b'a,b\n1,C:\\new\n2,"C:\\new \\"x\\" \\\\"\n3,end\\\n4,"x\\\ny"\n'
     cells = [row.cells for row in rows_of(data, Dialect(header=True, escape="\\")) if isinstance(row, TextRow)]
     assert cells == [("1", "C:\\new"), ("2", 'C:\\new "x" \\'), ("3", "end\\"), ("4", "x\\\ny")]
+    unquoted = Dialect(header=True, escape="\\", quote="")
+    cells = [row.cells for row in rows_of(b"a,b\n1,end\\\n2,x\n", unquoted) if isinstance(row, TextRow)]
+    assert cells == [("1", "end\\"), ("2", "x")]
 
 
 def test_header_in_the_middle_is_no_row() -> None:

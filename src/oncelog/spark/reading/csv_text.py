@@ -64,7 +64,7 @@ class _Lines:
         escape = given.escape
         if escape is None or escape == given.quote or escape not in line:
             return line
-        escaped = {given.quote, given.sep, escape}
+        escaped = {one for one in (given.quote, given.sep, escape) if one}
         parts = re.split(f"({re.escape(escape)}.?)", line)  # the dot is no line feed
         return "".join(part if part[1:] in escaped or not part.startswith(escape) else escape + part for part in parts)
 

@@ -312,8 +312,9 @@ def _type(shape: Any) -> Any:
         return _struct(shape)
     if isinstance(shape, list):
         return list[_type(shape[0]) | None]  # type: ignore[misc]  # a type that is made here
-    if isinstance(shape, tuple):
-        return dict[str, _type(shape[0]) | None]  # type: ignore[misc]  # as above
+    if isinstance(shape, tuple):  # in the place of a text, Spark writes a whole number and a truth value as they stand
+        inner = str | int | bool if shape[0] == "string" else _type(shape[0])
+        return dict[str, inner | None]  # type: ignore[valid-type]  # as above
     if exact.scale_of(shape) is not None:
         return Decimal
     return _TYPES.get(shape, Any)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = "oncelog"
 SCHEMA_FILE = widening.SCHEMA_FILE
+_COUNTED = {"double": 2.0**53, "float": 2.0**24}
+"""Below these, two whole numbers are two numbers of the type."""
 _PLAIN_SQL = re.compile(
     r"\s*SELECT\s+(?P<columns>.+?)\s+FROM\s+`?source`?(?P<rest>\s+WHERE\s.+?)?\s*;?\s*", re.IGNORECASE | re.DOTALL
 )
@@ -171,12 +173,9 @@ def records(given: Spec, found: DataFrame, version: int, batch: int | None = Non
 
     wanted = given.log
     columns = {"value": _value(given, found, version)}
-    identity = given.identity
-    if identity.column is not None:
-        columns["id"] = f.col(quoted(identity.column)).cast("string")
-    elif identity.expression is not None:
-        columns["id"] = f.expr(identity.expression).cast("string")
-    _check_identity(given, found)
+    id, is_exact = _identity(given), f.lit(True)
+    if id is not None:
+        columns["id"], is_exact = id.cast("string"), _is_exact(found, id)
     for name in ("stream", "type", "tenant"):
         column = getattr(wanted.columns, name)
         if column is not None:
@@ -186,20 +185,27 @@ def records(given: Spec, found: DataFrame, version: int, batch: int | None = Non
     made = [column.alias(name) for name, column in columns.items()]
     hidden = [name for name in found.columns if name in source_files.HIDDEN]
     rescued = f.col(source_files.RESCUED).isNotNull() if source_files.RESCUED in found.columns else f.lit(False)
-    return found.select(*made, *hidden, rescued.alias("rescued")).withColumn("reason", _reason(list(columns)))
+    chosen = found.select(*made, *hidden, rescued.alias("rescued"), is_exact.alias("is_exact"))
+    return chosen.withColumn("reason", _reason(list(columns))).drop("is_exact")
 
 
-def _check_identity(given: Spec, found: DataFrame) -> None:
-    """Refuse an id that is a number with a point: two ids of many digits would be one, and a row a duplicate."""
-    column, expression = given.identity.column, given.identity.expression
-    text = quoted(column) if column is not None else expression
-    if text is None or found.selectExpr(f"{text} AS id").schema["id"].dataType.typeName() not in {"double", "float"}:
-        return
-    message = (
-        f"identity.{'column' if column is not None else 'expression'}: {column or expression} is a DOUBLE or FLOAT, in "
-        "which two ids of many digits are one: give the source a schema in which the id is STRING, LONG or DECIMAL"
-    )
-    raise InvalidArgument(message)
+def _identity(given: Spec) -> Column | None:
+    """Return the id of a row, in its own type; ``None`` if the log makes one of the content, or there is none."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    if given.identity.column is not None:
+        return f.col(quoted(given.identity.column))
+    return None if given.identity.expression is None else f.expr(given.identity.expression)
+
+
+def _is_exact(found: DataFrame, id: Column) -> Column:
+    """Return whether no other id is the same number: above what its type counts exactly, a row would be taken for a
+    duplicate of another.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    most = _COUNTED.get(found.select(id.alias("id")).schema["id"].dataType.typeName())
+    return f.lit(True) if most is None else f.coalesce(f.abs(id) < most, f.lit(True))
 
 
 def _lineage(found: DataFrame, batch: int | None) -> Column:
@@ -226,6 +232,10 @@ def _reason(names: list[str]) -> Column:
     found = found.when(f.octet_length("value") > VALUE_BYTES_MAX, f"the value has more than {VALUE_BYTES_MAX} bytes")
     if "id" in names:
         found = found.when(f.col("id").isNull() | (f.col("id") == ""), "the id is missing")
+        found = found.when(
+            ~f.col("is_exact"),
+            "the id is a DOUBLE or FLOAT too large to be told from others: have it as STRING, LONG or DECIMAL",
+        )
         found = found.when(f.octet_length("id") > ID_BYTES_MAX, f"the id has more than {ID_BYTES_MAX} bytes")
     for name in ("stream", "type", "tenant"):
         if name in names:
