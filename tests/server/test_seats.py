@@ -50,7 +50,9 @@ def test_a_bad_record_of_one_caller_harms_no_other() -> None:
         seat = server.seats["a"]
         asked = [seat.append([Record(b"good", id=str(n))]) for n in range(20)]
         asked.insert(7, seat.append([Record(b"bad", id="x" * 300)]))
-        asked.insert(9, seat.append([Record(b"p", producer="p", sequence=1), Record(b"q", id="both", sequence=2)]))
+        asked.insert(
+            9, seat.append([Record(b"p", producer="p", sequence=1), Record(b"q", id="both", producer="p", sequence=2)])
+        )
         answers = await asyncio.gather(*asked)
         assert all(isinstance(answer, Ack) for n, [answer, *_] in enumerate(answers) if n not in (7, 9))
         assert isinstance(answers[7][0], oncelog.InvalidArgument)

@@ -206,6 +206,7 @@ def simulated(world: World) -> Iterator[None]:
         for name in ("node", "home"):
             stack.enter_context(mock.patch(f"oncelog.storage.quorum.{name}.open_bucket", world.open_bucket))
         stack.enter_context(mock.patch("oncelog.queue.state.open_state.open_state", world.open_state))
+        stack.enter_context(mock.patch("oncelog.queue.state.open_state.is_made", return_value=True))
         for name, empty in _KEPT.items():
             stack.enter_context(mock.patch(name, empty()))
         try:
