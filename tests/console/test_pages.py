@@ -108,7 +108,9 @@ def test_the_page_of_an_id_asks_for_the_stream_of_an_event() -> None:
     assert "e1 is not stored in the stream account-8 of accounts" in other
 
 
-@pytest.mark.parametrize(("path", "says"), [("logs", "No log has zz in its"), ("queues", "No queue has zz in its")])
+@pytest.mark.parametrize(
+    ("path", "says"), [("logs", "No log has this in its name"), ("queues", "No queue has this in its name")]
+)
 def test_a_search_that_finds_nothing_does_not_say_that_nothing_is_there(path: str, says: str) -> None:
     """There are logs and queues, and none of that name: the page says just this."""
     with connect("memory://") as database:
