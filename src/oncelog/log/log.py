@@ -109,7 +109,7 @@ class Log(StoredLog):
 
     def _taken(self, wait_s: float, term: open_writer.Term, *, ask: bool) -> Writer:
         self._check_usable()
-        if self._manifests.whole is not self._manifests:  # whoever holds the log itself is not asked for it
+        if self._manifests.whole is not self._manifests:  # the holder of the log itself is not asked
             raise conflicts.unwritable()
         claim = self._home.claim(wait_s, force=not ask)
         ending = self._ending
