@@ -113,9 +113,8 @@ class MemoryKeeper:
             core.behind = crowded or len(self._recall.view.runs.runs) >= limits.MEMORY_RUNS_MAX
         elif self._adopted is not None:
             core.behind = self._adopted.ids >= limits.MEMORY_TABLE_IDS_MAX
-        if (
-            core.behind != before
-        ):  # appends that wait ask for this again and again: woken each time, they would not rest
+        if core.behind != before:
+            # Appends that wait ask for this often: if it woke them each time, they would not rest.
             self._committer.tell()
 
     def begin_at(self, first_position: int) -> None:
