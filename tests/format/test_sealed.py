@@ -29,18 +29,40 @@ def test_columns_that_nobody_has_need_not_be_there(names: list[str]) -> None:
     assert piece.payload.equals(payload)
 
 
+def _how(data: pa.Buffer) -> dict[str, str]:
+    """Return how each column of a file is compressed."""
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    return {group.column(at).path_in_schema: group.column(at).compression for at in range(group.num_columns)}
+
+
+def _sealed(batches: list[pa.RecordBatch]) -> pa.Buffer:
+    return sealed.encode(
+        sealed.to_table(batch, *(np.full(batch.num_rows, 7, np.int64) for _ in range(2))) for batch in batches
+    )
+
+
 def test_what_does_not_shrink_is_not_compressed() -> None:
     """Noise goes in as it is, and what repeats is compressed, column by column, also behind a slice."""
     noise = pa.array([NOISE.bytes(100) for _ in range(2000)], pa.binary())
     ids = pa.array([f"order-{number:020d}" for number in range(2000)])
     for value, id in ((noise, ids), (ids.cast(pa.binary()), ids)):
         payload = intake.normalise(pa.table({"value": value, "id": id})).slice(500)
-        data = sealed.encode([sealed.to_staged(payload)], sealed.STAGED_SCHEMA)
-        group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
-        how = {group.column(at).path_in_schema: group.column(at).compression for at in range(group.num_columns)}
-        assert (how["value"], how["id"]) == ("UNCOMPRESSED" if value is noise else "SNAPPY", "SNAPPY")
-        (piece,) = sealed.SealedFile(data, "sliced").pieces(0, 1500)
-        assert piece.payload.equals(payload)
+        staged = sealed.encode([sealed.to_staged(payload)], sealed.STAGED_SCHEMA)
+        for data, codec in ((staged, "SNAPPY"), (_sealed([payload]), "ZSTD")):
+            how = _how(data)
+            assert (how["value"], how["id"]) == ("UNCOMPRESSED" if value is noise else codec, codec)
+            (piece,) = sealed.SealedFile(data, "sliced").pieces(0, 1500)
+            assert piece.payload.select(payload.schema.names).equals(payload)
+
+
+def test_what_shrinks_in_one_place_is_compressed() -> None:
+    """A file whose first records are noise, and whose last ones are not, is compressed; so are records that came one by
+    one, of which none shrinks alone.
+    """
+    noise = pa.array([NOISE.bytes(100) for _ in range(1500)] + [b"said and done"] * 1000, pa.binary())
+    assert _how(_sealed([intake.normalise(pa.table({"value": noise}))]))["value"] == "ZSTD"
+    orders = [columns.from_records([Record(b'{"order": %d, "state": "paid"}' % number)]) for number in range(200)]
+    assert _how(_sealed(orders))["value"] == "ZSTD"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), max_size=40))
