@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.format.payload import arrays
+from oncelog.format.payload.arrays import booleans, numbers
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.signedinteger[Any]]
@@ -61,8 +62,8 @@ def from_strings(array: pa.Array) -> Column:
 def from_integers(array: pa.Array) -> Column:
     """Read a column of int64: each row is its eight bytes, little-endian."""
     values = array.fill_null(0) if array.null_count else array
-    numbers = np.ascontiguousarray(values.to_numpy(zero_copy_only=False), dtype="<i8")
-    return from_items(numbers.view(np.uint8).reshape(-1), np.arange(len(array) + 1), 8, validity(array))
+    whole = np.ascontiguousarray(numbers(values), dtype="<i8")
+    return from_items(whole.view(np.uint8).reshape(-1), np.arange(len(array) + 1), 8, validity(array))
 
 
 def from_items(data: Bytes, counts: NDArray[Any], item_bytes: int, valid: NDArray[np.bool_] | None) -> Column:
@@ -83,4 +84,4 @@ def map_entries(array: pa.MapArray) -> tuple[NDArray[np.int64], pa.StructArray]:
         return offsets - first, entries
     counts = np.where(valid, np.diff(offsets), 0)
     kept = np.repeat(valid, np.diff(offsets))
-    return np.concatenate(([0], np.cumsum(counts))), entries.filter(pa.array(kept))
+    return np.concatenate(([0], np.cumsum(counts))), entries.filter(booleans(kept))

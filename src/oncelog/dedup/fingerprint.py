@@ -14,6 +14,7 @@ from oncelog.dedup import columns
 from oncelog.dedup.columns import Column
 from oncelog.dedup.kernels import kernels
 from oncelog.dedup.linear import Family, Multilinear
+from oncelog.format.payload.arrays import booleans
 from oncelog.types import Record
 
 FINGERPRINT_FAMILY = Family(prime=2**31 - 1, rows=2, stripe_limbs=63, stripes=33)
@@ -148,7 +149,7 @@ def _content_entries(array: pa.MapArray) -> tuple[NDArray[np.int64], pa.StructAr
     counts = np.bincount(rows[~lineage], minlength=len(array))
     there = (counts > 0) | (before == 0)
     valid = there if valid is None else valid & there
-    return np.concatenate(([0], np.cumsum(counts))), entries.filter(pa.array(~lineage)), valid
+    return np.concatenate(([0], np.cumsum(counts))), entries.filter(booleans(~lineage)), valid
 
 
 def content_headers(headers: Mapping[str, bytes]) -> Mapping[str, bytes] | None:

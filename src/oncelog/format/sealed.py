@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from oncelog.errors import CorruptionError
 from oncelog.format import compute as pc
 from oncelog.format.output import output
+from oncelog.format.payload.arrays import booleans, flags, integers, numbers
 from oncelog.format.payload.schema import ALL_BITS, BITS, schema_of
 from oncelog.types import micros
 
@@ -118,10 +119,10 @@ def to_table(
     """Return a payload in the columns of a sealed file, with those of purged rows where ``schema`` has them."""
     count = payload.num_rows
     present = dict(zip(payload.schema.names, payload.columns, strict=True))
-    arrays = [pa.array(timestamps_us, pa.int64()).view(SCHEMA.field(0).type)]
+    arrays = [integers(timestamps_us).view(SCHEMA.field(0).type)]
     arrays += [present.get(field.name, pa.nulls(count, field.type)) for field in _PAYLOAD]
-    arrays.append(pa.array(uptimes_us, pa.int64()))
-    arrays.append(present.get(START, pa.repeat(pa.scalar(value=True), count)))
+    arrays.append(integers(uptimes_us))
+    arrays.append(present[START] if START in present else booleans(np.ones(count, np.bool_)))
     if schema is None or PURGED not in schema.names:
         return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     return pa.RecordBatch.from_arrays([*arrays, *purge_columns(purged, count)], schema=schema)
@@ -133,10 +134,10 @@ def purge_columns(purged: Purged | None, count: int) -> list[pa.Array]:
         return [pa.nulls(count, field.type) for field in _PURGE_FIELDS]
     at = np.full(count, -1, np.int64)
     at[purged.rows] = np.arange(len(purged.rows))
-    places = pa.array(at, mask=at < 0)
+    places = integers(at, at >= 0)
     keys = pa.py_buffer(np.ascontiguousarray(purged.keys, "<u8").tobytes())
     return [
-        pa.array(purged.survivors).take(places),
+        integers(purged.survivors).take(places),
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(IDENTITY_BYTES), len(purged.rows), [None, keys]).take(places),
         pa.array(purged.fingerprints, pa.uint64()).take(places),
     ]
@@ -173,8 +174,8 @@ def _without(column: pa.ChunkedArray, field: pa.Field, gone: NDArray[np.bool_]) 
     if column.null_count == len(column) or not gone.any():
         return column
     if pa.types.is_map(field.type):
-        return column.take(pa.array(np.arange(len(gone)), mask=gone))
-    return pc.if_else(pa.array(gone), pa.scalar(None if field.nullable else b"", field.type), column)
+        return column.take(integers(np.arange(len(gone)), ~gone))
+    return pc.if_else(booleans(gone), pa.scalar(None if field.nullable else b"", field.type), column)
 
 
 def _joined(first: Purged, second: Purged) -> Purged:
@@ -193,16 +194,16 @@ def _purged(table: pa.Table) -> Purged | None:
     if PURGED not in table.schema.names:
         return None
     marks = _one(table.column(PURGED))
-    rows = np.flatnonzero(marks.is_valid().to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(flags(marks.is_valid()))
     if not len(rows):
         return None
-    chosen = pa.array(rows)
+    chosen = integers(rows)
     keys = b"".join(_one(table.column(IDENTITY)).take(chosen).to_pylist())
     return Purged(
         rows,
-        marks.take(chosen).to_numpy(),
+        numbers(marks.take(chosen)),
         np.frombuffer(keys, "<u8").reshape(-1, 2).astype(np.uint64),
-        _one(table.column(FINGERPRINT)).take(chosen).to_numpy(),
+        numbers(_one(table.column(FINGERPRINT)).take(chosen)).view(np.uint64),
     )
 
 
@@ -237,7 +238,7 @@ def encode(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.
     """Return batches of ``to_table``, or of ``to_staged`` with its schema, as the bytes of a Parquet file."""
     sink = output()
     row_groups = _row_groups(batches, schema)
-    first = next(row_groups, schema.empty_table())
+    first = next(row_groups, None) or schema.empty_table()
     is_staged = TIMESTAMP not in schema.names
     with _parquet().ParquetWriter(
         sink,
@@ -261,7 +262,7 @@ def _told(schema: pa.Schema) -> list[str]:
 
 def _compression(first: pa.Table, codec: str) -> dict[str, str]:
     """Return how each column is compressed, by what becomes of samples of the first row group."""
-    found = {}
+    found: dict[str, str] = {}
     for field, column in zip(first.schema, first.columns, strict=True):
         if field.name == "headers":
             found |= {"headers.key_value.key": codec, "headers.key_value.value": codec}
@@ -422,7 +423,7 @@ class SealedFile:
             arrays.append(column if column.type == field.type else column.cast(field.type))
             mask |= BITS[field.name]
         if not arrays:  # of a batch without columns, nobody can tell how many rows it has
-            arrays, mask = [pa.repeat(pa.scalar(value=True), table.num_rows)], BITS[START]
+            arrays, mask = [booleans(np.ones(table.num_rows, np.bool_))], BITS[START]
         payload = pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask))
         return Piece(first_row, payload, _micros(timestamps), _micros(uptimes), purged)
 
@@ -432,6 +433,4 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _micros(column: pa.Array | None) -> NDArray[np.int64] | None:
-    if column is None:
-        return None
-    return np.asarray(column.view(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+    return None if column is None else numbers(column)

@@ -57,3 +57,27 @@ print(*sys.modules)
     assert heavy & set(loaded) == set()
     assert sum(name.startswith("oncelog") for name in loaded) <= OWN_MODULES_MAX
     assert len(loaded) <= MODULES_MAX
+
+
+def test_a_life_of_a_log_loads_no_pandas(tmp_path: Path) -> None:
+    """To append, deduplicate, seal and read a log needs no pandas. Arrow loads it, where it is installed, to convert a
+    list or an array of numpy: that takes longer than to seal a file, while appends wait for the interpreter.
+    """
+    program = f"""
+import sys, oncelog
+records = [oncelog.Record(b"%d" % number, id=str(number)) for number in range(3000)]
+with oncelog.connect({str(tmp_path)!r}) as db:
+    with db.log("a", create=True).writer() as w:
+        w.append_many(records[:2000])
+        w.append_many(records[1000:])
+        w.append_batch(records[:1])
+        for batch in db.log("a").read_arrow():
+            w.append_arrow(batch.select(["id", "value"]))
+    db.log("a").writer().close()
+    assert db.log("a").seal().records == 3000
+    assert db.log("a").verify().ok
+    assert [record.id for record in db.log("a").read()] == [record.id for record in records]
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False"]

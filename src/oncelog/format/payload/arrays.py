@@ -72,6 +72,17 @@ def _array(kind: pa.DataType, data: bytes, sizes: list[int], valid: list[bool] |
     return pa.Array.from_buffers(kind, len(sizes), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def numbers(array: pa.Array) -> NDArray[np.int64]:
+    """Return an int64 array without nulls, or one of times, in numpy's form. Unlike Arrow's own way it loads no pandas.
+
+    >>> numbers(pa.array([1, 2, 3])[1:])
+    array([2, 3])
+    """
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    return np.frombuffer(array.buffers()[1], np.int64, len(array), 8 * array.offset)
+
+
 def flags(array: pa.Array) -> NDArray[np.bool_]:
     """Return a boolean array without nulls in numpy's form.
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.errors import CorruptionError
-from oncelog.format.payload.arrays import binaries, booleans, integers, texts
+from oncelog.format.payload.arrays import binaries, booleans, integers, numbers, texts
 from oncelog.format.payload.schema import (
     FIELDS,
     HEADERS,
@@ -53,7 +53,7 @@ def from_records(records: Sequence[Record], starts: Sequence[bool] | None = None
         arrays.append(array)
     if starts is not None and not all(starts):
         mask |= START
-        arrays.append(pa.array(starts, pa.bool_()))
+        arrays.append(booleans(np.array(starts, np.bool_)))
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(mask))
 
 
@@ -73,8 +73,8 @@ def _optional_arrays(records: Sequence[Record]) -> list[tuple[int, pa.Array]]:
 
 def _array(bit: int, values: list[Any]) -> pa.Array:
     if bit == SEQUENCE:
-        numbers = np.array([0 if value is None else value for value in values], np.int64)
-        return integers(numbers, np.array([value is not None for value in values]))
+        given = np.array([0 if value is None else value for value in values], np.int64)
+        return integers(given, np.array([value is not None for value in values]))
     return pa.array(values, FIELDS[bit].type) if bit == HEADERS else texts(values)
 
 
@@ -153,7 +153,7 @@ def _objects(column: pa.Array | None) -> Iterable[Any]:
 
 def _micros_array(timestamps: NDArray[np.int64] | pa.Array) -> NDArray[np.int64]:
     if isinstance(timestamps, pa.Array):
-        return np.asarray(timestamps.view(pa.int64()).to_numpy(zero_copy_only=True))
+        return numbers(timestamps)
     return np.ascontiguousarray(timestamps, np.int64)
 
 
@@ -241,5 +241,5 @@ def _moments_array(timestamp_us: Timestamps, count: int, kind: pa.DataType) -> p
     return pa.Array.from_buffers(kind, count, [None, memory])
 
 
-def _integers(numbers: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+def _integers(given: NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(given), [None, pa.py_buffer(given)])

@@ -14,7 +14,7 @@ from oncelog import limits
 from oncelog.errors import InvalidArgument
 from oncelog.format import compute as pc
 from oncelog.format.payload import tables
-from oncelog.format.payload.arrays import present
+from oncelog.format.payload.arrays import integers, present
 from oncelog.format.payload.schema import BITS, FIELDS, HEADERS, SEQUENCE, START, VALUE, schema_of
 from oncelog.types import Record
 
@@ -246,7 +246,7 @@ def _cast_part(field: pa.Field, array: pa.Array, error: Exception) -> pa.Array:
         _refuse(field.name, _first(pc.greater(array, pa.scalar(_INT64_MAX, pa.uint64()))), "does not fit 64 bits")
     # A slice far into a large column has offsets beyond 32 bits until it is copied.
     try:
-        return array.take(pa.array(np.arange(len(array)))).cast(field.type)
+        return array.take(integers(np.arange(len(array)))).cast(field.type)
     except pa.ArrowException:
         raise refused(field.name, None, f"cannot become {field.type}: {error}") from error
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from oncelog.dedup.refreshing import RefreshingWindow
 from oncelog.dedup.window import DedupWindow
 from oncelog.errors import CorruptionError, OncelogError
+from oncelog.format.payload.arrays import booleans
 from oncelog.log.append import decisions
 from oncelog.log.append.answers import RECALLED_US, Admitted
 from oncelog.log.append.core import TORN, Core
@@ -269,7 +270,7 @@ class Decider:
         self._counters.duplicates += int(np.count_nonzero(admitted.duplicates & ~admitted.conflicts))
         self._counters.conflicts += int(np.count_nonzero(admitted.conflicts))
         if count:
-            rows = piece if count == piece.num_rows else piece.filter(pa.array(new))
+            rows = piece if count == piece.num_rows else piece.filter(booleans(new))
             size_bytes = size_bytes if count == piece.num_rows else rows.nbytes + RECORD_OVERHEAD_BYTES * count
             ids = decisions.remember(admitted, keys, self._window, piece)
             group = core.group_for(size_bytes, count)

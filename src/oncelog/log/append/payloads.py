@@ -124,7 +124,7 @@ def pieces(payload: pa.RecordBatch, settings: LogSettings) -> list[pa.RecordBatc
     count = payload.num_rows
     if count <= settings.block_records and payload.nbytes <= settings.block_bytes:
         return [payload] if count else []
-    sizes = np.asarray(pc.binary_length(payload.column(0)).to_numpy(zero_copy_only=False), np.int64)
+    sizes = arrays.numbers(pc.binary_length(payload.column(0)).cast(pa.int64()))
     overhead_bytes = max(0, payload.nbytes - int(sizes.sum())) // count + 1
     ends = np.cumsum(sizes + overhead_bytes)
     cut: list[pa.RecordBatch] = []

@@ -19,6 +19,7 @@ from oncelog.errors import IdConflict, InvalidArgument, Unavailable
 from oncelog.format.identities import Identities
 from oncelog.format.manifest import File, Mark, MarkedBatch
 from oncelog.format.payload import intake
+from oncelog.format.payload.arrays import booleans
 from oncelog.log.append.session import WriterSession
 from oncelog.log.ingest import batch_marks, conflicts, staging
 from oncelog.log.ingest.adopter import Adopter, JudgedFiles
@@ -164,7 +165,7 @@ class Ingester:
         for first_row, payload in self._rows(file):
             flags = chosen[first_row : first_row + payload.num_rows]
             if flags.any():
-                parts.append(_slim(payload.filter(pa.array(flags))))
+                parts.append(_slim(payload.filter(booleans(flags))))
         return parts
 
     def _rows(self, file: Staged) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -8,11 +8,11 @@ from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from oncelog.clock import Clock
 from oncelog.format.manifest import Manifest, Segment
+from oncelog.format.payload.arrays import booleans
 from oncelog.log.jobs.find_repeats import Progress, Walk, concerned, find
 from oncelog.log.jobs.window_rules import Finding
 from oncelog.log.jobs.workers import Hands, JobContext, Unit
@@ -163,7 +163,7 @@ class _CountSome(msgspec.Struct, frozen=True):
 
 def _counted(by: By, rows: Rows, chosen: NDArray[np.bool_] | None, purged: int) -> AuditCounts:
     """Count rows: all of them, or those that are chosen."""
-    payload = rows.payload if chosen is None else rows.payload.filter(pa.array(chosen))
+    payload = rows.payload if chosen is None else rows.payload.filter(booleans(chosen))
     names = payload.schema.names
     count = payload.num_rows
     kinds = {"": count} if count else {}

@@ -203,4 +203,4 @@ def chosen(desk: JobContext, unit: Unit, wanted: NDArray[np.int64]) -> Iterator[
     for rows in desk.rows(unit):
         low, high = np.searchsorted(wanted, (rows.first_position, rows.next_position))
         if low < high:
-            yield rows.payload.take(pa.array(wanted[low:high] - rows.first_position))
+            yield rows.payload.take(arrays.integers(wanted[low:high] - rows.first_position))

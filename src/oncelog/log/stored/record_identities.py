@@ -21,7 +21,7 @@ class Named:
 
     def __init__(self, hasher: Hasher, payload: pa.RecordBatch, rows: NDArray[np.int64] | None) -> None:
         self._hasher = hasher
-        self._payload = payload if rows is None else payload.take(pa.array(rows))
+        self._payload = payload if rows is None else payload.take(arrays.integers(rows))
         self.rows: NDArray[np.int64] = np.arange(payload.num_rows) if rows is None else rows
         self.starts = _starts(self._payload)
         at = payload.schema.get_field_index("id")
