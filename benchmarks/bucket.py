@@ -72,19 +72,20 @@ def _round(
         rounds.setdefault(name, []).append(elapsed_s if name == TAKEOVER else records / elapsed_s)
 
     bucket = Bucket.connect(f"s3://{BUCKET}/{prefix}", server.options)
-    log = Database(ObjectStorage(bucket)).log("bench", settings(), create=True)
+    log = Database(ObjectStorage(bucket)).log("bench", settings(seal="off"), create=True)  # blocks are read, not files
     writer = log.writer()
     tables = [batch.table() for batch in batches]
     before = bucket.requests.total()
     note(APPEND, lambda: _append(writer.append_arrow, tables))
     requests.append((bucket.requests.total() - before) * 1e6 / records)
+    writer.close()  # nobody works beside the readers
     blocks = [bucket.get(path) for path, size in bucket.below("logs/bench/segments/") if size > 1_000]
     store = server.store(f"{prefix}-plain")
     note(PUT, lambda: _put(store, blocks))
     note(READ, lambda: _used(log.read_arrow()))
     note(GET, lambda: _get(store, len(blocks)))
     taker = Database(ObjectStorage(Bucket.connect(f"s3://{BUCKET}/{prefix}", server.options))).log("bench")
-    writer.append_arrow(Source(100, 10_000).batch(KEYS).table())
+    log.writer().append_arrow(Source(100, 10_000).batch(KEYS).table())
     note(TAKEOVER, lambda: taker.writer(takeover="force"))
 
 

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Self
 
+import pyarrow as pa
 import pytest
 from obstore.store import MemoryStore
 
@@ -33,7 +34,7 @@ from oncelog.settings import LogSettings
 from oncelog.storage import looks
 from oncelog.storage.base import Chunk, LogHome
 from oncelog.storage.bucket.bucket import Bucket
-from oncelog.storage.bucket.home import IN_FLIGHT_MAX, ObjectStorage
+from oncelog.storage.bucket.home import FETCHERS, IN_FLIGHT_MAX, ObjectStorage
 from oncelog.testing.blocks import BlockChain
 from oncelog.testing.bucket import FaultyBucket
 from oncelog.testing.clock import SimulatedClock
@@ -341,6 +342,29 @@ class TestCost:
         assert cost["get"] <= blocks + 10
         assert cost["list"] == 0
         assert cost.total() <= blocks + 20
+
+    def test_more_is_on_its_way_for_a_reader_that_goes_on(self, memory_bucket: Bucket) -> None:
+        """Who reads one block has one more fetched; who asks for that, too, has as many on their way as there are
+        threads, before anything else has come.
+        """
+        asked, answered = threading.Semaphore(0), threading.Event()
+
+        class Slow(Bucket):
+            def get(self, path: str, start: int = 0, length: int | None = None) -> pa.Buffer:
+                if int(path[-10:]) > 1:
+                    asked.release()
+                    assert answered.wait(LONG_S)
+                return super().get(path, start, length)
+
+        home = ObjectStorage(Slow(memory_bucket._store, "s3://memory")).home("orders")
+        chain = fill(home, 0, 40)
+        found = list(home.blocks(0, 0, 40, 1)[0])
+        assert not asked.acquire(blocking=False)
+        found += home.blocks(0, 1, 40, 1)[0]
+        assert all(asked.acquire(timeout=LONG_S) for _ in range(FETCHERS))
+        answered.set()
+        found += read_all(home, 0, 40, 2)
+        assert [bytes(block) for block in found] == chain.made
 
     def test_a_block_that_is_not_full_waits_for_more(self, memory_bucket: Bucket) -> None:
         """Of what arrives within the interval one block is made; the first record does not wait, nor does a flush."""

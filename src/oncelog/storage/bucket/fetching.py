@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from oncelog.errors import Closed
 
-KEPT_MAX = 32
-"""So many blocks at most wait to be asked for, of one log."""
+KEPT_MAX = 64
+"""So many blocks at most wait to be asked for, of one log: a few readers that go on, side by side."""
 
 Place = tuple[int, int]
 """A segment, and the number of a block in it."""
@@ -32,6 +32,10 @@ class Fetching:
         self._get = get
         self._lock = threading.Lock()
         self._kept: dict[Place, Fetch] = {}
+
+    def has(self, place: Place) -> bool:
+        """Tell whether a block was fetched, or is on its way, before it was asked for."""
+        return place in self._kept
 
     def begin(self, places: Sequence[Place]) -> list[Fetch]:
         """Return fetches that were kept, or begin them. ``Closed`` when there is nobody left to do it."""

@@ -40,6 +40,9 @@ FETCHERS = 16
 READ_AHEAD = 64
 """So many blocks are asked for at once, by so many threads."""
 
+READ_AHEAD_BYTES = 32 << 20
+"""What is fetched before a reader asks for it comes to about so much, if the reader goes on from block to block."""
+
 FENCE_KIND = b"OLfn"
 FENCE_VERSION = 1
 
@@ -203,7 +206,7 @@ class ObjectHome:
         """Return blocks from number ``cursor`` on, several fetched at once, and the next number.
 
         Of a closed segment, what was fetched and is too much for now is kept for the next call, and more is fetched for
-        it meanwhile.
+        it meanwhile: as much again at first, and all that threads can fetch as soon as a reader is seen to go on.
         """
         found: list[pa.Buffer] = []
         total, sounds = 0, self._bell.sounds
@@ -211,7 +214,10 @@ class ObjectHome:
             known = (total // len(found) if found else 0) or self._block_bytes
             count = _how_many(len(found), limit_bytes - total, known, None if end is None else end - cursor)
             places = [(segment, number) for number in range(cursor, cursor + count)]
+            goes_on = self._fetching.has(places[0])
             fetching = self._fetching.begin(places)
+            if goes_on:
+                self._fetch_ahead(segment, cursor + count, end, READ_AHEAD_BYTES // max(1, known))
             for nth, fetch in enumerate(fetching):
                 if total >= limit_bytes:
                     if end is not None:
@@ -229,10 +235,14 @@ class ObjectHome:
                 cursor += 1
         if found and end is not None:
             self._block_bytes = total // len(found)
-            ahead = range(cursor, min(end, cursor + len(found), cursor + FETCHERS))
-            places = [(segment, number) for number in ahead]
-            self._fetching.keep(places, self._fetching.begin(places))
+            self._fetch_ahead(segment, cursor, end, len(found))
         return found, cursor
+
+    def _fetch_ahead(self, segment: int, cursor: int, end: int | None, count: int) -> None:
+        """Have blocks of a closed segment fetched for the next call, as many as there are threads at most."""
+        assert end is not None  # only blocks of a closed segment are kept
+        places = [(segment, number) for number in range(cursor, min(end, cursor + max(1, count), cursor + FETCHERS))]
+        self._fetching.keep(places, self._fetching.begin(places))
 
     def _block(self, segment: int, number: int) -> pa.Buffer | None:
         """Return a block, or ``None`` where there is nothing, or a fence."""
