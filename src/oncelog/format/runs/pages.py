@@ -21,6 +21,7 @@ the last of a part is full. The seed of the checksums follows from the part's he
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,23 @@ def is_whole(page: memoryview, number: int, count: int, seed: int) -> bool:
         return False
     told = _HEADER.unpack_from(page)
     return told == (xxhash.xxh3_64_intdigest(page[_CHECKSUM_BYTES:], seed), number, count)
+
+
+def bad_ones(pages: Pages, first: int, numbers: Sequence[int], entries: int, seed: int) -> list[int]:
+    """Return which of the numbered pages are not whole. ``pages`` begin with page ``first`` of a part of so many
+    entries.
+    """
+    wanted = np.asarray(numbers)
+    at = wanted - first
+    raw = pages.view(np.uint8).data
+    starts = (at * PAGE_BYTES + _CHECKSUM_BYTES).tolist()
+    rest_bytes = PAGE_BYTES - _CHECKSUM_BYTES
+    sums = [xxhash.xxh3_64_intdigest(raw[start : start + rest_bytes], seed) for start in starts]
+    whole = pages["checksum"][at] == np.array(sums, np.uint64)
+    whole &= pages["number"][at] == wanted
+    whole &= pages["count"][at] == np.minimum(PAGE_ENTRIES, entries - wanted * PAGE_ENTRIES)
+    bad: list[int] = wanted[~whole].tolist()
+    return bad
 
 
 def damaged(what: str, number: int) -> CorruptionError:

@@ -230,12 +230,13 @@ class OpenPart:
             if self.bad_pages(pages, number, [number]):
                 raise page_format.damaged(self.key, number)
             return pages.view(np.uint8).data
+        page = self._bytes[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
         if not self._checked[number]:
-            if not self._is_whole(self._bytes, number, number):
+            if not page_format.is_whole(page, number, self.head.entries_in(number), self._seed):
                 self.is_damaged = True
                 raise page_format.damaged(self.key, number)
             self._checked[number] = True
-        return self._bytes[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+        return page
 
     def unchecked(self, numbers: NDArray[np.int64]) -> list[int]:
         """Return which of these pages have to be checked, each once: what is mapped is checked when first touched."""
@@ -246,18 +247,12 @@ class OpenPart:
         """Return which of the numbered pages are damaged. ``pages`` begin with page ``first``."""
         if not numbers:
             return []
-        raw = pages.view(np.uint8).data if self._mapped is None else self._bytes
-        start = first if self._mapped is None else 0
-        bad = [number for number in numbers if not self._is_whole(raw, number - start, number)]
+        bad = page_format.bad_ones(pages, first, numbers, self.head.count, self._seed)
         self.is_damaged |= bool(bad)
         if self._mapped is not None:
             self._checked[numbers] = True
             self._checked[bad] = False
         return bad
-
-    def _is_whole(self, raw: memoryview, at: int, number: int) -> bool:
-        page = raw[at * PAGE_BYTES : (at + 1) * PAGE_BYTES]
-        return page_format.is_whole(page, number, self.head.entries_in(number), self._seed)
 
 
 _UNSEEN, _GOOD, _BAD = 0, 1, 2
