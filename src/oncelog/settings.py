@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -131,11 +131,23 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "idempotence": get_args(Idempotence),
+    "on_conflict": get_args(OnConflict),
+    "seal": get_args(Seal),
+    "id_scope": get_args(IdScope),
+}
+
+
 def check(settings: LogSettings) -> LogSettings:
     """Return the settings, or raise ``InvalidArgument`` naming the first that is wrong."""
     _check_type("settings", settings, LogSettings)
     _check_type("settings: window", settings.window, Window)
     _check_type("settings: producers", settings.producers, ProducerPolicy)
+    for name, choices in _CHOICES.items():
+        if (value := getattr(settings, name)) not in choices:
+            message = f"settings: {name} is {value!r}, must be {' or '.join(map(repr, choices))}"
+            raise InvalidArgument(message)
     try:
         checked = msgspec.convert(msgspec.to_builtins(settings), LogSettings, strict=True)
     except (msgspec.ValidationError, TypeError) as error:

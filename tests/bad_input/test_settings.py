@@ -52,6 +52,8 @@ BAD_SETTINGS: list[tuple[Any, str]] = [
         for value in values
     ],
     (LogSettings(id_scope="tenant"), "id_scope"),  # type: ignore[arg-type]
+    (LogSettings(seal="never"), "'auto' or 'off'"),  # type: ignore[arg-type]
+    (LogSettings(idempotence=["off"]), "'explicit' or 'content' or 'off'"),  # type: ignore[arg-type]
     (LogSettings(producers=None), "producers"),  # type: ignore[arg-type]
     (LogSettings(producers={"enabled": True}), "producers"),  # type: ignore[arg-type]
     *[
