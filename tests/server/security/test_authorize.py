@@ -116,6 +116,24 @@ def test_guessing_is_slow_and_one_line_a_minute(
     assert "once_guess" not in caplog.text
 
 
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "ipv4:10.0.0.1", "ipv6:%5B::1%5D"])
+def test_a_new_connection_is_no_new_peer(
+    tmp_path: Path, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    """Each has a port of its own: who guesses by many connections is as slow, and fills the server's log no faster."""
+    path = tmp_path / "tokens"
+    tokens.create(path, "importer", ["append:orders"], clock)
+    known = Authorizer(clock, TokenFile(path))
+    refused = []
+    with caplog.at_level(logging.WARNING):
+        for port in range(50_000, 50_000 + 2 * limits.SERVER_FAILED_LOGINS_BURST):
+            with pytest.raises((NotAuthenticated, TooManyCalls)) as caught:
+                known.principal(Credentials("Bearer once_guess", peer=f"{host}:{port}"))
+            refused.append(caught.type)
+    assert refused.count(NotAuthenticated) == limits.SERVER_FAILED_LOGINS_BURST
+    assert [record.__dict__["peer"] for record in caplog.records] == [host]
+
+
 def test_without_tokens_the_server_is_open(clock: SimulatedClock) -> None:
     """On loopback without a setup everything works."""
     principal = Authorizer(clock).principal(Credentials())

@@ -130,7 +130,11 @@ class Authorizer:
         return expires_us is not None and expires_us <= self._clock.now_us()
 
     def _refused(self, peer: str, why: str) -> OncelogError:
-        """Count a failed login, and write a line a minute and peer: an attacker does not fill the disk."""
+        """Count a failed login, and write a line a minute and peer: an attacker does not fill the disk.
+
+        A peer is a host: each connection of it has a port of its own.
+        """
+        peer = peer.rpartition(":")[0] or peer
         self.failed_logins += 1
         wait_s = self._attempts.take(peer)
         now_us = self._clock.elapsed_us()
