@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 CONSOLE = "console"
 """The first part of the paths that belong to the console."""
 
-_TOLD_MAX = 10_000
 _ACT_BYTES_MAX = limits.MIB
 _access = logging.getLogger("oncelog.server.access")
 
@@ -65,7 +63,6 @@ class App:
         self.bodies = Budget(limits.HTTP_BODIES_BYTES_MAX, "the HTTP port of this server")
         self.document = openapi.document_bytes()
         self.console: ASGIApp | None = None
-        self._told: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         metrics.watch(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -237,17 +234,6 @@ class App:
         if _access.isEnabledFor(logging.DEBUG):
             fields = {"method": scope["method"], "route": seen.route, "status": seen.status, "took_s": took_s}
             _access.debug("request", extra=fields)
-
-    def was_told(self, peer: str, log_id: str, position: int) -> bool:
-        """Tell whether this client already got the answer that the thing is gone; note that it has."""
-        key = (peer.rpartition(":")[0], log_id, position)
-        if key in self._told:
-            del self._told[key]
-            return True
-        self._told[key] = None
-        if len(self._told) > _TOLD_MAX:
-            self._told.popitem(last=False)
-        return False
 
 
 class _Seen:

@@ -27,6 +27,7 @@ PART_BYTES = 128 * 1024
 HEADERS = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 HEARTBEAT = b": heartbeat\n\n"
 BEGIN = b": oncelog\n\n"
+TRUNCATED = "truncated"
 
 
 def spell(event: str | None, data: bytes, id: int | None = None) -> bytes:
@@ -51,13 +52,22 @@ PIECES = Encode("sse", _spell_piece)
 
 
 def spell_truncated(first: int | None, position: int) -> bytes:
-    """Return the event that says that records from ``position`` on are gone; the log begins at ``first``."""
-    return spell("truncated", msgspec.json.encode({"first": first, "position": position}))
+    """Return the event that says that records from ``position`` on are gone; the log begins at ``first``.
+
+    Its id is no position: a browser that sends it back was told.
+    """
+    data = msgspec.json.encode({"first": first, "position": position})
+    return b"id: %s\n%s" % (TRUNCATED.encode(), spell(TRUNCATED, data))
 
 
 def spell_ended() -> bytes:
     """Return the event that says that the caller may not listen any more."""
     return spell("ended", b'{"reason":"the token was revoked, or has expired"}')
+
+
+def spell_draining(position: int) -> bytes:
+    """Return the event that says that the server stops, and where its listener is."""
+    return spell("draining", msgspec.json.encode({"position": position}))
 
 
 def spell_error(error: OncelogError) -> bytes:
@@ -77,22 +87,22 @@ def _parts(data: bytes) -> Iterator[bytes]:
 async def follow(server: Server, name: str, position: int, is_valid: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield the events of a log from a position on, for ever; at its end an event that says why.
 
-    ``is_valid`` is asked at each heartbeat whether the caller may still listen.
+    ``is_valid`` is asked before each piece, and at each heartbeat, whether the caller may still listen.
     """
     yield BEGIN
     try:
         async with contextlib.aclosing(server.tails.follow(name, position, PIECES, beat_s=HEARTBEAT_S)) as followed:
             async for piece, made in followed:
-                if piece is not None:
-                    position = piece.next
-                    for part in _parts(made):  # type: ignore[arg-type]  # bytes where there is a piece
-                        yield part
-                elif is_valid():
-                    yield HEARTBEAT
-                else:
+                if not is_valid():
                     yield spell_ended()
                     return
-        yield spell("draining", msgspec.json.encode({"position": position}))
+                if piece is None:
+                    yield HEARTBEAT
+                    continue
+                position = piece.next
+                for part in _parts(made):  # type: ignore[arg-type]  # bytes where there is a piece
+                    yield part
+        yield spell_draining(position)
     except OncelogError as error:
         truncated = isinstance(error, NotFound) and error.first is not None
         yield spell_truncated(error.first, position) if truncated else spell_error(error)  # type: ignore[attr-defined]

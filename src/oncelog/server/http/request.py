@@ -56,6 +56,10 @@ class Call:
         """The server that all calls share."""
         return self.app.server
 
+    def is_valid(self) -> bool:
+        """Tell whether the caller of a call that lasts is still one."""
+        return self.app.authorizer.is_valid(self.principal)
+
     async def note_failure(self, error: OncelogError) -> None:
         """Write to the audit log that an admin verb failed after its answer had begun."""
         if self.act is not None:

@@ -229,12 +229,15 @@ ROUTES: tuple[Route, ...] = (
 
 
 def find(method: str, parts: tuple[str, ...]) -> tuple[Route, dict[str, str]] | list[str]:
-    """Return the route of a request with the raw names in its path, or the methods that the path knows."""
+    """Return the route of a request with the raw names in its path, or the methods that the path knows.
+
+    A route that gives events has no ``HEAD``: it would never end.
+    """
     allowed: list[str] = []
     for route in ROUTES:
         found = route.template.match(parts)
         if found is not None:
-            if route.method == method or (method == "HEAD" and route.method == "GET"):
+            if route.method == method or (method == "HEAD" and route.method == "GET" and SSE not in route.gives):
                 return route, found
             allowed.append(route.method)
     return allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from oncelog import limits
+from oncelog.server.security import tokens
+from tests.server.http.conftest import Guarded
 
 NDJSON = {"content-type": "application/x-ndjson"}
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
@@ -149,6 +152,26 @@ def test_a_long_body_is_taken_as_it_comes(http: httpx.Client, log: str) -> None:
     assert last["error"]["status"] == 400
     whole = http.post(f"/v1/logs/{log}/records?atomic=1", content=b"".join(lines), headers=NDJSON)
     assert whole.status_code == 413
+
+
+def test_a_long_body_ends_with_the_token_that_sends_it(guarded: Guarded) -> None:
+    """A body has no end that a server could wait for: what comes behind the end of the token is not written."""
+    secret = guarded.token("long-body", "append,read:long-body")
+    value = "x" * 100_000
+    count = limits.HTTP_BODY_BYTES_MAX // len(value) + 20
+
+    def lines() -> Iterator[bytes]:
+        for number in range(count):
+            yield _lines({"value": value, "id": f"n{number}"})
+        tokens.revoke(guarded.path, "long-body")
+        yield _lines({"value": "late", "id": "late"})
+
+    with guarded.client(guarded.operator) as operator, guarded.client(secret) as client:
+        assert operator.post("/v1/logs", json={"name": "long-body"}).status_code == 201
+        answered = client.post("/v1/logs/long-body/records", content=lines(), headers=NDJSON)
+        last = json.loads(answered.text.splitlines()[-1])
+        assert (last["done"], last["error"]["status"], last["error"]["outcome"]) == (False, 401, "not written")
+        assert operator.post("/v1/logs/long-body/find", json={"id": "late"}).json()["ack"] is None
 
 
 def _arrow(table: pa.Table) -> bytes:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import pytest
 
+from oncelog.server.security import tokens
 from tests.server.http.conftest import Guarded
 from tests.servers import Serving
 
@@ -65,14 +68,31 @@ def test_behind_a_truncation_a_browser_is_told_and_then_stopped(http: httpx.Clie
     first = http.post(f"/v1/logs/{log}-t/truncate", json={"before": 4}).json()["first_position"]
     assert first > 1
     path, resume = f"/v1/logs/{log}-t/tail", {"last-event-id": "0"}
-    told = http.get(path, headers=resume)
-    [event] = _events(iter(told.text.splitlines()))
-    assert event["event"] == "truncated"
-    assert event["data"] == {"first": first, "position": 1}
-    assert http.get(path, headers=resume).status_code == 204
+    for _ in range(2):  # two tabs of one browser stand at the same event: both are told
+        told = http.get(path, headers=resume)
+        [event] = _events(iter(told.text.splitlines()))
+        assert (event["event"], event["id"]) == ("truncated", "truncated")
+        assert event["data"] == {"first": first, "position": 1}
+    assert http.get(path, headers={"last-event-id": event["id"]}).status_code == 204
     assert http.get(path, params={"start": 0}).status_code == 410
     with http.stream("GET", path, headers={"last-event-id": str(first - 1)}) as response:
         assert next(_events(response.iter_lines()))["id"] == str(first)
+
+
+def test_behind_the_end_a_browser_is_told_and_then_stopped(http: httpx.Client, log: str) -> None:
+    """The log was deleted and made again: the event that the browser saw last is of another log."""
+    _append(http, log, "a")
+    [event] = _events(iter(http.get(f"/v1/logs/{log}/tail", headers={"last-event-id": "7"}).text.splitlines()))
+    assert (event["event"], event["id"], event["data"]) == ("truncated", "truncated", {"first": 0, "position": 8})
+
+
+def test_what_never_ends_has_no_head(http: httpx.Client, log: str) -> None:
+    """An answer without a body that waits for events would hold up all that its connection is asked behind it."""
+    assert http.post("/v1/logs", json={"name": f"{log}-h", "streams": True}).status_code == 201
+    for path in (f"/v1/logs/{log}/tail", f"/v1/logs/{log}-h/events", f"/v1/streams/{log}-h/a/subscribe"):
+        answer = http.head(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET"), path
+    assert http.head(f"/v1/logs/{log}/records").status_code == 200
 
 
 def test_a_large_record_arrives_whole(http: httpx.Client, log: str) -> None:
@@ -127,20 +147,51 @@ def test_a_subscription_says_when_it_has_caught_up(http: httpx.Client, log: str)
         assert next(_events(response.iter_lines()))["id"] == "2"
 
 
-def test_a_drained_server_tells_its_tails(tmp_path_factory: Any) -> None:
+def test_a_drained_server_tells_its_tails_and_subscriptions() -> None:
     """An event, then the end: a client reconnects, and learns no error."""
     server = Serving("memory://")
+    paths = ("/v1/logs/l/tail", "/v1/logs/s/events", "/v1/streams/s/a/subscribe")
     try:
-        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client, contextlib.ExitStack() as open_:
             client.post("/v1/logs", json={"name": "l"})
-            with client.stream("GET", "/v1/logs/l/tail") as response:
-                lines = response.iter_lines()
+            client.post("/v1/logs", json={"name": "s", "streams": True})
+            listening = [open_.enter_context(client.stream("GET", path)).iter_lines() for path in paths]
+            for lines in listening:
                 next(lines)
-                server.process.terminate()
-                assert next(_events(lines))["event"] == "draining"
+            server.process.terminate()
+            heard = [[event["event"] for event in _events(lines)] for lines in listening]
+        assert heard == [["draining"], ["caught-up", "draining"], ["caught-up", "draining"]]
         assert server.process.wait() == 0, server.errors()
     finally:
         server.end()
+
+
+@pytest.mark.parametrize("query", ["tail?start=0", "events", "events?prefix=other", "subscribe"])
+def test_a_revoked_token_hears_nothing_more_of_a_log_that_is_written_all_the_time(guarded: Guarded, query: str) -> None:
+    """Whether a caller may still listen is asked before each event, not in pauses alone: there may be none.
+
+    Who listens to other streams alone is asked, too, whenever the log grows.
+    """
+    name = f"busy-{query.partition('?')[0]}-{len(query)}"
+    revoked = guarded.token(name, f"read:{name}")
+    path = f"/v1/streams/{name}/a/subscribe" if query == "subscribe" else f"/v1/logs/{name}/{query}"
+    heard: list[dict[str, Any]] = []
+    with guarded.client(guarded.operator) as writer, guarded.client(revoked) as reader:
+        assert writer.post("/v1/logs", json={"name": name, "streams": True}).status_code == 201
+        assert writer.post(f"/v1/streams/{name}/a", content=b"before").status_code == 201
+        with reader.stream("GET", path) as response:
+            events = _events(response.iter_lines())
+            next(events)
+            tokens.revoke(guarded.path, name)
+            listening = threading.Thread(target=lambda: heard.extend(events))
+            listening.start()
+            written = 0
+            while listening.is_alive() and written < 500:
+                assert writer.post(f"/v1/streams/{name}/a", content=b"behind").status_code == 201
+                written += 1
+            listening.join()
+    assert [event["event"] for event in heard if event.get("event") != "caught-up"] == ["ended"], heard
+    assert written < 500, "it ended in a pause alone"
 
 
 def test_a_tail_needs_the_right_to_read(guarded: Guarded) -> None:

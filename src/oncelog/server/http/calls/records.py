@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from oncelog import limits
-from oncelog.errors import AppendErrors, InvalidArgument, NotFound, OncelogError
+from oncelog.errors import AppendErrors, InvalidArgument, NotAuthenticated, NotFound, OncelogError
 from oncelog.format.payload import columns, intake
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
@@ -126,6 +126,9 @@ async def _as_they_come(call: Call, held: bytearray, parts: AsyncIterator[bytes]
     """
     try:
         async for lines in _groups(call, held, parts):
+            if not call.is_valid():
+                message = "the token was revoked, or has expired"
+                raise NotAuthenticated(message)
             for result in await _group(call, lines):
                 yield msgspec.json.encode(spelling.result(result)) + b"\n"
         yield b'{"done":true}\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -31,15 +32,14 @@ def _resumed(call: Call) -> int | None:
 async def tail(call: Call) -> Response:
     """Follow a log from ``start`` on, or behind ``Last-Event-ID``."""
     call.accepts(SSE)
+    if call.headers.get("last-event-id") == events.TRUNCATED:
+        return Response(None, 204)  # it ends the retries of a browser
     resumed = _resumed(call)
     start = fields.start(call.query.get("start", "latest")) if resumed is None else resumed
     log, first, position = await call.server.read(lambda: _begun(opened(call), start, resumed))
-    if resumed is not None and resumed < first:
-        # A browser cannot read a 410: the event says what happened, and the 204 to the next try ends its retries.
-        if call.app.was_told(call.peer, log.log_id, resumed):
-            return Response(None, 204)
+    if resumed is not None and resumed < first:  # a browser cannot read a 410
         return Response(events.spell_truncated(first, resumed), 200, events.HEADERS, media_type=SSE)
-    found = events.follow(call.server, log.name, position, lambda: call.app.authorizer.is_valid(call.principal))
+    found = events.follow(call.server, log.name, position, call.is_valid)
     return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
 
 
@@ -82,30 +82,28 @@ async def subscribe_all(call: Call) -> Response:
 async def _subscribed(
     call: Call, subscription: Subscription, id_of: Callable[[StreamEvent], int]
 ) -> AsyncIterator[bytes]:
-    server, quiet_s = call.server, 0.0
+    server, log = call.server, call.names["log"]
+    said_us = server.clock.elapsed_us()
     yield events.BEGIN
-    with server.woken(call.names["log"]) as woken:
+    with server.woken(log) as woken:
         server.told.add(woken)
         try:
             while not server.draining.is_set():
                 woken.clear()
                 item = await server.read(lambda: subscription.poll(0.0))
-                if item is None:
-                    step_s = min(server.look_s(call.names["log"]), events.HEARTBEAT_S)
-                    try:
-                        await asyncio.wait_for(woken.wait(), step_s)
-                    except TimeoutError:
-                        quiet_s += step_s
-                    if quiet_s >= events.HEARTBEAT_S:
-                        quiet_s = 0.0
-                        if not call.app.authorizer.is_valid(call.principal):
-                            yield events.spell_ended()
-                            return
-                        yield events.HEARTBEAT
-                elif isinstance(item, CaughtUp):
-                    yield events.spell("caught-up", msgspec.json.encode({"position": item.position}))
+                if not call.is_valid():
+                    yield events.spell_ended()
+                    return
+                if item is not None:
+                    yield _spelled(item, id_of)
+                elif server.clock.elapsed_us() - said_us >= events.HEARTBEAT_S * 1e6:
+                    yield events.HEARTBEAT
                 else:
-                    yield events.spell(None, msgspec.json.encode(spelling.event(item)), id_of(item))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(woken.wait(), min(server.look_s(log), events.HEARTBEAT_S))
+                    continue
+                said_us = server.clock.elapsed_us()
+            yield events.spell_draining(subscription.position)
         except TooSlow as error:
             yield events.spell("too-slow", msgspec.json.encode({"detail": str(error)}))
         except OncelogError as error:
@@ -113,3 +111,9 @@ async def _subscribed(
         finally:
             server.told.discard(woken)
             subscription.close()
+
+
+def _spelled(item: StreamEvent | CaughtUp, id_of: Callable[[StreamEvent], int]) -> bytes:
+    if isinstance(item, CaughtUp):
+        return events.spell("caught-up", msgspec.json.encode({"position": item.position}))
+    return events.spell(None, msgspec.json.encode(spelling.event(item)), id_of(item))
