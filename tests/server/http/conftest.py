@@ -34,6 +34,16 @@ id = "json:/data/0/key"
 signature = "hmac-sha256"
 secret_file = "{secret}"
 on_conflict = "error"
+
+[hooks.left]
+log = "hooks/shared"
+id = "json:/id"
+id_prefix = ""
+
+[hooks.right]
+log = "hooks/shared"
+id = "json:/id"
+id_prefix = "right:"
 """
 SECRET = b"whsec_5up3r-s3cr3t"
 EVIL = "zz<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}"

@@ -115,3 +115,58 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> 
     with pytest.raises(InvalidArgument, match="chmod 600") as caught:
         Hooks({"stripe": settings})
     assert SECRET.decode() not in str(caught.value)
+
+
+def _table(log: str, **more: Any) -> dict[str, Any]:
+    return {"log": log, "id": "json:/id", **more}
+
+
+def test_hooks_that_share_a_log_say_how_their_ids_are_told_apart() -> None:
+    """Two providers may send one id: the event of the second was answered as a duplicate, and was nowhere."""
+    alone = {"a": _table("x"), "b": _table("y")}
+    Hooks(alone)
+    for first, second in (({}, {}), ({"id_prefix": "a:"}, {}), ({}, {"id_prefix": "b:"})):
+        with pytest.raises(InvalidArgument, match=r"hooks\.a and hooks\.b both write log 'x'.*id_prefix"):
+            Hooks({"a": _table("x", **first), "b": _table("x", **second)})
+    Hooks({"a": _table("x", id_prefix=""), "b": _table("x", id_prefix="")})
+
+
+def test_a_prefix_keeps_the_ids_of_two_providers_apart(http: httpx.Client) -> None:
+    """One id from both is two records, and a retry of each is one."""
+    assert http.post("/v1/logs", json={"name": "hooks/shared"}).status_code in (200, 201)
+    event = {"id": f"evt_{time.time_ns()}"}
+    found = {}
+    for name in ("left", "right"):
+        first, again = (http.post(f"/v1/hooks/{name}", json=event | {"from": name}) for _ in range(2))
+        assert (first.json()["duplicate"], again.json()["duplicate"]) == (False, True)
+        found[name] = http.get(f"/v1/logs/hooks%2Fshared/records/{first.json()['position']}").json()
+    ids = {name: entry["id"] for name, entry in found.items()}
+    assert ids == {"left": event["id"], "right": f"right:{event['id']}"}
+    assert {name: json.loads(entry["value"])["from"] for name, entry in found.items()} == {
+        "left": "left",
+        "right": "right",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["x" * 256, "a\n", "\ud800"])
+def test_a_prefix_that_no_id_can_have_is_refused(prefix: str) -> None:
+    """Every event would be refused, one by one, when the server runs."""
+    with pytest.raises(InvalidArgument, match=r"hooks\.a: id_prefix"):
+        Hooks({"a": _table("x", id_prefix=prefix)})
+
+
+@pytest.mark.parametrize("log", ["_audit", "queue/emails/0", "conflicts.queue/emails/0", "conflicts._audit"])
+def test_a_hook_writes_no_log_that_callers_may_not_write(log: str) -> None:
+    """A web page that posts could write lines of the audit log, or messages that no queue knows."""
+    with pytest.raises(InvalidArgument, match=r"hooks\.a: log"):
+        Hooks({"a": _table(log)})
+
+
+def test_a_secret_without_a_scheme_is_a_mistake(tmp_path: Path) -> None:
+    """Whoever names a secret wants it to be asked for: without ``signature`` everybody could post."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET)
+    secret.chmod(0o600)
+    with pytest.raises(InvalidArgument, match=r"hooks\.a: secret_file .* signature"):
+        Hooks({"a": _table("x", secret_file=str(secret))})
+    Hooks({"a": _table("x", secret_file=str(secret), signature="stripe")})

@@ -1,6 +1,7 @@
 """``POST /v1/hooks/{name}``: what a provider posts becomes a record, once, however often it is posted.
 
 The id comes from a header (``header:X-GitHub-Delivery``) or from the body by a JSON pointer, RFC 6901 (``json:/id``).
+Hooks that write into one log say by ``id_prefix`` how their ids are told apart: two providers may send the same one.
 The provider's signature is the authorization. Providers change fields between retries, so by default the first body
 stands, and a retry with another one is answered like a duplicate.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ from oncelog.errors import IdConflict, InvalidArgument, NotAuthenticated, Oncelo
 from oncelog.server.http import spelling
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.request import Call, answer
-from oncelog.server.security import signatures
+from oncelog.server.security import scopes, signatures
 from oncelog.server.security.signatures import Scheme
 from oncelog.server.security.tokens import check_mode
 from oncelog.shapes import UNREADABLE
@@ -32,6 +33,7 @@ from oncelog.types import Ack, Record
 DEADLINE_S = 8.0
 """Providers wait about ten seconds."""
 
+_PREFIX_BYTES_MAX = 64
 _POINTER = re.compile(r"json:((?:/(?:[^~/]|~[01])*)+)")
 _HEADER = re.compile(r"header:([A-Za-z0-9!#$%&'*+.^_`|~-]+)")
 
@@ -41,6 +43,8 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     log: str
     id: str
+    id_prefix: str | None = None
+    """What stands before the ids in the log. Hooks that write into one log must say it, also if it is empty."""
     signature: Scheme | Literal["none"] = "none"
     secret_file: str | None = None
     age_s: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
@@ -72,7 +76,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(found, str) or not found:
             message = f"hook {self.name!r}: there is no id at {self.settings.id!r}"
             raise InvalidArgument(message)
-        return found
+        return (self.settings.id_prefix or "") + found
 
 
 def _pointed(body: bytes, pointer: tuple[str, ...]) -> Any:
@@ -97,6 +101,7 @@ class Hooks:
     def __init__(self, given: Mapping[str, Any]) -> None:
         """Take the tables of the settings; ``InvalidArgument`` names the hook and what is wrong with it."""
         self._hooks = {name: _hook(name, table) for name, table in given.items()}
+        _check_apart(self._hooks.values())
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def get(self, name: str) -> Hook | None:
@@ -108,11 +113,38 @@ class Hooks:
         self.counts[name, outcome] += 1
 
 
+def _check_apart(hooks: Iterable[Hook]) -> None:
+    """Refuse hooks of one log that leave open whether their ids may meet: the second event would count as a retry."""
+    seen: dict[str, Hook] = {}
+    for hook in hooks:
+        other = seen.setdefault(hook.settings.log, hook)
+        if other is not hook and None in (other.settings.id_prefix, hook.settings.id_prefix):
+            message = (
+                f"hooks.{other.name} and hooks.{hook.name} both write log {hook.settings.log!r}: an id that both send "
+                "would be stored once. Give each a log of its own, or say id_prefix in both; ids that never meet, and "
+                'ids of one provider, need none: id_prefix = ""'
+            )
+            raise InvalidArgument(message)
+
+
+def _check_names(settings: HookSettings) -> None:
+    """Refuse a log that callers may not write, and a prefix that no id can have."""
+    names.check(settings.log)
+    judged = scopes.subject("log", settings.log)
+    if judged.internal or judged.queue_log:
+        message = f"log {settings.log!r} is written by the server or through its queue alone"
+        raise InvalidArgument(message)
+    prefix = settings.id_prefix or ""
+    if not prefix.isprintable() or len(prefix.encode("utf-8", "replace")) > _PREFIX_BYTES_MAX:
+        message = f"id_prefix is {prefix[:40]!r}, must be printable text of at most {_PREFIX_BYTES_MAX} bytes"
+        raise InvalidArgument(message)
+
+
 def _hook(name: str, table: Any) -> Hook:
     where = f"hooks.{name}"
     try:
         settings = msgspec.convert(table, HookSettings)
-        names.check(settings.log)
+        _check_names(settings)
     except (msgspec.ValidationError, InvalidArgument) as error:
         message = f"{where}: {error}"
         raise InvalidArgument(message) from None
@@ -132,6 +164,9 @@ def _hook(name: str, table: Any) -> Hook:
 
 def _secrets(where: str, settings: HookSettings) -> tuple[bytes, ...]:
     if settings.signature == "none":
+        if settings.secret_file is not None:
+            message = f"{where}: secret_file is there, and no signature: everybody could post; say which it is"
+            raise InvalidArgument(message)
         return ()
     if settings.secret_file is None:
         message = f"{where}: signature {settings.signature!r} needs a secret_file"
