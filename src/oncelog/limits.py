@@ -98,6 +98,10 @@ HTTP_BODY_BYTES_MAX = 16 * MIB
 HTTP_BODIES_BYTES_MAX = 128 * MIB
 """All bodies of HTTP requests that are held at once; over it a request waits, and after 5 s gets a 503."""
 
+HTTP_ANSWERS_BYTES_MAX = 256 * MIB
+"""All pages of records and events that are made or being sent at once; over it a request waits, and after 5 s gets a
+503."""
+
 HTTP_LINE_BYTES_MAX = 24 * MIB
 """One line of NDJSON: a value of the greatest size, in base64, with its labels."""
 
@@ -109,6 +113,9 @@ HTTP_HEAD_S_MAX = 15.0
 
 HTTP_BODY_S_MAX = 30.0
 """How long a body may take; more for a large one, by 8 KiB a second."""
+
+HTTP_ANSWER_S_MAX = 60.0
+"""How long a client may take nothing of a large answer, or of the results of a long body; then its connection ends."""
 
 HTTP_READ_RECORDS_MAX = 10_000
 """Records that one GET returns; `limit` may say fewer."""

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from oncelog import limits
+from oncelog.server.http.protocol import Protocol
 from tests.servers import Serving
 
 
@@ -216,3 +217,27 @@ def test_a_body_that_is_compressed_is_refused(open_server: Serving, http: httpx.
     assert _ends(http, log) == 0
     plain = _request(log, b"paid", "Content-Length: 4", "Content-Encoding: identity", "Connection: close")
     assert b"201 Created" in _exchange(open_server, plain)
+
+
+@pytest.mark.parametrize(("waiting_bytes", "calls"), [(0, ["close"]), (5, ["abort"])])
+def test_an_answer_that_nobody_takes_does_not_keep_a_connection(waiting_bytes: int, calls: list[str]) -> None:
+    """A connection that is closed sends what waits first: to a client that does not read, for ever."""
+    called: list[str] = []
+
+    class Transport:
+        def get_write_buffer_size(self) -> int:
+            return waiting_bytes
+
+        def is_closing(self) -> bool:
+            return bool(called)
+
+        def close(self) -> None:
+            called.append("close")
+
+        def abort(self) -> None:
+            called.append("abort")
+
+    connection = Protocol.__new__(Protocol)
+    connection.transport = Transport()  # type: ignore[assignment]
+    connection.timeout_keep_alive_handler()
+    assert called == calls

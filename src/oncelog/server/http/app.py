@@ -18,9 +18,11 @@ from oncelog.server.fleet import routing
 from oncelog.server.fleet.hop import HTTP_HEADER, Hop
 from oncelog.server.fleet.members import FleetMember
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
+from oncelog.server.http.answers import PART_BYTES, Room, taken
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.calls.hooks import Hooks
 from oncelog.server.http.calls.metrics import ServerMetrics
+from oncelog.server.http.calls.records import AnswerWhileReceiving
 from oncelog.server.http.console import console_app
 from oncelog.server.http.forward import forward
 from oncelog.server.http.problem import HttpRefusal
@@ -61,6 +63,7 @@ class App:
         self.metrics = metrics
         self.hooks = Hooks(server.settings.hooks)
         self.bodies = Budget(limits.HTTP_BODIES_BYTES_MAX, "the HTTP port of this server")
+        self.answers = Budget(limits.HTTP_ANSWERS_BYTES_MAX, "the HTTP port of this server")
         self.document = openapi.document_bytes()
         self.console: ASGIApp | None = None
         metrics.watch(self)
@@ -74,16 +77,18 @@ class App:
             return
         began_us = self.server.clock.elapsed_us()
         body = Body(receive, _header(scope, b"content-length"), self.bodies, self.server.clock)
-        seen = _Seen()
+        room, seen = Room(self.answers), _Seen()
         try:
             with tracing.span(scope) as span:
-                response = await self._response(scope, body, seen)
+                response = await self._response(scope, body, room, seen)
+                room.settle(_size_bytes(response))
                 tracing.settle(span, seen.route, response.status_code)
                 await self._send(response, body, scope, receive, send)
         except Gone:
             seen.status = 499
         finally:
             body.close()
+            room.close()
             self._note(scope, seen, (self.server.clock.elapsed_us() - began_us) / 1e6)
 
     async def _console(self, console: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,13 +102,13 @@ class App:
             return
         await console(scope, receive, send)
 
-    async def _response(self, scope: Scope, body: Body, seen: _Seen) -> Response:
+    async def _response(self, scope: Scope, body: Body, room: Room, seen: _Seen) -> Response:
         """Return the answer: every error is one, a bug too."""
         writes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         try:
             headers = headers_of(scope["headers"])
             seen.headers = headers
-            response = await self._routed(scope, headers, body, seen)
+            response = await self._routed(scope, headers, body, room, seen)
         except Gone:
             raise
         except OncelogError as error:
@@ -114,7 +119,7 @@ class App:
         seen.status = response.status_code
         return response
 
-    async def _routed(self, scope: Scope, headers: dict[str, str], body: Body, seen: _Seen) -> Response:
+    async def _routed(self, scope: Scope, headers: dict[str, str], body: Body, room: Room, seen: _Seen) -> Response:
         if "transfer-encoding" in headers and "content-length" in headers:
             message = "Content-Length and Transfer-Encoding: send one of them"
             raise HttpRefusal(400, message, headers={"connection": "close"})
@@ -135,7 +140,7 @@ class App:
         peer, sans = (_peer(scope), scope.get("oncelog_sans", ())) if hop is None else (hop.peer, hop.sans)
         principal = self._admitted(scope, headers, route, peer, sans)
         query = query_of(scope["query_string"], route.query)
-        call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, peer)
+        call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, room, peer)
         name = await self._judged(call)
         member = await self._elsewhere(call, name, handed_on=hop is not None)
         if member is not None:
@@ -216,6 +221,8 @@ class App:
 
         The connection is not closed at once: TCP would reset it, and a client that still sends would lose the answer.
         """
+        if _size_bytes(response) > PART_BYTES or isinstance(response, AnswerWhileReceiving):
+            send = taken(send, scope["oncelog_abort"])
         if body.complete or body.expects_nothing or response.status_code < 400:  # noqa: PLR2004
             await response(scope, receive, send)
             return
@@ -246,6 +253,11 @@ class _Seen:
 
 def _header(scope: Scope, name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _size_bytes(response: Response) -> int:
+    """Return how large an answer is that was made as a whole; one that is made as it is sent has no size."""
+    return len(getattr(response, "body", b""))
 
 
 def _target(scope: Scope) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 
 from oncelog.errors import NotFound, OncelogError
 from oncelog.server.http import problem, spelling
+from oncelog.server.http.answers import PART_BYTES
 from oncelog.server.tails import Encode, TailPiece
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 15.0
 """Proxies close a connection on which nothing comes: a comment comes so often."""
-
-PART_BYTES = 128 * 1024
 
 HEADERS = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
 HEARTBEAT = b": heartbeat\n\n"
@@ -76,7 +75,7 @@ def spell_error(error: OncelogError) -> bytes:
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
-    """Cut what is large: what a connection was given, and its client has not read, it holds a copy of."""
+    """Cut what is large."""
     if len(data) <= PART_BYTES:
         yield data
         return

@@ -81,6 +81,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self._await_head()
         self.scope["oncelog_sans"] = self._sans  # type: ignore[typeddict-unknown-key]
+        self.scope["oncelog_abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; drop a trailer."""
@@ -103,6 +104,12 @@ class Protocol(HttpToolsProtocol):
         self._idle_bytes = 0
         self._head_done()
         super().on_headers_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection on which nothing came; one whose client does not take the answer would not close."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP."""

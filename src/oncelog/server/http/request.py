@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
@@ -11,7 +11,9 @@ import msgspec
 from starlette.responses import Response
 
 from oncelog.errors import InvalidArgument, OncelogError
+from oncelog.limits import KIB
 from oncelog.server.http import fields, spelling
+from oncelog.server.http.answers import Room
 from oncelog.server.http.bodies import Body
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.security.audit import AuditLine
@@ -31,6 +33,8 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
 _QUERY_FIELDS_MAX = 32
+_SMALL_BYTES = 32 * KIB
+"""So much JSON is read or made in a few milliseconds, for which the event loop may stand still."""
 _JOINED = frozenset({"accept", "if-match", "if-none-match", "connection", "te", "via", "x-forwarded-for", "forwarded"})
 """Headers that are lists: when they come twice they are one list. Of all others that matter here there is one."""
 
@@ -46,6 +50,7 @@ class Call:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: Body
+    room: Room
     peer: str
     span: Any = field(default=None)
     act: AuditLine | None = None
@@ -83,6 +88,10 @@ class Call:
                     return offer
         message = f"Accept is {accept[:100]!r}, and there is {', '.join(offered)}"
         raise HttpRefusal(406, message)
+
+    async def apart(self, size_bytes: int, work: Callable[[], _T]) -> _T:
+        """Run a function that takes the longer, the larger what it works on: in a thread, unless that is small."""
+        return work() if size_bytes <= _SMALL_BYTES else await self.server.read(work)
 
     async def json(self, kind: type[_T]) -> _T:
         """Return the body as a form; an empty body is an empty object."""

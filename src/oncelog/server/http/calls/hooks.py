@@ -213,7 +213,8 @@ async def _stored(call: Call, hook: Hook) -> Ack:
         signatures.check(
             settings.signature, hook.secrets, call.headers, body, clock=call.server.clock, age_s=settings.age_s
         )
-    record = Record(body, id=hook.id_of(call.headers, body), type=settings.type)
+    id = await call.apart(len(body), lambda: hook.id_of(call.headers, body))
+    record = Record(body, id=id, type=settings.type)
     [found] = await call.server.seats[settings.log].append([record], timeout_s=DEADLINE_S, peer=call.peer)
     if isinstance(found, IdConflict) and settings.on_conflict == "original":
         return Ack(found.position, None, None, None, duplicate=True, conflict=True)

@@ -89,7 +89,10 @@ async def send(call: Call) -> Response:
         if fields.record_id(call.headers) is not None:
             message = "Idempotency-Key is the id of one message: in NDJSON each brings its own"
             raise InvalidArgument(message)
-        messages = [spelling.message(form) for form in spelling.lines(await call.body.whole(), forms.MessageForm)]
+        data = await call.body.whole()
+        messages = await call.apart(
+            len(data), lambda: [spelling.message(form) for form in spelling.lines(data, forms.MessageForm)]
+        )
     else:
         messages = [_message(call, await call.body.whole())]
     if not messages:

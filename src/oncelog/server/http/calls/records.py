@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -100,8 +101,8 @@ async def _append_lines(call: Call, *, atomic: bool) -> Response:
             if atomic:
                 message = f"an atomic body has at most {limits.HTTP_BODY_BYTES_MAX} bytes"
                 raise HttpRefusal(413, message)
-            return _Answering(_as_they_come(call, held, parts), media_type=NDJSON)
-    records = [spelling.record(form) for form in spelling.lines(bytes(held), forms.RecordForm)]
+            return AnswerWhileReceiving(_as_they_come(call, held, parts), media_type=NDJSON)
+    records = await lines(call, bytes(held))
     if not records:
         message = "the body has no record"
         raise InvalidArgument(message)
@@ -109,10 +110,17 @@ async def _append_lines(call: Call, *, atomic: bool) -> Response:
         found = await _appended(call, records, atomic=atomic)
     except _Unanswered as error:
         return error.response
-    return many(found)
+    return await call.apart(len(held), lambda: _many(found))
 
 
-def many(found: Sequence[Ack | OncelogError]) -> Response:
+async def lines(call: Call, data: bytes) -> list[Record]:
+    """Return the records of NDJSON."""
+    return await call.apart(
+        len(data), lambda: [spelling.record(form) for form in spelling.lines(data, forms.RecordForm)]
+    )
+
+
+def _many(found: Sequence[Ack | OncelogError]) -> Response:
     """Return the answers to several records: 201, 200 when all were there, 207 when some were refused."""
     refused = any(isinstance(one, OncelogError) for one in found)
     new = any(isinstance(one, Ack) and not one.duplicate for one in found)
@@ -125,12 +133,12 @@ async def _as_they_come(call: Call, held: bytearray, parts: AsyncIterator[bytes]
     Without the last line, what became of the lines without a result is not known.
     """
     try:
-        async for lines in _groups(call, held, parts):
+        async for group in _groups(call, held, parts):
             if not call.is_valid():
                 message = "the token was revoked, or has expired"
                 raise NotAuthenticated(message)
-            for result in await _group(call, lines):
-                yield msgspec.json.encode(spelling.result(result)) + b"\n"
+            found = await _group(call, group)
+            yield await call.apart(len(group), functools.partial(_result_lines, found))
         yield b'{"done":true}\n'
     except Gone:
         return
@@ -138,7 +146,11 @@ async def _as_they_come(call: Call, held: bytearray, parts: AsyncIterator[bytes]
         yield msgspec.json.encode({"error": problem.of(error), "done": False}) + b"\n"
 
 
-class _Answering(StreamingResponse):
+def _result_lines(found: Sequence[Ack | OncelogError]) -> bytes:
+    return msgspec.json.Encoder().encode_lines([spelling.result(one) for one in found])
+
+
+class AnswerWhileReceiving(StreamingResponse):
     """A response that begins before the request has ended: it leaves receiving to the request's body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 (as Starlette has it)
@@ -164,8 +176,8 @@ async def _groups(call: Call, held: bytearray, parts: AsyncIterator[bytes]) -> A
         yield bytes(held)
 
 
-async def _group(call: Call, lines: bytes) -> Sequence[Ack | OncelogError]:
-    records = [spelling.record(form) for form in spelling.lines(lines, forms.RecordForm)]
+async def _group(call: Call, group: bytes) -> Sequence[Ack | OncelogError]:
+    records = await lines(call, group)
     if not is_safe(records):
         message = f"a body of more than {limits.HTTP_BODY_BYTES_MAX} bytes needs an id on every record"
         raise InvalidArgument(message)
@@ -191,7 +203,7 @@ async def _append_arrow(call: Call, *, atomic: bool) -> Response:
     except AppendErrors as errors:
         if wanted == ARROW:
             return Response(frames.refused_bytes(errors.results).to_pybytes(), 207, media_type=ARROW)
-        return many(errors.results)
+        return _many(errors.results)
     except OncelogError as error:
         safe = "id" in table.column_names and not table.column("id").null_count
         return problem.response(error, retry=_SAFE if safe else _UNSAFE)
@@ -212,7 +224,7 @@ async def _append_whole(call: Call, table: pa.Table, wanted: str) -> Response:
     except _Unanswered as error:
         return error.response
     if wanted != ARROW:
-        return many(found)
+        return _many(found)
     new = any(isinstance(one, Ack) and not one.duplicate for one in found)
     return Response(frames.refused_bytes(found).to_pybytes(), 201 if new else 200, media_type=ARROW)
 
@@ -266,6 +278,7 @@ async def read(call: Call) -> Response:
     limit = call.limit(PAGE_RECORDS, limits.HTTP_READ_RECORDS_MAX)
     wanted = call.accepts(JSON, NDJSON, ARROW)
     name = call.names["log"]
+    await call.room.take(PAGE_BYTES_MAX)
     if wanted == ARROW:
         return await call.server.read(lambda: _arrow_page(call.server.open_log(name), start, limit))
     return await call.server.read(lambda: _json_page(call.server.open_log(name), start, limit, wanted))
@@ -302,6 +315,7 @@ async def read_one(call: Call) -> Response:
     """Return one record. It never changes, so its ETag is strong."""
     position = fields.whole("position", call.names["position"], least=0)
     wanted = call.accepts(JSON, BYTES)
+    await call.room.take(limits.VALUE_BYTES_MAX)
     log, entry = await call.server.read(lambda: _one(call.server.open_log(call.names["log"]), position))
     etag = f'"{log.log_id}-{position}"'
     headers = {"etag": etag, "cache-control": "private, max-age=0, must-revalidate"}

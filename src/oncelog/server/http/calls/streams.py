@@ -9,7 +9,7 @@ from starlette.responses import Response
 from oncelog import limits
 from oncelog.errors import InvalidArgument, NotFound
 from oncelog.server.http import fields, forms, spelling
-from oncelog.server.http.calls.records import PAGE_BYTES_MAX, PAGE_RECORDS, check_no_key
+from oncelog.server.http.calls.records import PAGE_BYTES_MAX, PAGE_RECORDS, check_no_key, lines
 from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.security import scopes
 from oncelog.streams.events import StreamEvent, StreamInfo
@@ -31,7 +31,7 @@ async def append(call: Call) -> Response:
     stream = call.names["stream"]
     if call.media_type == NDJSON:
         check_no_key(call)
-        records = [spelling.record(form) for form in spelling.lines(await call.body.whole(), forms.RecordForm)]
+        records = await lines(call, await call.body.whole())
     else:
         records = [fields.record(await call.body.whole(limits.VALUE_BYTES_MAX), call.headers)]
     if not records:
@@ -57,7 +57,7 @@ async def read(call: Call) -> Response:
     direction = call.query.get("direction", "forward")
     stream = call.names["stream"]
 
-    def page() -> tuple[list[StreamEvent], int]:
+    def page() -> Response:
         streams = opened_streams(call)
         found: list[StreamEvent] = []
         size_bytes = 0
@@ -66,11 +66,12 @@ async def read(call: Call) -> Response:
             if found and size_bytes > PAGE_BYTES_MAX:
                 break
             found.append(event)
-        return found, streams.version(stream) or 0
+        version = streams.version(stream) or 0
+        body = forms.EventsForm(events=[spelling.event(one) for one in found], version=version)
+        return answer(body, headers={"etag": f'"{version}"', "cache-control": "no-store"})
 
-    found, version = await call.server.read(page)
-    body = forms.EventsForm(events=[spelling.event(one) for one in found], version=version)
-    return answer(body, headers={"etag": f'"{version}"', "cache-control": "no-store"})
+    await call.room.take(PAGE_BYTES_MAX)
+    return await call.server.read(page)
 
 
 async def list_streams(call: Call) -> Response:

@@ -1,0 +1,106 @@
+"""Large answers: bounded in all, and ended where nobody takes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from oncelog import limits
+from oncelog.errors import Unavailable
+from oncelog.server import budget
+from oncelog.server.budget import Budget
+from oncelog.server.http.answers import PART_BYTES, Room, taken
+from oncelog.server.http.bodies import Gone
+from oncelog.server.http.calls.records import PAGE_BYTES_MAX
+from tests.servers import Serving
+
+
+def test_room_is_taken_before_an_answer_is_made_and_then_fits_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how large an answer becomes: only then others get what it does not need."""
+    monkeypatch.setattr(budget, "WAIT_S", 0.01)
+    shared = Budget(100, "test")
+    first, second, small = Room(shared), Room(shared), Room(shared)
+
+    async def run() -> None:
+        await first.take(80)
+        with pytest.raises(Unavailable):
+            await second.take(80)
+        first.settle(20)
+        await second.take(80)
+        second.settle(120)  # an answer in JSON may be larger than its records
+        assert shared.used_bytes == 140
+        small.settle(1000)  # it took no room: it holds none
+        for one in (first, second, small):
+            one.close()
+        assert shared.used_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_an_answer_is_sent_in_parts_that_are_taken_one_by_one() -> None:
+    """A connection holds a copy of what its client has not read: of a part, not of the whole."""
+    body = bytes(range(256)) * (PART_BYTES // 256 * 2 + 1)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        wrapped = taken(send, lambda: None)
+        await wrapped({"type": "http.response.start", "status": 200})
+        await wrapped({"type": "http.response.body", "body": body})
+        await wrapped({"type": "http.response.body", "body": b""})
+
+    asyncio.run(run())
+    assert sent[0] == {"type": "http.response.start", "status": 200}
+    assert [len(message["body"]) for message in sent[1:]] == [PART_BYTES, PART_BYTES, 256, 0]
+    assert [message.get("more_body", False) for message in sent[1:]] == [True, True, False, False]
+    assert b"".join(message["body"] for message in sent[1:]) == body
+
+
+def test_a_client_that_takes_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for it would wait for ever, and with it the bytes that it holds."""
+    monkeypatch.setattr(limits, "HTTP_ANSWER_S_MAX", 0.01)
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def send(_: Any) -> None:
+            await ended.wait()  # as a connection does whose client does not read
+
+        with pytest.raises(Gone):
+            await taken(send, ended.set)({"type": "http.response.body", "body": b"x"})
+
+    asyncio.run(run())
+
+
+def test_clients_that_do_not_read_their_pages_do_not_fill_the_memory() -> None:
+    """Pages that nobody takes hold room, and who asks for one more is told to come later; when they go, all is well."""
+    server = Serving("memory://")
+    path = "/v1/logs/large/records"
+    try:
+        with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
+            client.post("/v1/logs", json={"name": "large"})
+            for _ in range(PAGE_BYTES_MAX // limits.MIB):
+                assert client.post(path, content=b"x" * limits.MIB).status_code == 201
+            host, _, port = server.http.rpartition(":")
+            with contextlib.ExitStack() as idle:
+                for _ in range(limits.HTTP_ANSWERS_BYTES_MAX // PAGE_BYTES_MAX):
+                    one = idle.enter_context(socket.create_connection((host, int(port))))
+                    one.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                    assert one.recv(8) == b"HTTP/1.1"  # the page is made, and is being sent
+                refused = client.get(path)
+                assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+                assert client.post(path, content=b"y").status_code == 201, "writes go on"
+            pages = (client.get(path) for _ in range(20))  # a few are refused before the server sees that they are gone
+            page = next(page for page in pages if page.status_code != 503)
+            assert len(page.json()["entries"]) == PAGE_BYTES_MAX // limits.MIB
+        assert server.stop() == 0, server.errors()
+        assert server.errors() == ""
+    finally:
+        server.end()
