@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import grpc
 import httpx
@@ -25,6 +27,8 @@ from oncelog.server.settings import ServeSettings
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
 from tests.servers import Serving
+
+_NO_SERVER = "oncelog://127.0.0.1:1 is a server: serve the database itself (file://…, s3://…)"
 
 
 def _append(server: Serving, log: str, value: bytes, id: str) -> messages.Ack:
@@ -52,15 +56,41 @@ def test_a_record_is_stored_once_and_a_drained_server_exits_cleanly(serve: Calla
         db.log("orders").writer(wait_s=0).close()
 
 
+def _refused(url: str, **environment: str) -> tuple[int, str]:
+    """Return how a server that does not start ends; one that starts has 60 s, and is none of these."""
+    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", url, "--grpc", "127.0.0.1:0"]
+    found = subprocess.run(
+        [*command, "--http", "127.0.0.1:0"], capture_output=True, check=False, timeout=60, env=os.environ | environment
+    )
+    return found.returncode, found.stderr.decode()
+
+
 def test_a_database_on_a_disk_has_one_server(serve: Callable[..., Serving]) -> None:
     """The second server refuses to start, and names the first one's process; it may start when that was killed."""
     first = serve()
-    command = [sys.executable, "-m", "oncelog.cli", "serve", "--url", first.url, "--grpc", "127.0.0.1:0"]
-    second = subprocess.run([*command, "--http", "127.0.0.1:0"], capture_output=True, check=False)
-    assert second.returncode == 3
-    assert f"process {first.process.pid}" in second.stderr.decode()
+    code, said = _refused(first.url)
+    assert (code, f"process {first.process.pid}" in said) == (3, True), said
     first.kill()
     assert serve().process.poll() is None
+
+
+def test_a_database_that_is_named_by_a_path_or_a_profile_has_one_server_too(
+    serve: Callable[..., Serving], tmp_path: Path
+) -> None:
+    """However it is spelt, it is the same folder: two servers would take the logs of it from each other."""
+    first = serve()
+    folder = unquote(urlsplit(first.url).path)
+    profiles = {"ONCELOG_PROFILES": str(tmp_path / "profiles.toml")}
+    add = [sys.executable, "-m", "oncelog.cli", "profile", "add", "prod", first.url]
+    subprocess.run(add, check=True, capture_output=True, env=os.environ | profiles)
+    for url in (folder, os.path.relpath(folder), f"FILE://{folder}", "profile:prod"):
+        code, said = _refused(url, **profiles)
+        assert (code, f"process {first.process.pid}" in said) == (3, True), (url, said)
+
+
+def test_a_server_does_not_serve_another_server() -> None:
+    """It says so, and nothing of what it is made of."""
+    assert _refused("oncelog://127.0.0.1:1") == (2, f"error: {_NO_SERVER}\n")
 
 
 def test_a_server_says_that_it_is_healthy_and_ctrl_c_ends_it_as_sigterm_does(serve: Callable[..., Serving]) -> None:

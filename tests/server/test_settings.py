@@ -25,10 +25,13 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
         ('url = "memory://"\n\nseat_max = 5\n', 3, "seat_max"),
         ('url = "memory://"\n# more\nseats_max = "many"\n', 3, "seats_max"),
         ('url = "memory://"\nsession_s = -1\n', 2, "session_s"),
+        ('url = "memory://"\ndrain_s = inf\n', 2, "drain_s"),
+        ('url = "memory://"\nbeat_s = 1e300\n', 2, "beat_s"),
+        ('url = "memory://"\nstreams_max = 2147483648\n', 2, "streams_max"),
         ('url = "memory://"\n[hooks]\ngithub = 5\n', 2, "hooks"),
         ('url = "memory://"\nnot toml\n', 2, "line 2"),
     ],
-    ids=["unknown", "type", "range", "table", "syntax"],
+    ids=["unknown", "type", "range", "infinite", "long", "large", "table", "syntax"],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, line: int, word: str) -> None:
     """The message has the file, the line and the setting."""

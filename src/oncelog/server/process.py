@@ -17,8 +17,9 @@ import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from oncelog.connect import Database, connect
-from oncelog.errors import OncelogError, Unavailable
+from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.limits import MIB
+from oncelog.names import SERVER_SCHEMES
 from oncelog.server import folder_lock
 from oncelog.server import settings as settings_module
 from oncelog.server.crew import Crew
@@ -49,14 +50,27 @@ def run(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
 
     Raises ``LogBusy`` if another server has the database, ``Unavailable`` if an address is taken.
     """
-    with folder_lock.holding(settings.url):
-        asyncio.run(_serve(settings, announce))
+    asyncio.run(_open(settings, announce))
 
 
-async def _serve(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
+async def _open(settings: ServeSettings, announce: Callable[[Addresses], None]) -> None:
     stop = _stop_signals()
     opening = Crew("open", 1)
     database = await opening.run(lambda: connect(settings.url, options=settings.options or None))
+    if database.url.startswith(SERVER_SCHEMES):
+        message = f"{database.url} is a server: serve the database itself (file://…, s3://…)"
+        raise InvalidArgument(message)
+    with folder_lock.holding(database.url):  # the settings may say it as a path, or by a profile
+        await _serve(database, settings, announce, opening, stop)
+
+
+async def _serve(
+    database: Database,
+    settings: ServeSettings,
+    announce: Callable[[Addresses], None],
+    opening: Crew,
+    stop: asyncio.Event,
+) -> None:
     server = Server(database, settings)
     key = await opening.run(lambda: starting.fleet_key(server))
     if not settings.tokens:

@@ -5,6 +5,7 @@ A flag wins over the environment (``ONCELOG_SERVE_…``), which wins over the fi
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -82,6 +83,10 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Reports of pipelines that the console shows: the file of each, by name."""
 
 
+_SECONDS_MOST = 1_000_000_000
+_STREAMS_MOST = (1 << 31) - 1
+"""What timers, and gRPC, can count to."""
+
 _TABLES = ("options", "mtls", "hooks", "origins", "inboxes", "reports")
 """Settings that only a file can have."""
 
@@ -147,9 +152,12 @@ def _converted(found: Mapping[str, object], where: str) -> ServeSettings:
         raise InvalidArgument(message) from None
     for name in ServeSettings.__struct_fields__:
         value = getattr(settings, name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
-            message = f"{where}: {name} is {value}, must be more than 0"
-            raise InvalidArgument(message)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            most = _STREAMS_MOST if name == "streams_max" else _SECONDS_MOST if name.endswith("_s") else math.inf
+            if not 0 < value <= most:
+                limit = "" if most == math.inf else f" and at most {most:,}"
+                message = f"{where}: {name} is {value}, must be more than 0{limit}"
+                raise InvalidArgument(message)
     return settings
 
 

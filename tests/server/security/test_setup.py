@@ -117,3 +117,10 @@ def test_settings_that_mean_nothing_are_refused(given: dict[str, object]) -> Non
 def test_a_token_file_that_is_not_there_lets_nobody_in(tmp_path: Path) -> None:
     """It is no reason to be open."""
     assert not _load(tokens=str(tmp_path / "none")).authorizer.is_open
+
+
+@pytest.mark.parametrize("name", ["tls_client_ca", "tls_fleet_ca", "tls_name"])
+def test_a_part_of_tls_without_its_certificate_is_a_mistake(name: str) -> None:
+    """Who names the authority of clients wants certificates to be asked for: the server was open, and said nothing."""
+    with pytest.raises(InvalidArgument, match=f"{name} needs tls_cert and tls_key"):
+        setup.read_tls(ServeSettings(url="memory://", **{name: "x"}))  # type: ignore[arg-type]

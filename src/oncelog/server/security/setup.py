@@ -74,6 +74,10 @@ def _check_origins(origins: list[str]) -> None:
 def read_tls(settings: ServeSettings) -> Tls | None:
     """Return the certificates that settings name; ``InvalidArgument`` for files that cannot be used."""
     if settings.tls_cert is None and settings.tls_key is None:
+        for name in ("tls_client_ca", "tls_fleet_ca", "tls_name"):
+            if getattr(settings, name) is not None:  # passed over, it would leave a server open that is meant not to be
+                message = f"{name} needs tls_cert and tls_key"
+                raise InvalidArgument(message)
         return None
     if settings.tls_cert is None or settings.tls_key is None:
         message = "tls_cert and tls_key belong together"
