@@ -22,7 +22,7 @@ from oncelog.queue.state.database import StateBusy
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.streams.expecting import Earlier
 from oncelog.types import Ack
-from oncelog.wire.failures import LogMoved
+from oncelog.wire.failures import LogMoved, Misdirected
 
 ACK = Ack(1, 2, 3, datetime(2026, 1, 1, tzinfo=UTC), duplicate=True)
 
@@ -54,6 +54,7 @@ SAMPLES: list[errors.OncelogError] = [
     errors.WriterFenced("m", outcome="unknown"),
     ProducerTaken("m", outcome="unknown"),
     LogMoved("m", outcome="unknown"),
+    Misdirected("m"),
     errors.LogBusy("m", pid=3),
     errors.LeaseLost("m"),
     errors.EffectFailed("m", error="why"),

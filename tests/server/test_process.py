@@ -18,14 +18,17 @@ import httpx
 import pytest
 
 import oncelog
+from oncelog.errors import Unavailable
 from oncelog.server import process
 from oncelog.server.fleet import starting
+from oncelog.server.fleet.hop import GRPC_KEY, HTTP_HEADER, Hop, seal
 from oncelog.server.fleet.starting import Addresses
 from oncelog.server.http import app as http_app
 from oncelog.server.server import Server
 from oncelog.server.settings import ServeSettings
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
+from tests.server.clients import Wire, error_of
 from tests.servers import Serving
 
 _NO_SERVER = "oncelog://127.0.0.1:1 is a server: serve the database itself (file://…, s3://…)"
@@ -144,12 +147,15 @@ def test_an_http_answer_does_not_wait_for_an_acknowledgement_of_tcp() -> None:
     assert asyncio.run(accepted())
 
 
-def test_the_audit_log_of_a_server_of_a_fleet_has_its_name_before_a_call_is_served(
+def test_a_server_joins_its_fleet_and_knows_its_audit_log_before_a_call_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Calls of gRPC are served while the server joins its fleet. What it audited went into no log of its own."""
+    """A server that served while it joined took logs from living servers as a process that is no server, took calls
+    that were handed on for calls of clients, and audited into no log of its own.
+    """
     apps: list[http_app.App] = []
     logs: list[str] = []
+    done: list[str] = []
     build, start = http_app.build, process._start
 
     def built(*given: Any) -> http_app.App:
@@ -158,10 +164,12 @@ def test_the_audit_log_of_a_server_of_a_fleet_has_its_name_before_a_call_is_serv
 
     async def started(server: Server, made: Any) -> None:
         logs.append(apps[0].audit.log)
+        done.append("start")
         await start(server, made)
 
     async def join(_: Any, __: Any, ___: Any, where: Addresses, stop: Callable[[], None]) -> None:
         logs.append(f"_audit/{where.grpc}")
+        done.append("join")
         stop()
 
     monkeypatch.setattr(starting, "fleet_key", lambda _: bytes(32))
@@ -170,6 +178,32 @@ def test_the_audit_log_of_a_server_of_a_fleet_has_its_name_before_a_call_is_serv
     monkeypatch.setattr(process, "_start", started)
     process.run(ServeSettings(url="memory://", grpc="127.0.0.1:0", http="127.0.0.1:0"), lambda _: None)
     assert logs[0] == logs[1] == apps[0].audit.log
+    assert done == ["join", "start"]
+
+
+def test_a_call_of_a_fleet_is_refused_by_a_server_that_is_in_none(serve: Callable[..., Serving]) -> None:
+    """The address of a fleet's server may lead to the server of another database, which has a log of this name, too:
+    the call is not served as if a client had sent it.
+    """
+    server = serve()
+    with oncelog.connect(server.url) as db:
+        db.log("orders", create=True)
+    sealed = seal(bytes(32), Hop(("b", 1)))
+    method = METHODS["Log.Append"]
+    with Wire(server.grpc) as wire:
+        call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)
+        request = messages.AppendRequest(log="orders", records=[messages.Record(value=b"v")])
+        with pytest.raises(grpc.RpcError) as refused:
+            call(request, metadata=((GRPC_KEY, sealed),), timeout=120)
+    error = error_of(refused.value)
+    assert isinstance(error, Unavailable)
+    assert error.outcome == "not written"
+    path = f"http://{server.http}/v1/logs/orders/records"
+    answer = httpx.post(path, content=b"v", headers={HTTP_HEADER: sealed.hex()}, timeout=120)
+    assert (answer.status_code, answer.json()["outcome"]) == (421, "not written")
+    assert server.stop() == 0, server.errors()
+    with oncelog.connect(server.url) as db:
+        assert list(db.log("orders").read()) == []
 
 
 def test_systemd_hears_that_the_server_is_ready_and_that_it_stops(

@@ -85,9 +85,11 @@ async def _serve(
         where = listening if key is None else starting.advertised(server, listening)
         if key is not None:  # before the first call is served: what is audited goes into the log of this server
             app.audit.log = http_app.audit_log(starting.name_of(server, where))
-        await _start(server, grpc_server)
-        if key is not None:
+        if key is not None:  # before the first call is served, too: a server that is no member would take any log
             await starting.join(server, tls, key, where, stop.set)
+        await _start(server, grpc_server)
+        if server.fleet is not None:
+            await starting.check_address(server.fleet)
         http_server = _Uvicorn(_http_config(app))
         _reload_on_hangup(server, http_server, certificates)
         serving = asyncio.create_task(http_server.serve([http_socket]))

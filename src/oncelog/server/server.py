@@ -20,6 +20,7 @@ from oncelog.server.budget import Budget
 from oncelog.server.consumers import Consumers
 from oncelog.server.crew import Crew
 from oncelog.server.fleet.fleet import Fleet
+from oncelog.server.fleet.hop import Hop
 from oncelog.server.fleet.peers import HolderGone
 from oncelog.server.jobs import Jobs
 from oncelog.server.ring import RingBudget
@@ -31,6 +32,7 @@ from oncelog.server.sessions import FrameSessions
 from oncelog.server.settings import ServeSettings
 from oncelog.server.tails import HELD_S, LOOK_BUCKET_S, LOOK_S, LOOKS_MAX, RUNG_S, Tails
 from oncelog.server.watch.calls import CallCounts
+from oncelog.wire.failures import Misdirected
 
 _T = TypeVar("_T")
 
@@ -139,6 +141,18 @@ class Server:
     def is_cut_off(self) -> bool:
         """Whether the other servers of the fleet take this one for dead, because it does not reach the bucket."""
         return self.fleet is not None and self.fleet.is_cut_off
+
+    def hop_of(self, sealed: bytes | str | None) -> Hop | None:
+        """Return what another server says of a call that it hands on to this one; ``None`` if none did.
+
+        ``Misdirected`` if the call was not meant for this server.
+        """
+        if sealed is None:
+            return None
+        if self.fleet is None:
+            message = "this call was handed on by a server of a fleet, and this server is in none: it is not served"
+            raise Misdirected(message)
+        return self.fleet.hop_of(sealed)
 
     def retry_after_s(self) -> float:
         """Return how long a client that was refused should wait: about a second, not the same for all of them."""

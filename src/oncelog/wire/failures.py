@@ -46,6 +46,12 @@ class LogMoved(WriterFenced):
     retry_after_s = 0.0
 
 
+class Misdirected(Unavailable):
+    """A server handed a call on, and it came to a server for which it was not meant. Nothing was written. The status
+    tells the server that handed it on; a client gets an ``Unavailable``.
+    """
+
+
 def to_message(error: OncelogError) -> Any:
     """Return an error as a message with all its fields."""
     made = messages.Error(kind=kind_of(error), message=str(error))
@@ -182,6 +188,7 @@ _STATUS: Mapping[type, tuple[str, int]] = {
     NotAllowed: ("PERMISSION_DENIED", 403),
     WrongExpectedVersion: ("FAILED_PRECONDITION", 412),
     TooManyCalls: ("RESOURCE_EXHAUSTED", 429),
+    Misdirected: ("FAILED_PRECONDITION", 421),
     Unavailable: ("UNAVAILABLE", 503),
     WriterFenced: ("UNAVAILABLE", 503),
     LogBusy: ("UNAVAILABLE", 503),

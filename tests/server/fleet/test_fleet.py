@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -9,13 +10,16 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import grpc
 import pytest
 
 import oncelog
 from oncelog import inner
 from oncelog.errors import NotAllowed, NotFound, Unavailable
+from oncelog.log import inner as log_inner
+from oncelog.log.open_writer import Term
 from oncelog.server.fleet.fleet import placing_key
-from oncelog.server.fleet.hop import GRPC_KEY
+from oncelog.server.fleet.hop import GRPC_KEY, HTTP_HEADER
 from oncelog.wire import messages
 from oncelog.wire.methods import METHODS
 from tests.server.clients import Wire, WriteSession, error_of, record
@@ -162,15 +166,47 @@ def test_http_requests_are_handed_on(fleet: list[Serving], log: str) -> None:
 
 
 def test_a_client_cannot_say_that_it_is_a_server(fleet: list[Serving], log: str) -> None:
-    """A call that claims to be handed on, without proof, is one of a client; only servers may give logs away."""
+    """A call that claims to be handed on, without proof, is not served: it may be of another fleet, and about a log of
+    another database. Only servers may give logs away.
+    """
     with Patient(fleet[0].grpc) as wire:
         with pytest.raises(NotAllowed):
             wire.call("Database.Take", log=log)
         method = METHODS["Log.Append"]
         call = wire.channel.unary_unary(method.path, method.encode_request, method.decode_response)
         request = messages.AppendRequest(log=log, records=[record(b"v")])
-        found = call(request, metadata=((GRPC_KEY, b"x" * 64),), timeout=120)
-        assert found.results[0].ack.position == 0
+        with pytest.raises(grpc.RpcError, match="not of this fleet") as refused:
+            call(request, metadata=((GRPC_KEY, b"x" * 64),), timeout=120)
+        error = error_of(refused.value)
+        assert isinstance(error, Unavailable)
+        assert error.outcome == "not written"
+    headers = {HTTP_HEADER: "00" * 64}
+    status, found = _http_once(fleet[0], "POST", f"/v1/logs/{log}/records", b"v", headers)
+    assert (status, found["outcome"]) == (421, "not written")
+
+
+def test_http_requests_follow_a_log_that_has_moved(fleet: list[Serving], log: str, seaweedfs: Any) -> None:
+    """A server that handed a request on, and was told that the log is elsewhere now, looks where it is: it handed every
+    later request to the same server, for ever.
+    """
+    path = f"/v1/logs/{log}/records"
+    with Patient(fleet[0].grpc) as wire:
+        wire.call("Log.Append", log=log, records=[record(b"v", id="0")])
+    found = holder(fleet[0], log)
+    assert found is not None
+    at = "abc".index(found[0])
+    asked, next_holder = fleet[(at + 1) % 3], "abc"[(at + 2) % 3]
+    assert _http(asked, "POST", path, b"v", **{"Idempotency-Key": '"1"'})[0] == 201
+    with oncelog.connect(fleet[0].url, options=seaweedfs.options) as db:
+        term = Term(holder=(next_holder, 1), tenure_s=1.0)
+        writer = log_inner.hold(db.log(log), term, 0.0, ask=False)  # as the third server would take it
+        _http(asked, "POST", path, b"v", **{"Idempotency-Key": '"2"'})  # the holder may notice by it that it is none
+        assert _http(asked, "POST", path, b"v", **{"Idempotency-Key": '"2"'})[0] in (200, 201)
+        with contextlib.suppress(oncelog.OncelogError):
+            writer.close()
+    now = holder(asked, log)
+    assert now is not None
+    assert now[0] == next_holder
 
 
 def test_a_deleted_log_is_gone_everywhere(fleet: list[Serving], log: str) -> None:

@@ -261,3 +261,30 @@ def test_servers_that_are_cut_off_from_each_other(bucket_url: str) -> None:
             server.end()
         for proxy in listeners.values():
             proxy.close()
+
+
+@pytest.mark.soak
+def test_an_address_that_leads_to_the_server_of_another_database(bucket_url: str) -> None:
+    """A server advertises the address of a server of another fleet, which has a log of the same name: nothing is stored
+    there. The log is asked for through the bucket, and the records get to their own log.
+    """
+    environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}
+    other = Serving(f"{bucket_url}-other", ("--name", "other"), environment)
+    wrong = Serving(bucket_url, ("--name", "wrong", "--advertise", other.grpc), environment)
+    right = Serving(bucket_url, ("--name", "right"), environment)
+    try:
+        for url in (bucket_url, other.url):
+            with oncelog.connect(url) as db:
+                db.log("orders", create=True)
+        with oncelog.connect(f"oncelog://{wrong.grpc}") as db, db.log("orders").writer() as writer:
+            writer.append(b"first", id="first")
+        writers = Writers(f"oncelog://{right.grpc}", ["orders"], 1)
+        writers.acks["orders"]["first"] = 0
+        writers.wait_for(5)
+        writers.stop()
+        assert check(bucket_url, writers) == writers.count
+        with oncelog.connect(other.url) as db:
+            assert list(db.log("orders").read()) == []
+    finally:
+        for server in (other, wrong, right):
+            server.end()

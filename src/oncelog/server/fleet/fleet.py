@@ -29,6 +29,7 @@ from oncelog.server.fleet import members
 from oncelog.server.fleet.bells import Bells
 from oncelog.server.fleet.hop import Hop, opened, opened_text
 from oncelog.server.fleet.members import Beat, Card, FleetMember, FleetMembership, Members
+from oncelog.wire.failures import Misdirected
 
 if TYPE_CHECKING:
     from oncelog.server.fleet.host import FleetHost
@@ -152,14 +153,19 @@ class Fleet:
             except OncelogError as error:
                 _log.warning("the others will notice in %d s that this server left: %s", self.members.dead_s, error)
 
-    def hop_of(self, sealed: object) -> Hop | None:
-        """Return what another server says of a call that it hands on to this one; ``None`` if none did."""
-        found = None
-        if sealed is not None:
-            found = opened(self.key, sealed) if isinstance(sealed, bytes) else opened_text(self.key, str(sealed))
-        if found is not None and self._membership is not None and found.to != self.card.holder:
+    def hop_of(self, sealed: bytes | str) -> Hop:
+        """Return what another server says of a call that it hands on to this one.
+
+        ``Misdirected`` if the call was not meant for this server. A call of another fleet, whose proof does not hold
+        here, must not be served as one of a client: it is about a log of another database.
+        """
+        found = opened(self.key, sealed) if isinstance(sealed, bytes) else opened_text(self.key, sealed)
+        if found is None:
+            message = "this call was handed on by a server that is not of this fleet: it is not served"
+            raise Misdirected(message)
+        if found.to != self.card.holder:
             message = f"this server is {self.card.name!r}, not {found.to[0]!r}, for which the call was meant"
-            raise Unavailable(message)
+            raise Misdirected(message)
         return found
 
     def others(self) -> list[FleetMember]:

@@ -17,6 +17,7 @@ from oncelog.errors import Unavailable
 from oncelog.server.fleet.hop import GRPC_KEY, Hop, seal
 from oncelog.server.fleet.members import Card, FleetMember
 from oncelog.wire import failures, messages
+from oncelog.wire.failures import Misdirected
 from oncelog.wire.methods import METHODS, Method
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _FORWARDED = frozenset({"authorization", "traceparent", "tracestate"})
+_MISDIRECTED = getattr(grpc.StatusCode, failures.grpc_code(Misdirected("")))
 _T = TypeVar("_T")
 
 
@@ -61,6 +63,13 @@ class HolderFailure(Exception):
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         super().__init__(error.details())
         self.error = error
+
+    @property
+    def is_misdirected(self) -> bool:
+        """Whether another server than the holder got the call, and did nothing."""
+        trailers = dict(self.error.trailing_metadata() or ())
+        said = failures.from_trailer(trailers[failures.TRAILER])
+        return self.error.code() is _MISDIRECTED and isinstance(said, Unavailable)
 
     @property
     def passes(self) -> bool:
@@ -144,8 +153,16 @@ class Peers:
         """Hand a call on; return its answer, or send its stream of answers.
 
         ``first`` is the request, or the first of a stream of them. Raises ``HolderFailure``, ``HolderGone``, or
-        ``Unavailable``, not written, when nothing was sent.
+        ``Unavailable``, not written, when nothing was sent, or not to the holder.
         """
+        try:
+            return await self._handed_on(member, method, context, call, first)
+        except HolderFailure as failure:
+            if failure.is_misdirected:
+                raise self._not_reached(member) from None
+            raise
+
+    async def _handed_on(self, member: FleetMember, method: Method, context: Any, call: Caller, first: bytes) -> Any:
         channel = await self._ready(member)
         given = {"timeout": context.time_remaining(), "metadata": self._metadata(member, context, call)}
         gone = self._watch(member, stream=method.client_streams or method.server_streams)
@@ -169,9 +186,12 @@ class Peers:
             async with asyncio.timeout(CONNECT_S):
                 await _connected(channel)
         except (TimeoutError, ConnectionError):
-            message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
-            raise Unavailable(message, retry_after_s=self._server.retry_after_s()) from None
+            raise self._not_reached(member) from None
         return channel
+
+    def _not_reached(self, member: FleetMember) -> Unavailable:
+        message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
+        return Unavailable(message, retry_after_s=self._server.retry_after_s())
 
     def _metadata(self, member: FleetMember, context: Any, call: Caller) -> tuple[tuple[str, Any], ...]:
         own = tuple((name, value) for name, value in context.invocation_metadata() or () if name.lower() in _FORWARDED)

@@ -84,5 +84,10 @@ async def join(
     )
     await server.closers.run(lambda: fleet.join(card))
     server.fleet, server.name = fleet, card.name
+
+
+async def check_address(fleet: Fleet) -> None:
+    """Warn if the address that the others use does not lead back to this server, which serves now."""
     if not await fleet.peers.reaches(fleet.card):
-        _log.warning("the address %s does not lead back to this server: others may not reach it either", where.grpc)
+        where = fleet.card.grpc
+        _log.warning("the address %s does not lead back to this server: others may not reach it either", where)

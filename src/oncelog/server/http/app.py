@@ -15,8 +15,9 @@ from oncelog import limits
 from oncelog.errors import NotAuthenticated, OncelogError
 from oncelog.server.budget import Budget
 from oncelog.server.fleet import routing
-from oncelog.server.fleet.hop import HTTP_HEADER, Hop
+from oncelog.server.fleet.hop import HTTP_HEADER
 from oncelog.server.fleet.members import FleetMember
+from oncelog.server.fleet.routing import RoutedSubject
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
 from oncelog.server.http.answers import PART_BYTES, Room, taken
 from oncelog.server.http.bodies import Body, Gone
@@ -136,35 +137,29 @@ class App:
             raise _no_route(scope["method"], found)
         route, raw_names = found
         seen.route = route.template.text
-        hop = self._hop(headers)
+        hop = self.server.hop_of(headers.get(HTTP_HEADER))
         peer, sans = (_peer(scope), scope.get("oncelog_sans", ())) if hop is None else (hop.peer, hop.sans)
         principal = self._admitted(scope, headers, route, peer, sans)
         query = query_of(scope["query_string"], route.query)
         call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, room, peer)
         name = await self._judged(call)
-        member = await self._elsewhere(call, name, handed_on=hop is not None)
-        if member is not None:
-            return await forward(call, member, _target(scope), sans)
+        subject = self._subject(call, name)
+        if subject is not None and (member := await self._elsewhere(subject, handed_on=hop is not None)) is not None:
+            return await forward(call, member, subject.log, _target(scope), sans)
         if not route.audited or name is None:
             return await route.does(call)
         return await self._audited(call, name)
 
-    def _hop(self, headers: Mapping[str, str]) -> Hop | None:
-        """Return what another server says of a request that it hands on."""
-        fleet = self.server.fleet
-        return None if fleet is None else fleet.hop_of(headers.get(HTTP_HEADER))
+    def _subject(self, call: Call, name: str | None) -> RoutedSubject | None:
+        """Return the log whose holder serves a request; ``None``: any server does."""
+        if call.route.name == "hooks_post" and (hook := self.hooks.get(call.names["name"])) is not None:
+            return routing.log_subject(hook.settings.log, takes=True)
+        return routing.http_subject(call.route.name, call.route.kind, name)
 
-    async def _elsewhere(self, call: Call, name: str | None, *, handed_on: bool) -> FleetMember | None:
+    async def _elsewhere(self, subject: RoutedSubject, *, handed_on: bool) -> FleetMember | None:
         """Return the other server that a request goes to; ``None``: it is served here."""
         fleet = self.server.fleet
-        if fleet is None:
-            return None
-        subject = routing.http_subject(call.route.name, call.route.kind, name)
-        if call.route.name == "hooks_post" and (hook := self.hooks.get(call.names["name"])) is not None:
-            subject = routing.log_subject(hook.settings.log, takes=True)
-        if subject is None:
-            return None
-        return await fleet.place(subject.log, takes=subject.takes, handed_on=handed_on)
+        return None if fleet is None else await fleet.place(subject.log, takes=subject.takes, handed_on=handed_on)
 
     def _admitted(
         self, scope: Scope, headers: Mapping[str, str], route: Route, peer: str, sans: tuple[str, ...]

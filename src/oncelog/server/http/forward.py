@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -35,19 +36,29 @@ _OF_CONNECTION = frozenset(
 """Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that are made again."""
 
 
-async def forward(call: Call, member: FleetMember, target: bytes, sans: tuple[str, ...]) -> Response:
-    """Hand a request on; return the answer of the holder.
+async def forward(call: Call, member: FleetMember, log: str, target: bytes, sans: tuple[str, ...]) -> Response:
+    """Hand a request on to the holder of a log; return the holder's answer.
 
-    ``Unavailable``, not written, if nothing was sent; with outcome ``"unknown"`` when the answer does not come.
+    ``Unavailable``, not written, if nothing was sent, or not to the holder; with outcome ``"unknown"`` when the answer
+    does not come.
     """
+    fleet = call.server.fleet
+    assert fleet is not None
     reader, writer = await _connected(call, member)
     exchange = _Exchange(call, member, reader, writer)
     try:
         await exchange.send(target, sans)
         await exchange.head()
-    except BaseException:
+    except BaseException as error:
         exchange.close()
+        if isinstance(error, Unavailable):
+            fleet.forget(log)
         raise
+    if exchange.status == HTTPStatus.MISDIRECTED_REQUEST:
+        exchange.close()
+        raise _not_reached(call, member)
+    if exchange.status == HTTPStatus.SERVICE_UNAVAILABLE:  # it may not be the holder any more
+        fleet.forget(log)
     response = StreamingResponse(exchange.body(), exchange.status)
     response.raw_headers = [(name, value) for name, value in exchange.headers if name.decode() not in _OF_CONNECTION]
     return response
@@ -58,18 +69,26 @@ async def _connected(call: Call, member: FleetMember) -> tuple[asyncio.StreamRea
     tls = call.app.security.tls
     fleet = call.server.fleet
     assert fleet is not None
+    if member.card.tls != (tls is not None):
+        fleet.not_reached(member)
+        message = f"the server {member.card.name!r} does not use TLS as this one does: nothing is handed on to it"
+        raise Unavailable(message)
     try:
-        if member.card.tls != (tls is not None):
-            message = f"the server {member.card.name!r} does not use TLS as this one does"
-            raise Unavailable(message)
         async with asyncio.timeout(CONNECT_S):
             context = None if tls is None else _context(call, tls.fleet_ca)
             name = (member.card.tls_name or host) if context is not None else None
             return await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
     except (OSError, TimeoutError) as error:
-        fleet.not_reached(member)
-        message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
-        raise Unavailable(message, retry_after_s=call.server.retry_after_s()) from error
+        raise _not_reached(call, member) from error
+
+
+def _not_reached(call: Call, member: FleetMember) -> Unavailable:
+    """Note that a server could not be reached, and return the error that says so."""
+    fleet = call.server.fleet
+    assert fleet is not None
+    fleet.not_reached(member)
+    message = f"the server {member.card.name!r}, which holds this log, cannot be reached now"
+    return Unavailable(message, retry_after_s=call.server.retry_after_s())
 
 
 def _context(call: Call, ca: bytes) -> ssl.SSLContext:

@@ -289,8 +289,8 @@ def call_of(server: Server, context: Any) -> Caller:
     for name, value in context.invocation_metadata() or ():
         if name == "authorization" and isinstance(value, str) and value[:7].lower() == "bearer ":
             bearer = value[7:].strip()
-        if name == GRPC_KEY and server.fleet is not None:
-            hop = server.fleet.hop_of(value)
+        if name == GRPC_KEY:
+            hop = server.hop_of(value)
     if hop is not None:
         return Caller(hop.peer, bearer, hop.sans, handed_on=True)
     names = tuple(
