@@ -288,3 +288,30 @@ def test_an_address_that_leads_to_the_server_of_another_database(bucket_url: str
     finally:
         for server in (other, wrong, right):
             server.end()
+
+
+@pytest.mark.soak
+def test_a_network_between_servers_that_drops_everything(bucket_url: str) -> None:
+    """The connection to the holder is dead, and nobody is told: calls that are handed on over it end, and the log is
+    asked for through the bucket. They waited as long as TCP sends again, about a quarter of an hour.
+    """
+    environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S), "ONCELOG_SERVE_SEAT_IDLE_S": "1000"}
+    proxy = Proxy("127.0.0.1:1", seed=1, bytes_max=1 << 40)
+    proxy.peaceful = True
+    lost = Serving(bucket_url, ("--name", "lost", "--advertise", proxy.address), environment)
+    proxy.lead_to(lost.grpc)
+    with oncelog.connect(f"oncelog://{lost.grpc}") as db, db.log("orders", create=True).writer() as writer:
+        writer.append(b"first", id="first")
+    other = Serving(bucket_url, ("--name", "other"), environment)
+    try:
+        writers = Writers(f"oncelog://{other.grpc}", ["orders"], 1)
+        writers.acks["orders"]["first"] = 0
+        writers.wait_for(5)
+        proxy.swallow()
+        writers.wait_for(5)
+        writers.stop()
+        assert check(bucket_url, writers) == writers.count
+    finally:
+        for server in (lost, other):
+            server.end()
+        proxy.close()

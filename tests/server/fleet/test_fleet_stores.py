@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import math
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -86,6 +89,72 @@ def test_calls_are_handed_on_over_mutual_tls(bucket_url: str, tmp_path: Path) ->
     finally:
         for one in servers:
             one.end()
+
+
+@pytest.mark.xdist_group("fleet")
+def test_servers_reach_each_other_with_renewed_certificates(bucket_url: str, tmp_path: Path) -> None:
+    """All certificates and their authority are replaced, and the connection between the servers breaks: calls are
+    handed on over gRPC and HTTP, as before. The servers believed the earlier authority alone until they were restarted.
+    """
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        certificates.make(tmp_path / name, {"server": "DNS:localhost,IP:127.0.0.1"})
+    files = [tmp_path / file for file in ("server.pem", "server.key", "ca.pem")]
+
+    def install(name: str) -> None:
+        for file in files:
+            shutil.copyfile(tmp_path / name / file.name, file)
+
+    install("old")
+    tls = (f"--tls-cert={files[0]}", f"--tls-key={files[1]}")
+    environment = {"ONCELOG_SERVE_BEAT_S": "10", "ONCELOG_SERVE_TLS_FLEET_CA": str(files[2])}
+    proxy = Proxy("127.0.0.1:1", seed=1, bytes_max=1 << 40)
+    proxy.peaceful = True
+    servers = [Serving(bucket_url, ("--name", "a", "--advertise", proxy.address, *tls), environment)]
+    proxy.lead_to(servers[0].grpc)
+    servers.append(Serving(bucket_url, ("--name", "b", *tls), environment))
+    try:
+        url = f"oncelog+tls://{servers[0].grpc}"
+        with oncelog.connect(url, options={"tls_ca": str(files[2])}) as db:
+            log = _held_in(db, bucket_url, "a")
+        assert _appended(servers[1], files[2], log, "1") == 1
+        install("new")
+        for server in servers:
+            server.process.send_signal(signal.SIGHUP)
+            _until(lambda: "were read again" in server.errors())  # noqa: B023 (called at once)
+        proxy.restore()
+        assert _appended(servers[1], files[2], log, "2") == 2
+        context = ssl.create_default_context(cafile=str(files[2]))
+        path = f"https://{servers[1].http}/v1/logs/{log}/records"
+        with urllib.request.urlopen(urllib.request.Request(path, b"v"), timeout=120, context=context) as answer:
+            assert json.loads(answer.read())["position"] == 3
+        with oncelog.connect(bucket_url) as db:
+            assert db.log(log)._holding().holder == ("a", 1), "the log moved"
+    finally:
+        for server in servers:
+            server.end()
+        proxy.close()
+
+
+def _held_in(db: oncelog.Database, url: str, name: str) -> str:
+    """Return a new log with one record that the server of this name holds."""
+    with oncelog.connect(url) as stored:
+        for number in range(50):
+            log = f"log-{number}"
+            with db.log(log, create=True).writer() as writer:
+                writer.append(b"v", id="0")
+            if stored.log(log)._holding().holder == (name, 1):
+                return log
+    pytest.fail("the server holds none of fifty logs")
+
+
+def _appended(server: Serving, ca: Path, log: str, id: str) -> int:
+    """Append a record through a server by one call; return its position."""
+    credentials = grpc.ssl_channel_credentials(ca.read_bytes())
+    with Patient(server.grpc) as wire:
+        wire.channel.close()
+        wire.channel = grpc.secure_channel(server.grpc, credentials)
+        return int(wire.call("Log.Append", log=log, records=[record(b"v", id=id)]).results[0].ack.position)
 
 
 @pytest.mark.xdist_group("fleet")

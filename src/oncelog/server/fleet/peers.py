@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -41,12 +41,17 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 64 * 1024),
+    ("grpc.keepalive_time_ms", 10_000),  # a network that drops all packets ends no connection
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # gRPC 1.85 ends a connection by this one alone; else after a minute
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 _FORWARDED = frozenset({"authorization", "traceparent", "tracestate"})
+_READY = grpc.ChannelConnectivity.READY
 _MISDIRECTED = getattr(grpc.StatusCode, failures.grpc_code(Misdirected("")))
 _T = TypeVar("_T")
 
@@ -77,41 +82,53 @@ class HolderFailure(Exception):
         return self.error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 
 
+class _CardChannel(NamedTuple):
+    """A channel to a server, and the certificates that it was made with."""
+
+    channel: grpc.aio.Channel
+    tls: Tls | None
+
+
 class Peers:
     """Channels to the other servers, by their cards. For the event loop."""
 
     def __init__(self, server: FleetHost, key: bytes, tls: Tls | None) -> None:
         self._server = server
         self._key = key
-        self._tls = tls
-        self._channels: dict[Card, grpc.aio.Channel] = {}
+        self.tls = tls
+        """The certificates for connections that are made from now on."""
+        self._channels: dict[Card, _CardChannel] = {}
 
     async def close(self) -> None:
         """Close all channels."""
         channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close()
+        for made in channels:
+            await made.channel.close()
 
     def _channel(self, card: Card) -> grpc.aio.Channel:
-        if card not in self._channels:
-            self._channels[card] = self._connected(card)
-        return self._channels[card]
+        """Return the channel to a server. One whose certificates were renewed since is used until its connection ends;
+        it closes when nobody waits for it.
+        """
+        made = self._channels.get(card)
+        if made is None or (made.tls is not self.tls and made.channel.get_state() is not _READY):
+            made = self._channels[card] = _CardChannel(self._connected(card), self.tls)
+        return made.channel
 
     def _connected(self, card: Card) -> grpc.aio.Channel:
         if not card.tls:
             return grpc.aio.insecure_channel(card.grpc, options=_OPTIONS)
-        assert self._tls is not None
+        assert self.tls is not None
         name = (("grpc.ssl_target_name_override", card.tls_name),) if card.tls_name is not None else ()
-        credentials = grpc.ssl_channel_credentials(self._tls.fleet_ca, self._tls.key, self._tls.cert)
+        credentials = grpc.ssl_channel_credentials(self.tls.fleet_ca, self.tls.key, self.tls.cert)
         return grpc.aio.secure_channel(card.grpc, credentials, options=(*_OPTIONS, *name))
 
     def use(self, tls: Tls) -> None:
         """Show these certificates to servers that are connected to from now on."""
-        self._tls = tls
+        self.tls = tls
 
     def _check_tls(self, member: FleetMember) -> None:
         """Never hand a token on in the clear that came by TLS."""
-        if member.card.tls != (self._tls is not None):
+        if member.card.tls != (self.tls is not None):
             message = f"the server {member.card.name!r} does not use TLS as this one does: nothing is handed on to it"
             raise Unavailable(message)
 
@@ -207,7 +224,7 @@ class Peers:
 
 async def _connected(channel: grpc.aio.Channel) -> None:
     """Wait until a channel is connected; ``ConnectionError`` when the server refuses."""
-    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+    while (state := channel.get_state(try_to_connect=True)) is not _READY:
         await channel.wait_for_state_change(state)
         if channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             raise ConnectionError

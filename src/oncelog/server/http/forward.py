@@ -66,9 +66,9 @@ async def forward(call: Call, member: FleetMember, log: str, target: bytes, sans
 
 async def _connected(call: Call, member: FleetMember) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, port = settings_module.address(member.card.http)
-    tls = call.app.security.tls
     fleet = call.server.fleet
     assert fleet is not None
+    tls = fleet.peers.tls
     if member.card.tls != (tls is not None):
         fleet.not_reached(member)
         message = f"the server {member.card.name!r} does not use TLS as this one does: nothing is handed on to it"
