@@ -56,6 +56,19 @@ def test_a_mistake_elsewhere_is_named_too(tmp_path: Path) -> None:
         load({})
 
 
+@pytest.mark.parametrize("name", ["../a", "a//b", "two\nlines", "x" * 249, "conflicts.a"])
+def test_a_name_that_no_audit_log_can_have_is_refused(name: str) -> None:
+    """A server of such a name started, and refused every admin verb: nothing could be written to its audit log."""
+    with pytest.raises(InvalidArgument, match="name"):
+        load({"url": "memory://", "name": name})
+
+
+@pytest.mark.parametrize("name", ["a", "shop/a", "[::1]:7676", "ä b", "x" * 248])
+def test_a_name_that_an_audit_log_can_have(name: str) -> None:
+    """Servers that are named by their addresses, too."""
+    assert load({"url": "memory://", "name": name}).name == name
+
+
 @pytest.mark.parametrize("text", ["7676", "localhost:", "localhost:port", "localhost:70000", ":7676"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     """HOST:PORT, nothing else."""

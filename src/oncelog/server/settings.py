@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from oncelog import names
 from oncelog.errors import InvalidArgument
 from oncelog.limits import MIB
 
@@ -87,6 +88,8 @@ _SECONDS_MOST = 1_000_000_000
 _STREAMS_MOST = (1 << 31) - 1
 """What timers, and gRPC, can count to."""
 
+_AUDIT = "_audit/"
+
 _TABLES = ("options", "mtls", "hooks", "origins", "inboxes", "reports")
 """Settings that only a file can have."""
 
@@ -158,7 +161,22 @@ def _converted(found: Mapping[str, object], where: str) -> ServeSettings:
                 limit = "" if most == math.inf else f" and at most {most:,}"
                 message = f"{where}: {name} is {value}, must be more than 0{limit}"
                 raise InvalidArgument(message)
+    if settings.name:
+        _check_name(settings.name, where)
     return settings
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise ``InvalidArgument`` for a name that no log can have: the server's audit log is named by it."""
+    try:
+        names.check(name, "server")
+        names.check(f"{_AUDIT}{name}", "audit log")
+    except InvalidArgument as error:
+        message = f"{where}: {error}"
+        raise InvalidArgument(message) from None
+    if name.startswith(names.CONFLICTS):
+        message = f"{where}: a server's name does not begin with {names.CONFLICTS!r}"
+        raise InvalidArgument(message)
 
 
 def address(text: str) -> tuple[str, int]:
