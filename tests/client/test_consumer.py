@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 import oncelog
+from oncelog.client import consumer as consumer_module
 from oncelog.client.channel import Channel
-from oncelog.client.consumer import Leases, RemoteConsumer
+from oncelog.client.consumer import POLL_S, Leases, RemoteConsumer
 from oncelog.connect import Database
 from oncelog.queue.deliver.consumer import Delivery
 from oncelog.queue.deliver.settling import SettlementRequest
+from tests.server.proxy import Proxy
+from tests.servers import Serving
 
 LONG_S = 120.0
 
@@ -28,7 +31,7 @@ async def _next(consumer: oncelog.Consumer) -> oncelog.Delivery:
 
 def _is_claiming(consumer: oncelog.Consumer) -> bool:
     assert isinstance(consumer, RemoteConsumer)
-    return consumer._call is not None
+    return consumer._task_call is not None
 
 
 async def _leave(consumer: oncelog.Consumer) -> None:
@@ -62,29 +65,109 @@ def test_what_was_claimed_for_a_task_that_left_is_handed_out_next(remote: Databa
         delivery.ack()
 
 
-def test_a_claim_for_a_task_is_short(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task may leave at any time, and nobody cancels its claim: the claim takes messages for a second at most, and
-    ``receive`` behind it waits no longer than that.
+def test_what_comes_for_a_task_that_left_goes_to_others(remote: Database) -> None:
+    """A task is cancelled while its claim is at the server, and its consumer stays open. A message that comes then goes
+    back at once: another consumer gets it, and no attempt was spent.
     """
+    queue = remote.queue("emails", create=True)
+    with queue.consume("mailer", ack_timeout_s=600.0) as left, queue.consume("mailer") as other:
+        asyncio.run(_leave(left))
+        queue.send(b"one")
+        [delivery] = other.receive(timeout_s=LONG_S)
+        assert (delivery.value, delivery.attempts) == (b"one", 1)
+        delivery.ack()
+
+
+def test_a_task_that_runs_out_of_time_again_and_again_gets_its_message(remote: Database) -> None:
+    """Waits that are given up share one claim: it is neither lost nor made again."""
+    queue = remote.queue("emails", create=True)
+
+    async def work(consumer: oncelog.Consumer) -> oncelog.Delivery:
+        deliveries = aiter(consumer)
+        for round_ in range(20):
+            if round_ == 10:
+                await oncelog.later(queue.send, b"one")
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(anext(deliveries), 0.001)
+        return await anext(deliveries)
+
+    with queue.consume("mailer", ack_timeout_s=600.0) as consumer:
+        delivery = asyncio.run(work(consumer))
+        assert (delivery.value, delivery.attempts) == (b"one", 1)
+        delivery.ack()
+
+
+def test_tasks_that_wait_cost_one_claim_each_and_no_thread(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tasks wait, each on a consumer of its own: one thread looks for all, and each consumer has one long call."""
     asked: list[float] = []
-    real = Channel.future
+    real = Channel.held
 
-    def watched(channel: Channel, method: str, request: Any, *given: Any) -> Any:
-        if method == "Queue.Receive":
-            asked.append(request.timeout_s)
-        return real(channel, method, request, *given)
+    def watched(channel: Channel, method: str, request: Any, timeout_s: float) -> Any:
+        asked.append(request.timeout_s)
+        return real(channel, method, request, timeout_s)
 
-    monkeypatch.setattr(Channel, "future", watched)
+    monkeypatch.setattr(Channel, "held", watched)
+    queue = remote.queue("emails", create=True)
+    count = 120  # more than one connection takes
 
-    async def work(consumer: oncelog.Consumer) -> None:
-        waiting = asyncio.create_task(_next(consumer))
-        while not any(asked):  # noqa: ASYNC110 (the first claim only looks: a thread makes the next one)
+    async def work(consumers: list[oncelog.Consumer]) -> None:
+        before = threading.active_count()
+        waiting = [asyncio.create_task(_next(one)) for one in consumers]
+        while not all(map(_is_claiming, consumers)):  # noqa: ASYNC110 (a thread claims)
             await asyncio.sleep(0.001)
-        waiting.cancel()
+        assert asked == [POLL_S] * count
+        assert threading.active_count() - before <= 5  # the feeder, and a few of gRPC for each connection
+        await oncelog.later(queue.send, b"one")  # finds room on its connection
+        done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result().value for task in done] == [b"one"]
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
 
-    with remote.queue("emails", create=True).consume("mailer") as consumer:
-        asyncio.run(work(consumer))
-    assert max(asked) <= 1.0
+    asyncio.run(work([queue.consume("mailer") for _ in range(count)]))
+
+
+def test_close_loses_no_answer_that_is_on_its_way(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer is closed when the server has claimed a message for it, and the answer is on its way. The message
+    goes back: the next consumer gets it, and no attempt was spent. So it is for a thread and for a task.
+    """
+    monkeypatch.setattr(consumer_module, "ANSWER_S", LONG_S)
+    server = serve()
+    proxy = Proxy(server.grpc, seed=0, bytes_max=1 << 30)
+    with contextlib.closing(proxy), oncelog.connect(f"oncelog://{server.grpc}") as here:
+        queue = here.queue("emails", create=True)
+        for waits in (_receives, _iterates):
+            with oncelog.connect(f"oncelog://{proxy.address}") as there:
+                consumer = there.queue("emails").consume("mailer", ack_timeout_s=600.0)
+                waiting = threading.Thread(target=waits, args=(consumer,))
+                proxy.hold_answers()
+                waiting.start()
+                queue.send(b"one")
+                while not queue.stats().groups["mailer"].leased:
+                    threading.Event().wait(0.001)
+                closing = threading.Thread(target=consumer.close)
+                closing.start()
+                while not consumer.closed:
+                    threading.Event().wait(0.001)
+                proxy.answer()
+                closing.join()
+                waiting.join()
+                with queue.consume("mailer") as other:
+                    [delivery] = other.receive(timeout_s=LONG_S)
+                    assert (delivery.value, delivery.attempts) == (b"one", 1)
+                    delivery.ack()
+
+
+def _receives(consumer: oncelog.Consumer) -> None:
+    with contextlib.suppress(oncelog.Closed):
+        assert not consumer.receive(timeout_s=LONG_S)
+
+
+def _iterates(consumer: oncelog.Consumer) -> None:
+    with pytest.raises(AssertionError):
+        asyncio.run(_next(consumer))
 
 
 def test_a_consumer_that_renews_its_leases_holds_up_no_other(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ class Proxy:
         """Whether connections live for ever from now on."""
         self._passing = threading.Event()
         self._passing.set()
+        self._answering = threading.Event()
+        self._answering.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -58,6 +60,8 @@ class Proxy:
                 if chance.random() < 0.05:
                     pause.wait(0.02)  # bytes that are late
                 self._passing.wait()
+                if source.getpeername() == self._target:
+                    self._answering.wait()
                 with self._lock:
                     life[0] -= len(data)
                     over = life[0] <= 0 and not self.peaceful
@@ -70,6 +74,14 @@ class Proxy:
     def swallow(self) -> None:
         """Let no byte through from now on, and cut nothing: the network is gone."""
         self._passing.clear()
+
+    def hold_answers(self) -> None:
+        """Let nothing through from the server, until ``answer``; what clients send arrives."""
+        self._answering.clear()
+
+    def answer(self) -> None:
+        """Let through what the server said meanwhile."""
+        self._answering.set()
 
     def restore(self) -> None:
         """Let connections be made again; those that were open are dead, and what they held is lost."""
@@ -92,6 +104,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._passing.set()
+        self._answering.set()
         with self._lock:
             ends = list(self._open)
         self._cut(*ends)

@@ -179,12 +179,17 @@ class Channel:
         """Begin a call that has a stream of requests and a stream of answers."""
         return self._begun(key, requests)
 
-    def _begun(self, key: str, given: Any) -> Any:
+    def held(self, key: str, request: Any, timeout_s: float) -> Any:
+        """Begin a call that the server may hold for long; the future raises ``grpc.RpcError``."""
+        return self._begun(key, request, timeout_s, is_future=True)
+
+    def _begun(self, key: str, given: Any, timeout_s: float | None = None, *, is_future: bool = False) -> Any:
         """Begin a call, which remembers the server that it was made to: the error that it raises is the call itself."""
         connection = self._enter()
         try:
             method, at = self._method(key, connection)
-            call = method(given, metadata=self._metadata())
+            begin = method.future if is_future else method
+            call = begin(given, timeout=timeout_s, metadata=self._metadata())
         except BaseException:
             self._leave(connection)
             raise
@@ -194,7 +199,7 @@ class Channel:
         return call
 
     def _enter(self) -> int:
-        """Return the number of a connection with room for one more stream.
+        """Return the number of a connection with room for one more stream, or call that the server holds.
 
         A server allows so many streams on a connection, and gRPC lets the next one wait, without a word, until one of
         them ends: tails never do.

@@ -2,6 +2,10 @@
 
 A delivery that was claimed for a consumer and not handed out is returned when the consumer closes. What was handed out
 stays leased, whatever becomes of the connection.
+
+A claim is a call that the server holds until there are messages. A thread waits for the answer to its own claim. The
+claim of a task has no thread: when the answer comes, gRPC's thread rings the bell of the connection. What comes for a
+claim that nobody waits for any more goes back at once.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 import grpc
@@ -18,8 +23,7 @@ import grpc
 from oncelog import arguments
 from oncelog.client.channel import Broken, Channel
 from oncelog.concurrency.batcher import Batcher
-from oncelog.concurrency.pending import Pending, begun, failed
-from oncelog.concurrency.pending import settle as answer
+from oncelog.concurrency.pending import Pending, begun, failed, mapped
 from oncelog.errors import Closed, LeaseLost, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
@@ -35,6 +39,11 @@ BREAKS_MAX = 20
 POLL_S = 10.0
 """So long the server holds a call that waits for messages."""
 
+ANSWER_S = 0.5
+"""The answer to a younger claim may be on its way. ``close`` waits for it: cancelling the call would lose it."""
+
+_Submitted = tuple[Sequence[Delivery], SettlementRequest, Pending[Sequence[Delivery]]]
+
 
 class Leases:
     """Settles the deliveries of one group. Safe to share between threads."""
@@ -43,9 +52,7 @@ class Leases:
         self._channel = channel
         self.queue = queue
         self.group = group
-        self._batcher: Batcher[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]] = Batcher(
-            "oncelog-settler", self._settle_all
-        )
+        self._batcher: Batcher[_Submitted] = Batcher("oncelog-settler", self._settle_all)
 
     def settle(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> None:
         """Settle deliveries in one call; ``LeaseLost`` if some were lost to others."""
@@ -54,7 +61,15 @@ class Leases:
             raise _lost_error(lost)
 
     def submit(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> Pending[None]:
-        """Settle deliveries without waiting; those of one kind that are submitted at the same time go together."""
+        """Settle deliveries without waiting; ``LeaseLost`` if some were lost to others."""
+        return mapped(self.submit_for_lost(deliveries, settlement), _check)
+
+    def submit_for_lost(
+        self, deliveries: Sequence[Delivery], settlement: SettlementRequest
+    ) -> Pending[Sequence[Delivery]]:
+        """Settle deliveries without waiting; those of one kind that are submitted at the same time go together. The
+        answer has those that were lost to others.
+        """
         pending = begun()
         try:
             self._batcher.put((deliveries, settlement, pending))
@@ -62,20 +77,11 @@ class Leases:
             return failed(error)
         return pending
 
-    def _settle_all(self, submitted: Sequence[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]]) -> None:
-        left = list(submitted)
-        while left:
-            settlement = left[0][1]
-            alike: list[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]] = []
-            while left and left[0][1] == settlement:
-                alike.append(left.pop(0))
-            self._settle_alike(alike, settlement)
+    def _settle_all(self, submitted: Sequence[_Submitted]) -> None:
+        for settlement, alike in groupby(submitted, key=lambda one: one[1]):
+            self._settle_alike(list(alike), settlement)
 
-    def _settle_alike(
-        self,
-        alike: Sequence[tuple[Sequence[Delivery], SettlementRequest, Pending[None]]],
-        settlement: SettlementRequest,
-    ) -> None:
+    def _settle_alike(self, alike: Sequence[_Submitted], settlement: SettlementRequest) -> None:
         try:
             lost = {_name(one) for one in self.lost_of([one for group, _, _ in alike for one in group], settlement)}
         except BaseException as error:  # noqa: BLE001 (the future has it)
@@ -86,7 +92,7 @@ class Leases:
         for group, _, pending in alike:
             mine = [one for one in group if _name(one) in lost or _name(one) in seen]
             seen.update(map(_name, group))  # settled twice in one call: the second has lost
-            answer(pending, lambda mine=mine: _check(mine))  # type: ignore[misc]
+            pending.set_result(mine)
 
     def lost_of(self, deliveries: Sequence[Delivery], settlement: SettlementRequest) -> list[Delivery]:
         """Settle deliveries in one call; return those whose lease another consumer has taken.
@@ -247,6 +253,15 @@ class RemoteConsumer(Consumer):
         self._held: deque[Delivery] = deque()
         self._receiving = threading.Lock()
         self._call: Any = None
+        """The claim of a thread that receives."""
+        self._task_call: Any = None
+        """The claim for a task. Who takes it from here, under ``_taking``, sees to what comes."""
+        self._taking = threading.Lock()
+        self._asked_us = 0
+        """When the last claim was begun."""
+        self._due_us = 0
+        """When the next claim for a task may begin: later after a break."""
+        self._renewal: Pending[tuple[Sequence[Delivery], int]] | None = None
         self._breaks = 0
 
     @property
@@ -298,36 +313,67 @@ class RemoteConsumer(Consumer):
 
     def _fill(self, count: int, left_s: float) -> None:
         """Claim messages, waiting for the first up to ``left_s``. A break is an empty answer: the next call asks on."""
-        request = self._request
-        request.limit, request.timeout_s = count, left_s
+        self._renewal = None  # a task left it
+        if (left := self._taken_from_task()) is not None:
+            if left.done():
+                self._take(left)
+                if self._held:
+                    return
+            else:
+                left.add_done_callback(self._return)
+        call = self._call = self._claim(count, left_s)
         try:
-            found = self._asked(request, left_s)
-        except Broken as broken:
-            self._breaks += 1
-            if self._breaks >= BREAKS_MAX:
-                raise broken.unavailable(write=False) from None
-            self._channel.rest(min(self._channel.pause_s(self._breaks), max(left_s, 0.05)))
-            return
-        self._breaks = 0
-        now_us = self._clock.elapsed_us()
-        for one in found.deliveries:
-            self._held.append(RemoteDelivery(self._leases, one, now_us + int(one.lease_s * 1e6)))
-        if self._closed:  # meanwhile, by another thread
-            self._give_back()
-
-    def _asked(self, request: Any, left_s: float) -> Any:
-        call = self._channel.future("Queue.Receive", request, left_s + TIMEOUT_S)
-        self._call = call
-        try:
-            return call.result()
-        except grpc.RpcError as error:
-            self._check_usable()
-            raise self._channel.translated(error) from None
-        except grpc.FutureCancelledError:
-            self._check_usable()
-            return messages.Deliveries()
+            with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError):
+                call.exception()  # returns when there is an answer
+        except BaseException:  # an interrupt
+            call.add_done_callback(self._return)
+            raise
         finally:
             self._call = None
+        pause_s = self._take(call)
+        if pause_s:
+            self._channel.rest(min(pause_s, max(left_s, 0.05)))
+
+    def _claim(self, count: int, left_s: float) -> Any:
+        """Ask for messages, without waiting for the answer."""
+        request = self._request
+        request.limit, request.timeout_s = count, left_s
+        self._asked_us = self._clock.elapsed_us()
+        return self._channel.held("Queue.Receive", request, left_s + TIMEOUT_S)
+
+    def _take(self, call: Any) -> float:
+        """Hold what came for a claim; return how long to rest before the next one, if the call broke."""
+        try:
+            found = call.result()
+        except grpc.RpcError as error:
+            self._check_usable()
+            broken = self._channel.translated(error)
+            if not isinstance(broken, Broken):
+                raise broken from None
+            return self._rest_after(broken)
+        except grpc.FutureCancelledError:
+            self._check_usable()
+            return 0.0
+        self._breaks = 0
+        self._held += self._deliveries(found)
+        if self._closed:  # meanwhile, by another thread
+            self._give_back()
+        return 0.0
+
+    def _rest_after(self, broken: Broken) -> float:
+        self._breaks += 1
+        if self._breaks >= BREAKS_MAX:
+            raise broken.unavailable(write=False) from None
+        return self._channel.pause_s(self._breaks)
+
+    def _deliveries(self, found: Any) -> list[Delivery]:
+        now_us = self._clock.elapsed_us()
+        return [RemoteDelivery(self._leases, one, now_us + int(one.lease_s * 1e6)) for one in found.deliveries]
+
+    def _return(self, call: Any) -> None:
+        """Return what came for a claim that nobody waits for. Called by gRPC, in a thread that must not wait."""
+        if not call.cancelled() and call.exception() is None and (found := self._deliveries(call.result())):
+            self._leases.submit(found, SettlementRequest("returned"))
 
     @property
     def _topic(self) -> str:
@@ -351,28 +397,84 @@ class RemoteConsumer(Consumer):
     # For tasks.
 
     def _look(self) -> list[Delivery]:
-        with self._receiving:
-            return self._claimed(1, 0.0)
+        """Return what there is, or see to it that a claim is at the server. Never waits: others are looked for next."""
+        self._check_usable()
+        if not self._receiving.acquire(blocking=False):
+            return []  # a thread receives
+        try:
+            call = self._task_call
+            if call is not None and call.done() and self._taken_from_task() is call:
+                self._due_us = self._clock.elapsed_us() + int(self._take(call) * 1e6)
+            if self._held and self._is_fresh():
+                return self._hand_out(1)
+            if not self._held and self._task_call is None and self._clock.elapsed_us() >= self._due_us:
+                call = self._task_call = self._claim(self._prefetch, POLL_S)
+                call.add_done_callback(self._came)
+            return []
+        finally:
+            self._receiving.release()
+
+    def _came(self, call: Any) -> None:
+        """Have the feeder look. If the task has left, what came goes back. Called by gRPC."""
+        if self._is_fed():
+            self._channel.bell.ring()
+        elif self._taken_from_task(call) is call:
+            self._return(call)
+
+    def _taken_from_task(self, call: Any = None) -> Any:
+        """Take over the claim for a task, if there is one, and if it is this call."""
+        with self._taking:
+            found = self._task_call
+            if call is not None and call is not found:
+                return None
+            self._task_call = None
+            return found
+
+    def _is_fresh(self) -> bool:
+        """Tell whether what is held may be handed out; else have its leases renewed, without waiting for that."""
+        renewal = self._renewal
+        if renewal is not None and renewal.done():
+            self._renewal = None
+            self._keep(*renewal.result())
+        if not self._held:
+            return False
+        if not self._are_old():
+            return True
+        if self._renewal is None:
+            extended = SettlementRequest("extended", extend_us=self._lease_us)
+            self._renewal = mapped(
+                self._leases.submit_for_lost(list(self._held), extended),
+                lambda lost: (lost, self._in_us(self._lease_us)),
+            )
+            self._renewal.add_done_callback(lambda _: self._channel.bell.ring())
+        return False
 
     def _await_more(self, timeout_s: float) -> None:
-        """Hold a claim open on the server; what comes is handed out by the next look."""
-        with self._receiving:
-            self._check_usable()
-            self._fill(self._prefetch, timeout_s)
+        self._channel.bell.wait(timeout_s)
 
     def _end_wait(self) -> None:
-        call = self._call
-        if call is not None:
-            call.cancel()
+        self._channel.bell.ring()
 
     def _source(self) -> object:
-        return self
+        return self._channel.bell
 
     @closes_anywhere
     def close(self) -> None:
         if not self._closes_now():
             return
         self._end_wait()
+        self._end_claims()
         with self._receiving, contextlib.suppress(Unavailable, Closed):  # not given back: its time runs out
             self._give_back()
         self._leases.close()
+
+    def _end_claims(self) -> None:
+        """Cancel claims that wait for messages. One that may be answered by now is waited for: what came goes back."""
+        calls = [call for call in (self._call, self._taken_from_task()) if call is not None]
+        for call in calls:
+            if call is not self._call:
+                call.add_done_callback(self._return)
+            answer_us = self._asked_us + int(ANSWER_S * 1e6) - self._clock.elapsed_us()
+            with contextlib.suppress(grpc.FutureTimeoutError, grpc.FutureCancelledError):
+                call.exception(max(0.0, answer_us / 1e6))
+            call.cancel()

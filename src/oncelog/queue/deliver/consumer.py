@@ -279,23 +279,28 @@ class Consumer(Fed[Delivery]):
             self._give_back()
 
     def _hand_out(self, wanted: int) -> list[Delivery]:
-        if self._held and self._held[0].until_us < self._in_us(self._lease_us // 2):
+        if self._held and self._are_old():
             self._renew()
         if wanted >= len(self._held):
             found, self._held = list(self._held), deque()
             return found
         return [self._held.popleft() for _ in range(wanted)]
 
+    def _are_old(self) -> bool:
+        """Tell whether messages waited here for so long that their leases have to be renewed."""
+        return self._held[0].until_us < self._in_us(self._lease_us // 2)
+
     def _renew(self) -> None:
         """Renew the leases of messages that waited here; leave out those whose lease another consumer has taken."""
-        held = list(self._held)
-        lost = set(map(id, self._lost_of(held, SettlementRequest("extended", extend_us=self._lease_us))))
-        until_us = self._in_us(self._lease_us)
-        self._held.clear()
-        for one in held:
-            if id(one) not in lost:
-                one.until_us = until_us
-                self._held.append(one)
+        lost = self._lost_of(list(self._held), SettlementRequest("extended", extend_us=self._lease_us))
+        self._keep(lost, self._in_us(self._lease_us))
+
+    def _keep(self, lost: Sequence[Delivery], until_us: int) -> None:
+        """Keep what was renewed, and drop what was lost to others."""
+        gone = set(map(id, lost))
+        self._held = deque(one for one in self._held if id(one) not in gone)
+        for one in self._held:
+            one.until_us = until_us
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge many in one commit. ``LeaseLost`` if some were not this consumer's any more; the others are."""
