@@ -91,21 +91,26 @@ def close_soon(handle: Handle) -> None:
         _reaper.dropped.put(handle)
 
 
-class Handle:
-    """What can be closed, and used in a ``with``. Native clients and locks do not survive a fork, so neither does
-    this.
-    """
+class OfOneProcess:
+    """What native clients and locks make useless after a fork. ``_check_process`` says so in a child."""
 
     _what = "handle"
 
     def __init__(self) -> None:
         self._generation = _Generation.number
-        self._closed = False
 
     def _check_process(self) -> None:
         if self._generation != _Generation.number:
             message = f"this {self._what} belongs to the process before a fork: open a new one here"
             raise Closed(message)
+
+
+class Handle(OfOneProcess):
+    """What can be closed, and used in a ``with``. It does not survive a fork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = False
 
     def _check_usable(self) -> None:
         if self._generation != _Generation.number:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +204,66 @@ def test_a_consumer_that_renews_its_leases_holds_up_no_other(remote: Database, m
 
     with slow.consume("mailer", prefetch=2) as holding, quick.consume("mailer") as other:
         asyncio.run(work(holding, other))
+
+
+@pytest.mark.parametrize("where", ["server", "disk"])
+def test_consumers_and_deliveries_do_not_survive_a_fork(where: str, remote: Database, tmp_path: Path) -> None:
+    """In a child they are closed, also while a thread of the parent receives; in the parent they go on."""
+    with contextlib.ExitStack() as closing:
+        database = remote if where == "server" else closing.enter_context(oncelog.connect(tmp_path.as_uri()))
+        queue = database.queue("emails", create=True)
+        queue.send(b"one")
+        consumer = closing.enter_context(queue.consume("mailer", ack_timeout_s=600.0))
+        [one] = consumer.receive(timeout_s=LONG_S)
+        found: list[oncelog.Delivery] = []
+        receiving = threading.Thread(target=lambda: found.extend(consumer.receive(timeout_s=LONG_S)))
+        receiving.start()
+        while not consumer._receiving.locked():
+            threading.Event().wait(0.001)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # a child that hangs is killed
+            closed = 0
+            for use in (
+                lambda: consumer.receive(timeout_s=0.1),
+                one.ack,
+                lambda: one.extend(1.0),
+                lambda: one.nack("no"),
+                lambda: one.submit_ack().result(),
+                lambda: consumer.ack([one]),
+            ):
+                try:
+                    use()
+                except oncelog.Closed:
+                    closed += 1
+                except BaseException:  # noqa: BLE001
+                    os._exit(99)
+            os._exit(closed)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+        one.ack()
+        queue.send(b"two")
+        receiving.join()
+        assert [two.value for two in found] == [b"two"]
+        consumer.ack(found)
+
+
+def test_what_comes_for_an_interrupted_receive_goes_back(remote: Database) -> None:
+    """Ctrl-C ends a ``receive`` whose claim is at the server. The message that comes then goes to another consumer, and
+    no attempt was spent.
+    """
+    queue = remote.queue("emails", create=True)
+    with queue.consume("mailer", ack_timeout_s=600.0) as interrupted, queue.consume("mailer") as other:
+        assert isinstance(interrupted, RemoteConsumer)
+
+        def interrupt() -> None:
+            while interrupted._call is None:
+                threading.Event().wait(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.receive(timeout_s=LONG_S)
+        queue.send(b"one")
+        [delivery] = other.receive(timeout_s=LONG_S)
+        assert (delivery.value, delivery.attempts) == (b"one", 1)
+        delivery.ack()

@@ -67,3 +67,20 @@ def test_many_tasks_follow_a_log_in_one_process(where: str, count: int, remote: 
         seen, threads = asyncio.run(_followed(log, count))
     assert seen == [[b"0", b"1", b"2", b"3", b"4", b"last"]] * count
     assert threads <= before + 1
+
+
+def test_a_reader_does_not_go_on_in_another_log_of_the_name(remote: Database) -> None:
+    """A log is deleted and made again while a reader of it has begun, or was opened: it does not mix their records."""
+    log = remote.log("orders", create=True)
+    with log.writer() as writer:
+        writer.append_many([oncelog.Record(b"old")] * 3)
+    opened, columns = log.read(), log.read_arrow()
+    begun = iter(log.read())
+    assert next(begun).value == b"old"
+    remote.delete("orders")
+    with remote.log("orders", create=True).writer() as writer:
+        writer.append_many([oncelog.Record(b"new")] * 3)
+    for found in (opened, columns):
+        with pytest.raises(oncelog.NotFound, match="was deleted"):
+            list(found)
+    assert b"new" not in [entry.value for entry in begun]

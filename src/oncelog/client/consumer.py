@@ -25,7 +25,7 @@ from oncelog.client.channel import Broken, Channel
 from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, begun, failed, mapped
 from oncelog.errors import Closed, LeaseLost, OncelogError, Unavailable
-from oncelog.handle import Handle, closes_anywhere
+from oncelog.handle import Handle, OfOneProcess, closes_anywhere
 from oncelog.queue.deliver.consumer import Consumer, Delivery, check_prefetch
 from oncelog.queue.deliver.settling import SettlementRequest
 from oncelog.queue.rules import message
@@ -45,10 +45,13 @@ ANSWER_S = 0.5
 _Submitted = tuple[Sequence[Delivery], SettlementRequest, Pending[Sequence[Delivery]]]
 
 
-class Leases:
+class Leases(OfOneProcess):
     """Settles the deliveries of one group. Safe to share between threads."""
 
+    _what = "delivery"
+
     def __init__(self, channel: Channel, queue: str, group: str) -> None:
+        super().__init__()
         self._channel = channel
         self.queue = queue
         self.group = group
@@ -72,6 +75,7 @@ class Leases:
         """
         pending = begun()
         try:
+            self._check_process()
             self._batcher.put((deliveries, settlement, pending))
         except OncelogError as error:
             return failed(error)
@@ -100,6 +104,7 @@ class Leases:
         If the call is repeated after a broken connection and a lease is gone, the first attempt may have ended it: the
         outcome is unknown.
         """
+        self._check_process()
         request = messages.SettleRequest(
             queue=self.queue,
             group=self.group,
@@ -298,10 +303,10 @@ class RemoteConsumer(Consumer):
             call.cancel()
 
     def receive(self, limit: int | None = None, *, timeout_s: float = 0.0) -> list[Delivery]:
+        self._check_usable()
         self._check_unfed()
         wanted = self._prefetch if limit is None else check_prefetch(limit, "limit")
         if self._unread:
-            self._check_usable()
             return self._left_unread(wanted)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:

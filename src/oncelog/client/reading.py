@@ -95,6 +95,7 @@ class RemoteReader(Reader):
             lease_s=self._lease_s,
             columns=self._columns or (),
             chosen_columns=self._columns is not None,
+            log_id=self._log.log_id,
         )
 
     def _source(self) -> object:

@@ -304,9 +304,17 @@ class Tails:
         limit: int | None = None,
         lease_s: float | None = None,
         columns: list[str] | None = None,
+        log_id: str = "",
     ) -> AsyncIterator[tuple[TailPiece, _T]]:
-        """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded."""
-        reader, end = await self._server.read(lambda: self._reader(name, start, limit, lease_s, columns))
+        """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded. With ``log_id`` it
+        must be this very log.
+        """
+
+        def opened() -> tuple[Reader, int]:
+            log = self._this(name, log_id)
+            return inner.reader(log, start, limit=limit, lease_s=lease_s, columns=columns), log.end_position()
+
+        reader, end = await self._server.read(opened)
         found = (piece for rows in reader.rows() for piece in pieces([rows], end))
 
         def step() -> tuple[TailPiece, _T] | None:
@@ -326,13 +334,6 @@ class Tails:
         if not last.cancelled():
             last.exception()
         self._server.readers.post(reader.close)
-
-    def _reader(
-        self, name: str, start: Start, limit: int | None, lease_s: float | None, columns: list[str] | None
-    ) -> tuple[Reader, int]:
-        log = self._server.open_log(name)
-        reader = inner.reader(log, start, limit=limit, lease_s=lease_s, columns=columns)
-        return reader, log.end_position()
 
     async def follow(
         self,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from oncelog.clock import Clock
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import NotFound, OncelogError, Unavailable
+from oncelog.handle import OfOneProcess
 from oncelog.queue.deliver.pace import Pace
 from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
@@ -71,12 +72,15 @@ class _Asked:
         self.error: BaseException | None = None
 
 
-class Broker:
+class Broker(OfOneProcess):
     """One group of one queue, in this process. Safe to share between threads."""
+
+    _what = "delivery"
 
     def __init__(
         self, topic: Topic, database: StateDatabase, clock: Clock, *, queue_id: int, name: str, settings: QueueSettings
     ) -> None:
+        super().__init__()
         self.topic = topic
         self.name = name
         self.settings = settings
@@ -325,6 +329,7 @@ class Broker:
 
         Steps of several threads are stored together: one commit for all that have come meanwhile.
         """
+        self._check_process()
         asked = _Asked(steps)
         with self._asking:
             self._asked.append(asked)
@@ -339,6 +344,7 @@ class Broker:
 
     def submit(self, steps: Sequence[ConsumerStep], ended: Ended) -> None:
         """Have steps stored without waiting for it; ``ended`` has what ``settle`` returns, or raises."""
+        self._check_process()
         self._submitted.put((steps, ended))
 
     def _settle_submitted(self, submitted: Sequence[tuple[Sequence[ConsumerStep], Ended]]) -> None:

@@ -229,10 +229,10 @@ class Consumer(Fed[Delivery]):
 
         They are stored as delivered before this returns. A message that its last worker did not answer for comes alone.
         """
+        self._check_usable()
         self._check_unfed()
         wanted = self._prefetch if limit is None else check_prefetch(limit, "limit")
         if self._unread:
-            self._check_usable()
             return self._left_unread(wanted)
         deadline_us = self._clock.elapsed_us() + round(arguments.seconds("timeout_s", timeout_s) * 1e6)
         with self._receiving:

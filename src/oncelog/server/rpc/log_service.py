@@ -201,7 +201,9 @@ class LogService:
         tails = self._server.tails
         if not request.follow:
             limit = optional(request, "limit")
-            found = tails.read(request.log, start, encode, limit=limit, lease_s=lease_s, columns=columns)
+            found = tails.read(
+                request.log, start, encode, limit=limit, lease_s=lease_s, columns=columns, log_id=request.log_id
+            )
             async with contextlib.aclosing(found):  # type: ignore[type-var]
                 async for _, data in found:
                     yield data
