@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from oncelog import OncelogError, Unavailable, WriterFenced
+import oncelog
+from oncelog import OncelogError, QueueSettings, Unavailable, WriterFenced
 from oncelog.client import channel as channel_module
 from oncelog.client.address import parse
 from oncelog.connect import Database
+from tests.server.proxy import Proxy
+from tests.servers import Serving
 
 
 def test_streams_beyond_a_connections_room_get_another(remote: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +55,36 @@ def test_a_call_goes_on_after_its_server_lost_the_log() -> None:
         channel.again(call, 0.0, write=True)
     assert unknown.value.outcome == "unknown"
     channel.close()
+
+
+def test_a_change_without_an_answer_is_unknown(serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server does what it is asked to, and the answer is lost: the error does not say that nothing was done. A
+    question changes nothing.
+    """
+    server = serve()
+    proxy = Proxy(server.grpc, seed=0, bytes_max=1 << 30)
+    with contextlib.closing(proxy), oncelog.connect(f"oncelog://{proxy.address}") as there:
+        log, queue = there.log("orders", create=True), there.queue("emails", create=True)
+        monkeypatch.setattr(channel_module, "TIMEOUT_S", 1.0)
+        changes: list[Callable[[], object]] = [
+            lambda: there.log("others", create=True),
+            lambda: there.delete("orders"),
+            lambda: log.configure(oncelog.LogSettings()),
+            lambda: log.truncate(0),
+            lambda: queue.configure(QueueSettings()),
+            queue.pause,
+            queue.resume,
+            queue.trim,
+            queue.dead_letters.redrive,
+            lambda: there.delete_queue("emails"),
+        ]
+        proxy.hold_answers()
+        for change in changes:
+            with pytest.raises(Unavailable) as lost:
+                change()
+            assert lost.value.outcome == "unknown"
+        for question in (there.logs, log.info, queue.stats, lambda: there.log("orders")):
+            with pytest.raises(Unavailable) as unanswered:
+                question()
+            assert unanswered.value.outcome == "not written"
+        proxy.answer()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,6 +17,8 @@ from oncelog.limits import SEGMENT_BYTES_MIN
 from oncelog.queue.rules.message import Message
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import Sent
+from tests.server.proxy import Proxy
+from tests.servers import Serving
 
 
 def test_a_group_is_removed_through_the_server(remote: Database) -> None:
@@ -71,3 +74,22 @@ def test_messages_that_were_sent_keep_their_answers(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AppendErrors) as raised:
         queue.send_many([Message(b"x")] * (SEND_MESSAGES + 1))
     assert raised.value.results == (*sent, away)
+
+
+def test_the_time_of_a_large_send_is_that_of_the_call(serve: Callable[..., Serving]) -> None:
+    """A server does not answer. When the time of ``send_many`` is over, what was not sent yet is not sent any more, and
+    the errors tell the two apart.
+    """
+    server = serve()
+    proxy = Proxy(server.grpc, seed=0, bytes_max=1 << 30)
+    with contextlib.closing(proxy), oncelog.connect(f"oncelog://{proxy.address}") as there:
+        queue = there.queue("emails", create=True)
+        proxy.hold_answers()
+        with pytest.raises(AppendErrors, match="5000 of 5000 messages failed") as raised:
+            queue.send_many([Message(b"x", id=str(number)) for number in range(5000)], timeout_s=1.0)
+        outcomes = [error.outcome for error in raised.value.results if isinstance(error, Unavailable)]
+        assert set(outcomes[:SEND_MESSAGES]) == {"unknown"}
+        assert (len(outcomes), outcomes[-1]) == (5000, "not written")
+        proxy.answer()
+    with oncelog.connect(f"oncelog://{server.grpc}") as here:
+        assert here.log("queue/emails/0").end_position() < 5000

@@ -238,12 +238,13 @@ class Channel:
         call.oncelog_at = at
         return call
 
-    def ask(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
+    def ask(self, key: str, request: Any, *, write: bool = False) -> Any:
         """Call what may be called again: whenever the connection breaks, until the time is over.
 
-        Also a server that says that it cannot now, and did nothing, is asked again.
+        Also a server that says that it cannot now, and did nothing, is asked again. Of a ``write`` without an answer
+        nobody knows whether it was done.
         """
-        return self.again(lambda left_s: self.once(key, request, left_s), timeout_s)
+        return self.again(lambda left_s: self.once(key, request, left_s), TIMEOUT_S, write=write)
 
     def again(
         self,

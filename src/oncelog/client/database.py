@@ -91,7 +91,7 @@ class RemoteDatabase(Database):
 
     def delete(self, name: str) -> None:
         self._check_usable()
-        self._channel.ask("Database.Delete", messages.DeleteRequest(name=names.check(name), kind="log"))
+        self._channel.ask("Database.Delete", messages.DeleteRequest(name=names.check(name), kind="log"), write=True)
 
     def copy(self, name: str, to: Database, *, rename: str | None = None, progress: Progress | None = None) -> Copied:
         """Refuse: a log's identity and secret do not travel. Copy it where the server's database is."""
@@ -138,7 +138,7 @@ class RemoteDatabase(Database):
         self._check_usable()
         _check_state(state)
         request = messages.DeleteRequest(name=names.check(name), kind="queue", force=force)
-        self._channel.ask("Database.Delete", request)
+        self._channel.ask("Database.Delete", request, write=True)
 
     # Policies.
 
@@ -153,7 +153,8 @@ class RemoteDatabase(Database):
         request = messages.PolicyRequest(
             namespace=namespace, policy=None if policy is None else values.to_document(policy)
         )
-        return values.from_document(self._channel.ask("Database.Policy", request).json, ProducerPolicy)
+        answer = self._channel.ask("Database.Policy", request, write=policy is not None).json
+        return values.from_document(answer, ProducerPolicy)
 
     # Opening and leaving.
 
@@ -169,7 +170,7 @@ class RemoteDatabase(Database):
             create=create,
             **more,
         )
-        return values.from_document(self._channel.ask("Database.Create", request).json, answer)
+        return values.from_document(self._channel.ask("Database.Create", request, write=create).json, answer)
 
     def _kept(self, key: tuple[str, str], same: Callable[[Any], bool], make: Callable[[], _T]) -> _T:
         with self._opening:

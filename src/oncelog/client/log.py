@@ -81,10 +81,10 @@ class RemoteLog(Log):
         """The settings as they were seen last."""
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
-    def ask(self, key: str, request: Any, kind: type[_T] | Any) -> Any:
+    def ask(self, key: str, request: Any, kind: type[_T] | Any, *, write: bool = False) -> Any:
         """Ask the server what may be asked again; return the document that it answers."""
         self._check_usable()
-        return values.from_document(self.channel.ask(key, request).json, kind)
+        return values.from_document(self.channel.ask(key, request, write=write).json, kind)
 
     def _asked(self) -> Any:
         return messages.LogRequest(log=self.name)
@@ -225,17 +225,17 @@ class RemoteLog(Log):
         self._check_usable()
         arguments.seconds("wait_s", wait_s)
         request = messages.ProducerRequest(log=self.name, producer=arguments.text("name", name))
-        return bool(self.channel.ask("Log.ForgetProducer", request).value)
+        return bool(self.channel.ask("Log.ForgetProducer", request, write=True).value)
 
     def configure(self, settings: LogSettings) -> None:
         self._check_usable()
         document = values.to_document(settings_module.check(settings))
         request = messages.ConfigureRequest(name=self.name, settings=document)
-        self.settings_seen = self.ask("Log.Configure", request, LogSettings)
+        self.settings_seen = self.ask("Log.Configure", request, LogSettings, write=True)
 
     def truncate(self, before: int) -> Truncation:
         request = messages.TruncateRequest(log=self.name, before=arguments.count("before", before))
-        return self.ask("Log.Truncate", request, Truncation)  # type: ignore[no-any-return]
+        return self.ask("Log.Truncate", request, Truncation, write=True)  # type: ignore[no-any-return]
 
     # Jobs: the server does them, once for all who ask at the same time.
 

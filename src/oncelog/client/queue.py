@@ -68,10 +68,10 @@ class RemoteQueue(Queue):
         self._handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._batcher: Batcher[_QueuedSend] = Batcher("oncelog-sender", self._send_submitted)
 
-    def ask(self, key: str, request: Any, kind: Any) -> Any:
+    def ask(self, key: str, request: Any, kind: Any, *, write: bool = False) -> Any:
         """Ask the server what may be asked again; return the document that it answers."""
         self._check_usable()
-        return values.from_document(self._channel.ask(key, request).json, kind)
+        return values.from_document(self._channel.ask(key, request, write=write).json, kind)
 
     def _asked(self) -> Any:
         return messages.QueueRequest(queue=self.name)
@@ -97,11 +97,15 @@ class RemoteQueue(Queue):
         self._check_usable()
         checked = [message_rules.check(one) for one in message_rules.listed(messages)]
         check_on_pending(on_pending)
-        within_s = arguments.seconds("timeout_s", timeout_s)
+        deadline_us = self._channel.deadline(timeout_s)
         results: list[Sent | OncelogError] = []
         for run in _runs(checked):
+            left_s = self._channel.left(deadline_us) or 0.0
+            if results and not left_s:
+                results += [Unavailable("not sent: the time is over")] * len(run)
+                continue
             try:
-                results += self._sent_run(run, on_pending, within_s)
+                results += self._sent_run(run, on_pending, left_s)
             except OncelogError as error:
                 if not results:
                     raise
@@ -213,17 +217,17 @@ class RemoteQueue(Queue):
     def letters(self, key: str, **which: Any) -> int:
         """Have the server send dead letters back, or give them up; return how many."""
         self._check_usable()
-        return int(self._channel.ask(key, messages.LettersRequest(queue=self.name, **which)).value)
+        return int(self._channel.ask(key, messages.LettersRequest(queue=self.name, **which), write=True).value)
 
     # Operating.
 
     def pause(self, group: str | None = None) -> None:
         self._check_usable()
-        self._channel.ask("Queue.Pause", messages.GroupRequest(queue=self.name, group=group))
+        self._channel.ask("Queue.Pause", messages.GroupRequest(queue=self.name, group=group), write=True)
 
     def resume(self, group: str | None = None) -> None:
         self._check_usable()
-        self._channel.ask("Queue.Resume", messages.GroupRequest(queue=self.name, group=group))
+        self._channel.ask("Queue.Resume", messages.GroupRequest(queue=self.name, group=group), write=True)
 
     def groups(self) -> list[str]:
         self._check_usable()
@@ -256,13 +260,12 @@ class RemoteQueue(Queue):
 
     def configure(self, changed: QueueSettings) -> None:
         document = values.to_document(settings_rules.check(changed))
-        stored = self.ask(
-            "Queue.Configure", messages.ConfigureRequest(name=self.name, settings=document), QueueSettings
-        )
+        request = messages.ConfigureRequest(name=self.name, settings=document)
+        stored = self.ask("Queue.Configure", request, QueueSettings, write=True)
         self._made = msgspec.structs.replace(self._made, settings=stored)
 
     def trim(self) -> list[int]:
-        return self.ask("Queue.Trim", self._asked(), list[int])  # type: ignore[no-any-return]
+        return self.ask("Queue.Trim", self._asked(), list[int], write=True)  # type: ignore[no-any-return]
 
     @closes_anywhere
     def close(self) -> None:

@@ -347,13 +347,13 @@ def check_on_pending(on_pending: object) -> None:
 
 
 def all_sent(results: list[Sent | OncelogError]) -> list[Sent]:
-    """Return the answers to messages; ``AppendErrors`` with all of them, or the only one, if some were refused."""
+    """Return the answers to messages; ``AppendErrors`` with all of them, or the only one, if some are errors."""
     errors = [result for result in results if isinstance(result, OncelogError)]
     if not errors:
         return results  # type: ignore[return-value]
     if len(results) == 1:
         raise errors[0]
-    text = f"{len(errors)} of {len(results)} messages were refused, the first: {errors[0]}"
+    text = f"{len(errors)} of {len(results)} messages failed, the first: {errors[0]}"
     raise AppendErrors(text, results=results)
 
 
