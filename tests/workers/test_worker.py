@@ -32,6 +32,7 @@ from oncelog import (
     Queue,
     Unavailable,
 )
+from oncelog.inbox import inner
 from oncelog.inbox.effect import Once
 from oncelog.workers import retention
 from oncelog.workers import worker as worker_module
@@ -267,6 +268,53 @@ def test_while_the_inbox_cannot_be_used_nothing_is_spent(
     assert attempts == [1, 1, 1]
     assert worker.counts() == {"done": 3, "away": 1, "back": 1}
     place.close()
+
+
+def test_while_the_inbox_may_only_be_read_nothing_is_spent(
+    queue: Queue, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The role of a worker may read the tables of the inbox and not write them. The worker waits until it may; no
+    message becomes a dead letter.
+    """
+    monkeypatch.setattr(worker_module, "_REST_S_MAX", 0.1)
+    attempts: list[int] = []
+    until = Until()
+    role = f"reader_{os.getpid()}"
+    with Inbox(postgres_url) as owned, psycopg.connect(postgres_url, autocommit=True) as direct:
+        owned.ping()  # which makes the tables
+        direct.execute(f"CREATE ROLE {role} LOGIN".encode())
+        [schema] = direct.execute("SELECT current_schema()").fetchone() or [""]
+        direct.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}".encode())
+        direct.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}".encode())
+        queue.send_many([Message(b"", id=str(number)) for number in range(3)])
+        url = postgres_url.replace("//queue@", f"//{role}@")
+        handler = lambda delivery: attempts.append(delivery.attempts)  # noqa: E731
+        with Inbox(url) as inbox, work(queue, handler, until, inbox=inbox) as worker:
+            until.wait("away")
+            direct.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}".encode())
+            direct.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {role}".encode())
+            until.wait("done", 3)
+        direct.execute(f"DROP OWNED BY {role}".encode())
+        direct.execute(f"DROP ROLE {role}".encode())
+    assert attempts == [1, 1, 1]
+    assert worker.counts() == {"done": 3, "away": 1, "back": 1}
+    assert "permission denied" in next(about for word, about in until.told if word == "away")
+
+
+def test_a_worker_says_that_it_waits_for_a_database(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database takes the connection and does not answer: the log says what a program that begins waits for."""
+    monkeypatch.setattr(inner, "SLOW_S", 0.001)
+    said = threading.Event()
+    monkeypatch.setattr(worker_module.logger, "warning", lambda text, *_: said.set() if "waiting" in text else None)
+
+    def connect() -> sqlite3.Connection:
+        assert said.wait(60)
+        return sqlite3.connect(tmp_path / "shop.sqlite", check_same_thread=False)
+
+    with Inbox(connect) as inbox:
+        oncelog.worker(queue, "mailer", print, inbox=inbox)
 
 
 def test_a_message_that_the_inbox_never_takes_spends_attempts(

@@ -29,6 +29,7 @@ from oncelog.inbox.decisions import Expired, Identity, Stored, Verdict
 from oncelog.inbox.leases import LeaseKeeper
 from oncelog.inbox.steps import Steps, run, run_async
 from oncelog.inbox.stores.connections import Home
+from oncelog.inbox.stores.drivers import MOVED
 
 _DRIVERS = {"sqlite3", "psycopg", "sqlalchemy", "redis"}
 _AWAY = {"OperationalError", "InterfaceError", "ConnectionError", "TimeoutError", "BusyLoadingError"}
@@ -394,6 +395,8 @@ def _explanation(error: Exception, connection: Connection | None, outcome: Outco
     if not of_driver or not (away or (connection is not None and connection.lost())):
         return None
     first_line = str(original).partition("\n")[0]
+    if getattr(original, "sqlite_errorname", "") == MOVED:
+        first_line = "its file was moved, removed or replaced"
     if str(getattr(original, "sqlstate", "")).startswith(_TAKEN_BACK):
         outcome = "not written"
     return Unavailable(f"the inbox's database cannot be used now ({first_line}): try again", outcome=outcome)

@@ -16,7 +16,7 @@ from oncelog.workers import retention
 from oncelog.workers.calls import Calls
 from oncelog.workers.handlers import is_async, takes_effect
 from oncelog.workers.signals import stopped_by_signals
-from oncelog.workers.worker import Report, Worker
+from oncelog.workers.worker import Report, Worker, logger
 
 CONCURRENCY_MAX = 1_000
 
@@ -65,7 +65,7 @@ def worker(
     if inbox is not None:
         retention.check(inbox, queue)
         if not is_async(handler):  # whose inbox may have connections that only an event loop can use
-            inner.check_usable(inbox)
+            inner.check_usable(inbox, lambda: logger.warning("the inbox's database does not answer: waiting for it"))
     return Worker(
         queue,
         group,

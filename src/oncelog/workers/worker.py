@@ -32,8 +32,8 @@ from oncelog.workers.handlers import described
 from oncelog.workers.hands import HandlerThreads, OutOfTime, Trying
 from oncelog.workers.signals import stopped_by_signals
 
-_logger = logging.getLogger("oncelog.worker")
-_logger.addHandler(logging.NullHandler())  # a program that sets up no logging sees none
+logger = logging.getLogger("oncelog.worker")
+logger.addHandler(logging.NullHandler())  # a program that sets up no logging sees none
 
 _RECEIVE_S = 1.0
 _REST_S = 0.05
@@ -230,7 +230,7 @@ class Worker:
         try:
             self._settle(trying)
         except Exception as error:
-            _logger.exception("%s could not be settled", described(trying.delivery))
+            logger.exception("%s could not be settled", described(trying.delivery))
             self._tell("failed", f"{described(trying.delivery)}: {error!r}", trying.delivery, error)
         with self._changed:
             self._in_hand.pop(id(trying), None)
@@ -305,7 +305,7 @@ class Worker:
             return
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
-        _logger.warning("%s failed", described(delivery), exc_info=error)
+        logger.warning("%s failed", described(delivery), exc_info=error)
         reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
         if isinstance(error, HandlerExit):
             reason = str(error)
@@ -328,9 +328,9 @@ class Worker:
     def _answers(self, reason: str) -> bool:
         try:
             if self._inbox is not None and self._calls.is_async:
-                self._calls.awaited(inner.aping(self._inbox))
+                self._calls.awaited(inner.aprobe(self._inbox))
             elif self._inbox is not None:
-                self._inbox.ping()
+                inner.probe(self._inbox)
         except Exception:  # noqa: BLE001  whatever a driver, or what the user connects with, raises
             self._set_away(reason, away=True)
             return False
@@ -397,7 +397,7 @@ class Worker:
     def _give_up(self, trying: Trying) -> None:
         """Give a message back whose handler is out of time, and wait for that handler no more."""
         assert trying.limit_s is not None
-        _logger.warning("%s is out of time in:\n%s", described(trying.delivery), trying.stack())
+        logger.warning("%s is out of time in:\n%s", described(trying.delivery), trying.stack())
         try:
             self._nack(trying.delivery, OutOfTime(trying.limit_s), again=True)
         finally:
@@ -428,4 +428,4 @@ class Worker:
             try:
                 self._report(event)
             except Exception:
-                _logger.exception("the report of %r failed", event.word)
+                logger.exception("the report of %r failed", event.word)

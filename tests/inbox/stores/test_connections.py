@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog import Inbox
+from oncelog import Inbox, InvalidArgument, Unavailable
 from oncelog.inbox.stores import connections
 
 
@@ -59,3 +59,44 @@ def test_a_connection_by_url_is_for_every_thread(tmp_path: Path, threads: list[T
         thread.submit(inbox.ping).result()
     assert len(inbox._home._idle) == 1
     inbox.close()
+
+
+def _had(inbox: Inbox, key: str) -> bool:
+    """Have an effect; return whether it was there already."""
+    with inbox.once(key=key) as effect:
+        return effect.done
+
+
+def test_a_file_that_is_removed_comes_back_with_its_keys(tmp_path: Path) -> None:
+    """While the file of an inbox is gone, nothing can be done, and no empty file takes its place: every effect would
+    happen again. When it is put back, the inbox goes on, without a new process.
+    """
+    file, kept = tmp_path / "shop.db", tmp_path / "kept.db"
+    with Inbox(f"sqlite:///{file}") as inbox:
+        assert not _had(inbox, "one")
+        file.rename(kept)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="moved"):
+                _had(inbox, "two")
+        assert not file.exists()
+        kept.rename(file)
+        assert [_had(inbox, key) for key in ("one", "two", "two")] == [True, False, True]
+
+
+def test_a_file_that_is_replaced_is_opened_again(tmp_path: Path) -> None:
+    """A copy takes the place of an inbox's file (a backup is restored, say). One effect says so; the next is there."""
+    file = tmp_path / "shop.db"
+    with Inbox(f"sqlite:///{file}") as inbox:
+        assert not _had(inbox, "one")
+        (tmp_path / "copy.db").write_bytes(file.read_bytes())
+        (tmp_path / "copy.db").rename(file)
+        with pytest.raises(Unavailable, match="replaced"):
+            _had(inbox, "two")
+        assert [_had(inbox, key) for key in ("one", "two", "two")] == [True, False, True]
+
+
+def test_a_url_of_sqlite_names_a_file() -> None:
+    """Each connection to ``:memory:`` is a database of its own: two threads would have one effect twice."""
+    for url in ("sqlite:///", "sqlite:///:memory:"):
+        with pytest.raises(InvalidArgument, match="names no file"):
+            Inbox(url)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from oncelog.clock import Clock
-from oncelog.errors import InvalidArgument, Unsupported
+from oncelog.errors import InvalidArgument, Unavailable, Unsupported
 from oncelog.inbox.contract import Connection
 from oncelog.inbox.steps import Steps
 from oncelog.inbox.stores.drivers import Psycopg, Sqlite
@@ -187,8 +187,7 @@ def _source(given: Any) -> tuple[_Make | None, _GiveBack | None]:
 def _from_url(url: str) -> _Make:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
-        path = sqlite_path(url)
-        return lambda: _sqlite_connect(path)
+        return _SqliteFile(sqlite_path(url)).connect
     if parts.scheme in ("postgresql", "postgres"):
         return lambda: _psycopg_connect(url)
     message = f"home: an inbox's URL is sqlite:///path, postgresql://… or redis://…, not {url!r}"
@@ -196,26 +195,43 @@ def _from_url(url: str) -> _Make:
 
 
 def sqlite_path(url: str) -> str:
-    """Return the file that a URL of SQLite names. SQLite takes an empty name for a file that it removes at the end:
-    an inbox there would remember nothing.
+    """Return the file that a URL of SQLite names. SQLite takes an empty name for a file that it removes at the end, and
+    ``:memory:`` for none: an inbox there would remember nothing.
     """
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
-    if parts.netloc or not path:
+    if parts.netloc or path in {"", ":memory:"}:
         message = f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db"
         raise InvalidArgument(message)
     return path
 
 
-def _sqlite_connect(path: str) -> sqlite3.Connection:
-    try:
-        return sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-    except sqlite3.OperationalError as error:
-        reason = _no_file_here(Path(path))
-        if reason is None:  # no file handles left, say: that passes
-            raise
-        message = f"home: the inbox's database cannot be opened: {reason}"
-        raise InvalidArgument(message) from error
+class _SqliteFile:
+    """A file of SQLite that the first connection makes. No later one does: if the file is gone by then, another one in
+    its place would know no key, and every effect would happen again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path).absolute()
+        self._was_there = False
+
+    def connect(self) -> sqlite3.Connection:
+        """Connect; ``Unavailable`` if the file was there and is not any more."""
+        if self._was_there and not self._path.exists():
+            message = f"the inbox's file {self._path} was moved or removed: put it back"
+            raise Unavailable(message)
+        try:
+            if not self._was_there:
+                self._path.touch()  # SQLite would make it later
+            self._was_there = True
+            name = f"{self._path.as_uri()}?mode=rw"
+            return sqlite3.connect(name, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        except (sqlite3.OperationalError, OSError) as error:
+            reason = _no_file_here(self._path)
+            if reason is None:  # no file handles left, say: that passes
+                raise
+            message = f"home: the inbox's database cannot be opened: {reason}"
+            raise InvalidArgument(message) from error
 
 
 def _no_file_here(path: Path) -> str | None:

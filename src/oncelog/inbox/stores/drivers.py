@@ -32,6 +32,8 @@ _IN_PIPELINE = (
     "this connection is in a pipeline: whether an effect was committed would be known only when that is left; enter "
     "the effect outside of it (a pipeline inside of the effect is fine)"
 )
+MOVED = "SQLITE_READONLY_DBMOVED"
+"""The error by which SQLite says that the file which it has open is not at its path any more."""
 IN_ERROR = 3
 """What libpq, and so every driver on it, says of a transaction that can only be taken back."""
 
@@ -47,6 +49,7 @@ class Sqlite(SqlConnection):
             raise InvalidArgument(_NEVER_OUTSIDE)
         self.raw = raw
         self._joined: list[bool] = []
+        self._moved = False
 
     def busy(self) -> bool:
         """Tell whether a transaction was begun."""
@@ -62,7 +65,8 @@ class Sqlite(SqlConnection):
         try:
             self.raw.execute(f"SAVEPOINT {_SAVEPOINT}")  # it is gone if the transaction is ended inside
             rows: Rows = [] if call is None else self._execute(call)
-        except BaseException:
+        except BaseException as error:
+            self._moved = self._moved or getattr(error, "sqlite_errorname", "") == MOVED
             yield from self.rollback()
             raise
         return rows
@@ -118,8 +122,8 @@ class Sqlite(SqlConnection):
         return rows
 
     def lost(self) -> bool:
-        """Tell that it is not: a file does not go away."""
-        return False
+        """Tell whether its file was moved, removed or replaced: nothing can be stored there any more."""
+        return self._moved
 
     def close(self) -> Steps[None]:
         """Close the file."""
