@@ -43,7 +43,7 @@ def test_a_run_that_comes_late_is_refused_and_deleted(monkeypatch: pytest.Monkey
     acks = many(old, range(40))
     if what == "merge":
         with monkeypatch.context() as patch:
-            patch.setattr("oncelog.log.upkeep.memory_keeper._to_merge", lambda _: None)
+            patch.setattr("oncelog.log.upkeep.memory_keeper.to_merge", lambda _: None)
             for start in range(40, 72, 8):
                 old._keeper._memory.work()
                 acks += many(old, range(start, start + 8))

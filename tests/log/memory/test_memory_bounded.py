@@ -197,7 +197,7 @@ def test_a_writer_does_not_load_more_ids_than_it_may(
     ):
         shop.log().writer()
     made = shop.log().rebuild()
-    assert (made.runs, made.snapshot != "") == (1, True)
+    assert (made.runs, made.snapshot != "") == (3 if lost else 1, True)
     with shop.log().writer() as writer:
         assert writer._core.seen.adopted.ids == 0
         assert all(ack.duplicate for ack in again(writer, range(26)))

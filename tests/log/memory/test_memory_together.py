@@ -81,7 +81,7 @@ def test_a_keeper_that_is_fenced_says_so(monkeypatch: pytest.MonkeyPatch, step: 
     keeper = old._keeper._memory
     monkeypatch.setattr(old._keeper._housekeeper, "ask", lambda *_: None)
     with monkeypatch.context() as patch:
-        patch.setattr(upkeep_memory, "_to_merge", lambda _: None)
+        patch.setattr(upkeep_memory, "to_merge", lambda _: None)
         acks = []
         for start in range(0, 48, 8):
             acks += many(old, range(start, start + 8))
@@ -129,7 +129,7 @@ def test_a_writer_that_is_closed_does_not_wait_for_a_merge(monkeypatch: pytest.M
         keeper._build()
         acks += many(writer, range(12, 60))
         keeper._build()
-    monkeypatch.setattr(upkeep_memory, "_to_merge", lambda memory: list(memory) if len(memory) > 1 else None)
+    monkeypatch.setattr(upkeep_memory, "to_merge", lambda memory: list(memory) if len(memory) > 1 else None)
     taken: list[int] = []
     begun = threading.Event()
     take = merging._MergedEntries.take

@@ -4,13 +4,15 @@ Without bounds that is the whole log. With a bounded window it is what lies betw
 within the duration.
 
 Threads, or the tasks of a Spark, read some segments each, hash and sort their ids, and store them as a small run: a few
-figures come back. The small runs of neighbouring segments are merged here, in a stream, and come into the manifest by
-one version.
+figures come back. Each comes into the manifest as soon as it is made, and is merged with its neighbours as a writer
+would: a rebuilding that is cut short goes on where it stopped.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -27,15 +29,18 @@ from oncelog.log.memory.coverage import Stretch
 from oncelog.log.memory.merging import merge_runs
 from oncelog.log.memory.objects import RunObjects
 from oncelog.log.stored import object_keys
-from oncelog.log.stored.manifests import Known, Manifests
+from oncelog.log.stored.manifests import Change, Known, Manifests
 from oncelog.log.takeover.recovery import Remembered, adopted_within, remembered_of
 from oncelog.log.upkeep import sealing
-from oncelog.log.upkeep.memory_keeper import commits_of, entries_of
+from oncelog.log.upkeep.memory_keeper import commits_of, entries_of, to_merge
 
 RUN_RECORDS = 500_000
 """About so many records are read by one piece of work: their ids are in memory at once, at about 200 bytes each."""
 
 Progress = Callable[[int, int], None]
+
+Bundle = Sequence[Stretch]
+"""Parts of a stretch whose ids come into the manifest together, as one run."""
 
 
 class RunPiece(msgspec.Struct, frozen=True):
@@ -63,8 +68,8 @@ def make_run(desk: JobContext, piece: RunPiece) -> Run | None:
 class Rebuilding:
     """One rebuilding: sound runs stay, the rest of the closed segments is read and becomes runs.
 
-    Anybody may do this, also beside the writer. All runs come into the manifest by one version: one that is replaced
-    goes only together with those that hold its ids.
+    Anybody may do this, also beside the writer. What the writer puts into runs meanwhile, or truncates, is left to it.
+    A run that is not sound goes only together with the one that holds its ids.
     """
 
     def __init__(self, manifests: Manifests, objects: RunObjects, clock: Clock, hands: Hands) -> None:
@@ -88,77 +93,85 @@ class Rebuilding:
 
     def run(self, known: Known, progress: Progress | None, first: int = 0, end: int | None = None) -> Rebuilt:
         """Rebuild what is to be rebuilt, between two positions if they are given; return what was read and made."""
-        manifest = known.manifest
-        there = [
-            run for run in manifest.memory if run.next_position > first and (end is None or run.first_position < end)
-        ]
-        sound = [run for run in there if self._is_sound(run)]
-        known, stretches = self._manifests.look(
-            known, lambda newest: coverage.stretches(self._manifests, newest, sound, first, end)
-        )
-        total, done = sum(stretch.records for stretch in stretches), 0
-        made: list[tuple[Run, Stretch]] = []
-        for stretch in stretches:
+        before = known.manifest
+        bounds = first, before.next_position if end is None else end
+        bad = [run for run in _within(before.memory, *bounds) if not self._is_sound(run)]
+        known, left = self._left(known, bad, *bounds)
+        total, done = sum(stretch.records for stretch in left), 0
 
-            def note(records: int, before: int = done) -> None:
-                if progress is not None:
-                    progress(before + records, total)
+        def note(records: int) -> None:
+            nonlocal done
+            done += records
+            if progress is not None:
+                progress(min(done, total), total)
 
-            made.append((self._made(known, stretch, note), stretch))
-            done += stretch.records
-        self._publish(known, made, [run for run in there if run not in sound])
-        ids = sum(run.ids for run in (*sound, *(run for run, _ in made)))
-        return Rebuilt(snapshot="", ids=ids, position=manifest.next_position, records=total, runs=len(made))
+        while left:
+            memory = known.manifest.memory
+            self._fill(known, [bundle for stretch in left for bundle in _bundles(stretch, bad)], bad, note)
+            known, left = self._left(known, bad, *bounds)
+            if left and known.manifest.memory == memory:
+                message = f"log {before.name!r} changed while its memory was rebuilt: rebuild again"
+                raise Unavailable(message)
+        made = sum(run not in before.memory for run in known.manifest.memory)
+        ids = sum(run.ids for run in _within(known.manifest.memory, *bounds))
+        return Rebuilt(snapshot="", ids=ids, position=before.next_position, records=done, runs=made)
 
-    def _made(self, known: Known, stretch: Stretch, note: Callable[[int], None]) -> Run:
-        """Have the ids of a stretch put into small runs, and merge them into one."""
+    def _left(self, known: Known, bad: Sequence[Run], first: int, end: int) -> tuple[Known, list[Stretch]]:
+        """Return the newest manifest, and what its runs do not cover but for the bad ones."""
+
+        def uncovered(manifest: Manifest) -> list[Stretch]:
+            sound = [run for run in manifest.memory if run not in bad]
+            return coverage.stretches(self._manifests, manifest, sound, first, end)
+
+        return self._manifests.look(self._manifests.newest(known) or known, uncovered)
+
+    def _fill(self, known: Known, bundles: Sequence[Bundle], bad: Sequence[Run], note: Callable[[int], None]) -> None:
+        """Have the ids of each part put into a small run, and publish each bundle once all its parts are made."""
+        bundle_of = {part.first_position: bundle for bundle in bundles for part in bundle}
         made: dict[int, Run] = {}
         try:
-            for run in self._each(known, list(_cut(stretch))):
+            for run in self._each(known, [part for bundle in bundles for part in bundle]):
                 made[run.first_position] = run
-                note(sum(run.next_position - run.first_position for run in made.values()))
-            if len(made) == 1:
-                return made.pop(stretch.first_position)
-            return self._merged(known, [made[first] for first in sorted(made)])
+                note(run.next_position - run.first_position)
+                bundle = bundle_of[run.first_position]
+                if all(part.first_position in made for part in bundle):
+                    self._publish(known, self._one_of(known, bundle, made), bundle, bad)
         finally:
             for run in made.values():
                 delete_run(self._objects.home, run)
 
+    def _one_of(self, known: Known, bundle: Bundle, made: dict[int, Run]) -> Run:
+        """Return the small runs of a bundle as one, and take it out of what is to be deleted."""
+        small = [made[part.first_position] for part in bundle]
+        if len(small) == 1:
+            return made.pop(bundle[0].first_position)
+        return self._merged((self._manifests.newest(known) or known).manifest, small)
+
     def _each(self, known: Known, left: list[Stretch]) -> Iterator[Run]:
         """Yield a run for every part. Segments that moved to another file since the listing are read there."""
+        pieces = [self._piece(known, part) for part in left]
         while left:
             desk = JobContext.of(self._objects.home, known.manifest, self._clock)
-            pieces = [self._piece(known, part) for part in left]
-            again = []
-            for part, run in zip(left, self._hands.each(desk, make_run, pieces), strict=True):
+            again, missed = [], []
+            for part, piece, run in zip(left, pieces, self._hands.each(desk, make_run, pieces), strict=True):
                 if run is None:
                     again.append(part)
+                    missed.append(piece.segments)
                 else:
                     yield run
-            newer = self._manifests.newest(known) or known
-            if again and newer.version == known.version:
-                where = f"positions {again[0].first_position} to {again[0].next_position} of log"
-                message = f"{where} {known.manifest.name!r} are in a file that is missing: restore it from a copy"
-                raise CorruptionError(message)
-            known, left = newer, again
+            known = self._manifests.newest(known) or known
+            left, pieces = again, [self._piece(known, part) for part in again]
+            for piece, segments in zip(pieces, missed, strict=True):
+                if piece.segments == segments:
+                    where = f"positions {piece.first_position} to {piece.next_position} of log"
+                    message = f"{where} {known.manifest.name!r} are in a file that is missing: restore it from a copy"
+                    raise CorruptionError(message)
 
     def _piece(self, known: Known, part: Stretch) -> RunPiece:
         """Return what there is to do for a part; its segments may be in other files than before."""
         manifest = known.manifest
         _, segments = self._manifests.look(known, lambda newest: tuple(self._newest(newest, part)))
         return RunPiece(manifest.log_id, part.first_position, part.next_position, segments, manifest.staging_floor_us)
-
-    def _merged(self, known: Known, small: Sequence[Run]) -> Run:
-        manifest = (self._manifests.newest(known) or known).manifest
-        key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
-        return merge_runs(self._objects, manifest.log_id, key, small)
-
-    def _is_sound(self, run: Run) -> bool:
-        try:
-            check_run(self._objects, run)
-        except (CorruptionError, NotFound, Unsupported):
-            return False
-        return True
 
     def _newest(self, manifest: Manifest, part: Stretch) -> Iterator[Segment]:
         """Yield the segments of a part as a manifest has them now: they may be in other files."""
@@ -167,16 +180,65 @@ class Rebuilding:
                 break
             yield segment
 
-    def _publish(self, known: Known, made: Sequence[tuple[Run, Stretch]], replaced: Sequence[Run]) -> None:
-        if not made and not replaced:
-            return
-        after = self._manifests.update(coverage.rebuilt(self._manifests, made, replaced), known).manifest
-        if any(run not in after.memory for run, _ in made):
-            for run, _ in made:
-                delete_run(self._objects.home, run)
-            message = f"log {after.name!r} changed while its memory was rebuilt: rebuild again"
-            raise Unavailable(message)
-        sealing.collect(self._objects.home, self._manifests)
+    def _is_sound(self, run: Run) -> bool:
+        try:
+            check_run(self._objects, run)
+        except (CorruptionError, NotFound, Unsupported):
+            return False
+        return True
+
+    def _publish(self, known: Known, run: Run, bundle: Bundle, bad: Sequence[Run]) -> None:
+        """Have the manifest name a run, unless others have put these ids into runs, and merge what is worth it."""
+        stretch = Stretch(run.first_position, tuple(segment for part in bundle for segment in part.segments))
+        replaced = _within(bad, run.first_position, run.next_position)
+        if self._took(coverage.built(self._manifests, run, stretch, replaced), run, known):
+            while self._merge(known, bad):
+                continue
+            sealing.collect(self._objects.home, self._manifests)
+
+    def _merge(self, known: Known, bad: Sequence[Run]) -> bool:
+        """Merge runs as a writer would, so that there are never too many; tell whether there were any to merge."""
+        known, merged = self._manifests.look(
+            self._manifests.newest(known) or known, partial(self._merged_neighbours, bad)
+        )
+        if merged is None:
+            return False
+        run, inputs = merged
+        self._took(coverage.merged(run, inputs), run, known)
+        return True
+
+    def _merged_neighbours(self, bad: Sequence[Run], manifest: Manifest) -> tuple[Run, Sequence[Run]] | None:
+        inputs = to_merge([run for run in manifest.memory if run not in bad])
+        return None if inputs is None else (self._merged(manifest, inputs), inputs)
+
+    def _merged(self, manifest: Manifest, inputs: Sequence[Run]) -> Run:
+        key = object_keys.new_key(self._clock, manifest.staging_floor_us).removesuffix(".parquet")
+        return merge_runs(self._objects, manifest.log_id, key, inputs, manifest.first_position)
+
+    def _took(self, change: Change, run: Run, known: Known) -> bool:
+        """Tell whether the manifest took a run; if it did not, the run is deleted. If that is not known, it stays."""
+        taken = run in self._manifests.update(change, known).manifest.memory
+        if not taken:
+            delete_run(self._objects.home, run)
+        return taken
+
+
+def _within(runs: Sequence[Run], first: int, end: int) -> list[Run]:
+    """Return the runs that cover anything between two positions."""
+    return [run for run in runs if run.next_position > first and run.first_position < end]
+
+
+def _bundles(stretch: Stretch, bad: Sequence[Run]) -> Iterator[Bundle]:
+    """Yield the parts of a stretch: those in the range of one bad run together, every other one by itself."""
+
+    def replaces(segment: Segment) -> str | None:
+        return next((run.key for run in _within(bad, segment.first_position, segment.next_position)), None)
+
+    first = stretch.first_position
+    for key, segments in itertools.groupby(stretch.segments, replaces):
+        parts = list(_cut(Stretch(first, tuple(segments))))
+        first = parts[-1].next_position
+        yield from [parts] if key is not None else ([part] for part in parts)
 
 
 def _cut(stretch: Stretch) -> Iterator[Stretch]:

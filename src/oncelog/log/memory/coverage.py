@@ -142,30 +142,13 @@ def neighbours(runs: Sequence[Run]) -> list[list[Run]]:
 def built(manifests: Manifests, run: Run, stretch: Stretch, replaced: Sequence[Run] = ()) -> Change:
     """Return the change by which a run that was made of closed segments comes into the manifest.
 
-    Nothing is changed if those segments are not there as they were, or if other runs than ``replaced`` are in the way.
+    Nothing is changed if those segments are not there as they were, but for what was truncated away since, or if other
+    runs than ``replaced`` are in the way.
     """
 
     def change(manifest: Manifest) -> Manifest:
         there = _are_there(manifests, manifest, stretch)
         return _replaced(manifest, run, replaced, stretch.beside) if there else manifest
-
-    return change
-
-
-def rebuilt(manifests: Manifests, made: Sequence[tuple[Run, Stretch]], replaced: Sequence[Run]) -> Change:
-    """Return the change by which runs that were made of closed segments come into the manifest together.
-
-    What they replace goes with the same version: nobody sees the one without the others.
-    """
-
-    def change(manifest: Manifest) -> Manifest:
-        inside = [old for old in manifest.memory if any(_overlap(old, run) for run, _ in made) or old in replaced]
-        late = any(created_us(run.key) < manifest.staging_floor_us for run, _ in made)
-        there = all(_are_there(manifests, manifest, stretch) for _, stretch in made)
-        if inside != list(replaced) or late or not there:
-            return manifest
-        beside = [key for _, stretch in made for key in stretch.beside]
-        return _with(manifest, [run for run, _ in made], inside, beside)
 
     return change
 
@@ -176,9 +159,9 @@ def merged(run: Run, inputs: Sequence[Run]) -> Change:
 
 
 def _are_there(manifests: Manifests, manifest: Manifest, stretch: Stretch) -> bool:
-    closed = manifests.closed_from(manifest, stretch.first_position)
-    there = [_place(now) for _, now in zip(stretch.segments, closed, strict=False)]
-    return there == [_place(then) for then in stretch.segments]
+    then = [_place(segment) for segment in stretch.segments if segment.next_position > manifest.first_position]
+    closed = manifests.closed_from(manifest, max(stretch.first_position, manifest.first_position))
+    return bool(then) and then == [_place(now) for _, now in zip(then, closed, strict=False)]
 
 
 def _place(segment: Segment) -> tuple[int, int, int, int]:
@@ -186,21 +169,17 @@ def _place(segment: Segment) -> tuple[int, int, int, int]:
 
 
 def _replaced(manifest: Manifest, run: Run, inputs: Sequence[Run], beside: Sequence[str] = ()) -> Manifest:
-    """Return the manifest with a run in place of others, or as it is if they are not all that is in its range."""
+    """Return the manifest with a run in place of others, or as it is if they are not all that is in its range.
+
+    Their objects, and identities ``beside`` files, are to be deleted. The version that names a run is the one that
+    dooms what it makes superfluous: nothing is deleted before it.
+    """
     inside = [old for old in manifest.memory if _overlap(old, run) or old in inputs]
     if inside != list(inputs) or created_us(run.key) < manifest.staging_floor_us:
         return manifest
-    return _with(manifest, [run], inside, beside)
-
-
-def _with(manifest: Manifest, runs: Sequence[Run], replaced: Sequence[Run], beside: Sequence[str]) -> Manifest:
-    """Return the manifest with other runs; what they replace, and identities ``beside`` files, are to be deleted.
-
-    The version that names a run is the one that dooms what it makes superfluous: nothing is deleted before it.
-    """
-    kept = [old for old in manifest.memory if old not in replaced]
-    memory = sorted([*kept, *runs], key=lambda run: run.first_position)
-    doomed = [key for old in replaced for key in old.keys()]  # noqa: SIM118  (these are keys of objects)
+    kept = [old for old in manifest.memory if old not in inside]
+    memory = sorted([*kept, run], key=lambda each: each.first_position)
+    doomed = [key for old in inside for key in old.keys()]  # noqa: SIM118  (these are keys of objects)
     return msgspec.structs.replace(manifest, memory=tuple(memory), doomed=(*manifest.doomed, *doomed, *beside))
 
 

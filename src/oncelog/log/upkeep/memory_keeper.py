@@ -74,7 +74,7 @@ class MemoryKeeper:
     def begin(self) -> None:
         """Have done what the writer before left undone."""
         if self._table is not None and (
-            self._worthwhile(self._table) or _to_merge(self._readable(self._run.known.manifest))
+            self._worthwhile(self._table) or to_merge(self._readable(self._run.known.manifest))
         ):
             self.ask()
         self.ask_if_due()
@@ -368,7 +368,7 @@ class MemoryKeeper:
     def _merge(self) -> bool:
         """Merge runs that are worth it; tell whether there were any. Damaged ones do not keep others from it."""
         known, damaged = self._newest(), self._damaged()
-        inputs = _to_merge([run for run in self._readable(known.manifest) if run.key not in damaged])
+        inputs = to_merge([run for run in self._readable(known.manifest) if run.key not in damaged])
         if inputs is None:
             return False
         manifest = known.manifest
@@ -431,7 +431,7 @@ def _covered_until(runs: Sequence[Run], first_position: int) -> int:
     return position
 
 
-def _to_merge(memory: Sequence[Run]) -> list[Run] | None:
+def to_merge(memory: Sequence[Run]) -> list[Run] | None:
     """Return the neighbours to merge next, if any."""
     groups = coverage.neighbours(memory)
     for group in reversed(groups):
