@@ -231,7 +231,7 @@ class Database(Handle):
         with self._queues_lock:
             delete_queue(
                 name,
-                self._state_of(state),
+                self._state_of(state) if self._has_state(state) else None,
                 lambda one: self.queue(one, state=state),
                 self.log,
                 self.delete,

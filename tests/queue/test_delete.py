@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -288,3 +289,13 @@ def test_a_partition_that_is_lost_is_not_adopted_away(tmp_path: Path) -> None:
                 pytest.raises(InvalidArgument, match=f"queue/work/{lost}' is missing"),
             ):
                 other.queue("work", create=True, adopt=True)
+
+
+def test_a_queue_whose_state_is_lost_is_not_said_to_be_away(tmp_path: Path) -> None:
+    """Its messages are there: who deletes it learns so, and no empty state is made."""
+    with oncelog.connect(tmp_path.as_uri()) as db:
+        db.queue("emails", create=True).send(b"hello", id="1")
+    shutil.rmtree(tmp_path / "queues")
+    with oncelog.connect(tmp_path.as_uri()) as db, pytest.raises(NotFound, match="its 1 logs are there"):
+        db.delete_queue("emails")
+    assert not (tmp_path / "queues").exists()

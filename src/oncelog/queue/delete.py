@@ -22,7 +22,7 @@ _SESSION = "deleting"
 
 def delete_queue(
     name: str,
-    database: StateDatabase,
+    database: StateDatabase | None,
     open_queue: Callable[[str], Queue],
     open_log: Callable[[str], Log],
     delete_log: Callable[[str], None],
@@ -31,7 +31,7 @@ def delete_queue(
     force: bool,
 ) -> None:
     """Delete a queue with its dead letters. If this is cut short, the queue cannot be opened, and a
-    second delete finishes.
+    second delete finishes. ``database`` is ``None`` where no queue was ever made.
 
     Raises ``NotFound``, and ``LogBusy`` while it is in use: workers hold messages (which ``force`` does not ask), or
     another process sends and does not let go.
@@ -39,10 +39,9 @@ def delete_queue(
     if name.startswith(DEAD_LETTERS):
         error = f"{name!r} goes with the queue whose dead letters it holds: delete that, or discard() the letters"
         raise InvalidArgument(error)
-    with database.reading() as transaction:
-        found = {one: statements.queue(transaction, one) for one in (name, DEAD_LETTERS + name)}
-    rows = {one: row for one, row in found.items() if row is not None}
-    if name not in rows:
+    rows = {} if database is None else _rows(name, database)
+    if database is None or name not in rows:
+        open_queue(name)  # if its logs are there without its state, this says so
         error = f"there is no queue {name!r}"
         raise NotFound(error)
     if not rows[name].deleting:
@@ -63,6 +62,13 @@ def delete_queue(
     with database.writing() as transaction:
         for row in rows.values():
             statements.remove_queue(transaction, row.id)
+
+
+def _rows(name: str, database: StateDatabase) -> dict[str, statements.QueueRow]:
+    """Return what is stored of a queue and of its dead letters."""
+    with database.reading() as transaction:
+        found = {one: statements.queue(transaction, one) for one in (name, DEAD_LETTERS + name)}
+    return {one: row for one, row in found.items() if row is not None}
 
 
 def _check_still(transaction: Transaction, name: str, row: statements.QueueRow) -> None:

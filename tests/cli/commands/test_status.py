@@ -42,7 +42,10 @@ def test_status_makes_nothing(tmp_path: Path) -> None:
     url = (tmp_path / "shop").as_uri()
     for command in (["status"], ["queue", "list"], ["queue", "stats"], ["log", "list"]):
         assert shell(*command, url=url).code == 0
-    assert shell("queue", "peek", "emails", url=url).code == 2
+    for command in (["queue", "peek", "emails"], ["queue", "delete", "emails", "--yes"]):
+        refused = shell(*command, url=url)
+        assert refused.code == 2
+        assert b"there is no queue 'emails'" in refused.err
     assert not (tmp_path / "shop").exists()
 
 
