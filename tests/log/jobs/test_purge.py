@@ -14,7 +14,7 @@ import oncelog
 from oncelog import LogSettings, Window
 from oncelog.cli.records.reading import position_of
 from oncelog.connect import Database
-from oncelog.errors import Unsupported
+from oncelog.errors import Unsupported, WriterFenced
 from oncelog.log.jobs import purge
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
@@ -22,6 +22,7 @@ from oncelog.testing.clock import SimulatedClock
 from oncelog.testing.faults import Killed, When
 from oncelog.testing.storage import FaultyStorage
 from tests.log.ingest.adoption import adopt, overlap
+from tests.log.shop import Shop
 
 SETTINGS = LogSettings(window=Window(max_keys=4), segment_bytes=64 * 1024, seal="off", snapshot_records=1_000_000)
 IDS = ["a", "b", "c", "d", "e", "f", "a", "g", "b", "h", "i", "j", "a", "k"]
@@ -235,6 +236,39 @@ def test_streams_are_refused(tmp_path: Path) -> None:
     with log.writer() as writer:
         writer.append(b"x", id="a", stream="s")
     log.seal()
+    with pytest.raises(Unsupported, match="streams"):
+        log.purge()
+
+
+@pytest.mark.parametrize("stream", [None, "s"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_segment_that_a_crash_left_open_is_looked_at(*, sealed: bool, stream: str | None) -> None:
+    """Nobody noted whether its records have streams: it is read, and a log without streams can still be purged."""
+    storage = MemoryStorage()
+    log = Database(storage).log("orders", SETTINGS, create=True)
+    crashed = Database(storage).log("orders").writer()
+    for id in IDS:
+        crashed.append(id.encode(), id=id, stream=stream)
+    log.writer(takeover="force").close()
+    with contextlib.suppress(WriterFenced):
+        crashed.close()
+    if sealed:
+        log.seal()
+    if stream is None:
+        assert log.purge(remove=True).purged == (len(AGAIN) if sealed else 0)
+    else:
+        with pytest.raises(Unsupported, match="streams"):
+            log.purge(remove=True)
+
+
+def test_streams_that_were_truncated_away_are_refused(shop: Shop) -> None:
+    """Their versions go on, and count the events that come."""
+    log = shop.log(LogSettings(idempotence="off", seal="off"))
+    with log.writer() as writer:
+        writer.append(b"x", stream="s")
+    with log.writer() as writer:
+        writer.append(b"y")
+    assert log.truncate(before=1).first_position == 1
     with pytest.raises(Unsupported, match="streams"):
         log.purge()
 

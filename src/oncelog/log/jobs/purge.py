@@ -13,11 +13,11 @@ import xxhash
 from oncelog.clock import Clock
 from oncelog.errors import NotFound, Unsupported
 from oncelog.format import sealed
-from oncelog.format.manifest import STREAMS, File, Manifest, Segment
+from oncelog.format.manifest import STREAMS, File, Manifest, Segment, labels_of
 from oncelog.format.sealed import Purged
 from oncelog.log.jobs.find_repeats import Progress, Repeats, Walk, concerned, find
 from oncelog.log.jobs.workers import Hands, JobContext, Unit
-from oncelog.log.stored import object_keys
+from oncelog.log.stored import bases, object_keys
 from oncelog.log.stored.files import SealedFiles
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.upkeep import sealing
@@ -40,11 +40,23 @@ class Purge(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
 
 
-def check(manifest: Manifest) -> None:
+def check(home: LogHome, manifests: Manifests, manifest: Manifest) -> None:
     """Raise ``Unsupported`` for a log whose records are counted by others."""
-    if manifest.labels & STREAMS:
+    if manifest.labels & STREAMS and _has_streams(home, manifests, manifest):
         message = f"log {manifest.name!r} holds streams, whose versions count their events: it cannot be purged"
         raise Unsupported(message)
+
+
+def _has_streams(home: LogHome, manifests: Manifests, manifest: Manifest) -> bool:
+    """Tell whether a record has a stream, or had one before it was truncated away.
+
+    Nobody noted that of a segment that a crash left open. It is read, until it is sealed.
+    """
+    if bases.load(home, manifest).streams:
+        return True
+    ends = manifest.first_position, manifest.next_position
+    found = bases.labelled(home, manifests, manifest, *ends, labels=STREAMS)
+    return any(labels_of(rows.payload) & STREAMS for rows in found)
 
 
 def purge(
@@ -58,7 +70,7 @@ def purge(
     progress: Progress | None,
 ) -> Purge:
     """Find the duplicates in a log's closed segments and, if asked to, purge those in sealed files."""
-    check(known.manifest)
+    known, _ = manifests.look(known, lambda manifest: check(home, manifests, manifest))
     purged = files = 0
     while True:
         known, (walk, repeats) = manifests.look(
