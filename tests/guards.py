@@ -327,6 +327,20 @@ GUARDS = [
         "tests/log/memory/test_coverage.py::test_what_no_longer_fits_changes_nothing",
     ),
     Guard(
+        "memory: a snapshot that is ahead of the log is never believed, however long the log becomes",
+        "log/stored/snapshots.py",
+        "        if head.reach > next_position:\n            home.delete(key)\n",
+        "        if head.watermark <= next_position < head.reach:\n            home.delete(key)\n",
+        "tests/log/stored/test_snapshots.py::TestSnapshots::test_of_a_log_that_went_on_elsewhere_is_not_believed",
+    ),
+    Guard(
+        "memory: a run that is not sound goes only together with one that has all its ids",
+        "log/jobs/rebuild_memory.py",
+        "yield from [parts] if key is not None else ([part] for part in parts)",
+        "yield from ([part] for part in parts)",
+        "tests/log/jobs/test_rebuild_memory.py::test_a_lost_run_stays_until_all_its_ids_are_in_another",
+    ),
+    Guard(
         "memory: the keeper does not take back what an adoption shows",
         "log/upkeep/memory_keeper.py",
         "if self._recall.view.runs is not before:",

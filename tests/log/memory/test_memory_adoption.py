@@ -10,6 +10,7 @@ from oncelog import limits
 from oncelog.dedup.table import Table
 from oncelog.log.append.decisions import Seen
 from oncelog.log.ingest import adopter
+from oncelog.log.upkeep.background import Housekeeper
 from tests.log.memory.orders import (
     SETTINGS,
     check,
@@ -34,6 +35,22 @@ def test_many_small_adoptions_leave_few_runs(shop: Shop) -> None:
     with log.writer() as writer:
         assert all(ack.duplicate for ack in many(writer, range(600)))
     check(log, 600)
+
+
+def test_a_snapshot_around_a_run_of_an_adopted_file_is_sound(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has the ids before and behind the file, and the run the others: the snapshot lacks nothing."""
+    monkeypatch.setattr(Housekeeper, "ask", lambda *_: None)  # the writer is killed before it puts the rest into runs
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        many(writer, range(3))
+        writer.ingest([log.stage([table(range(3, 20))])])
+        many(writer, range(20, 22))
+        writer.snapshot()
+    assert runs(log) == [(3, 20)]
+    check(log, 22)
+    with shop.log().writer() as writer:
+        assert all(ack.duplicate for ack in many(writer, range(22)))
+    check(log, 22)
 
 
 def test_adopted_ids_are_in_the_table_or_bring_a_run(shop: Shop) -> None:

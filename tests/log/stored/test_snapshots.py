@@ -16,6 +16,7 @@ from oncelog.errors import CorruptionError, NotFound, WriterFenced
 from oncelog.format.snapshot import Snapshot
 from oncelog.log.stored import snapshots
 from oncelog.log.writer import Writer
+from oncelog.settings import LogSettings, Window
 from oncelog.storage.memory import MemoryStorage
 from oncelog.testing.clock import SimulatedClock
 from oncelog.types import Ack
@@ -142,6 +143,36 @@ class TestSnapshots:
         home.create(key, [bytes_ahead])
         with orders(Database(shorter)).writer() as writer:
             assert [ack.duplicate for ack in write(writer, range(5))] == [False] * 5
+
+    @pytest.mark.parametrize("window", [Window(), Window(duration_s=3600)])
+    def test_of_a_log_that_went_on_elsewhere_is_not_believed(self, tmp_path: Path, window: Window) -> None:
+        """A copy taken while a log was written has its records up to some place, and a snapshot that came later. Once
+        the copy has as many records of its own, that snapshot would tell of ids that are not there, and of none of its
+        own.
+        """
+        settings = LogSettings(window=window, snapshot_interval_s=1e6)
+        with oncelog.connect(tmp_path / "live") as db:
+            log = db.log("orders", settings, create=True)
+            with log.writer() as writer:
+                write(writer, range(10))
+            shutil.copytree(tmp_path / "live", tmp_path / "copy")
+            with log.writer() as writer:
+                write(writer, range(10, 20))
+                writer.snapshot()
+                shutil.copytree(tmp_path / "live" / "logs", tmp_path / "late")
+        for path in self.snapshot_files(tmp_path / "late"):
+            target = tmp_path / "copy" / "logs" / path.relative_to(tmp_path / "late")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        with oncelog.connect(tmp_path / "copy") as db, db.log("orders").writer() as writer:
+            acks = write(writer, range(100, 120))
+            shutil.copytree(tmp_path / "copy", tmp_path / "crashed")
+        with oncelog.connect(tmp_path / "crashed") as db:
+            log = db.log("orders")
+            with log.writer() as writer:
+                assert write(writer, range(100, 120)) == retried(acks)
+                assert not any(ack.duplicate for ack in write(writer, range(10, 20)))
+            assert log.verify().findings == ()
 
     def test_the_newest_is_the_one_that_covers_most(self) -> None:
         """Names come from a clock that jumps: the higher watermark is the newer one, and two are kept."""

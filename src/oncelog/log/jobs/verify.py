@@ -299,12 +299,12 @@ class _Verifier:
             self._look_up(where, adopted=adopted)
 
     def _look_up(self, where: str, *, adopted: bool) -> None:
-        """Hold the ids of the records that were gathered against the rules, the runs and the snapshot."""
+        """Hold the ids of the records that were gathered, all of one segment, against rules, runs and snapshot."""
         parts, self._parts, self._parts_rows = self._parts, [], 0
         for given in remembered_of(self._hasher, parts):
             self._memory.add(given)
             if self._snapshot is not None and (self._snapshot.is_of_table or not adopted):
-                self._snapshot.add(given)
+                self._snapshot.add(given, parts[0].segment)
             if not adopted:  # the ids of an adopted file are looked up together
                 self._findings += [Finding("error", where, what) for what in self._repeats.add(given)]
 

@@ -220,6 +220,7 @@ class SnapshotCheck:
         self._taken = taken
         self._refreshed = manifest.settings.window.refresh_on_hit
         self._window = Table() if taken.tail_from >= 0 else DedupWindow(taken.duration_us, taken.max_keys)
+        self._segments = frozenset(number for number, _ in taken.segments)
         self._matched = np.zeros(len(taken.positions), np.bool_)
         self._order = np.argsort(taken.positions)
         self._sorted = taken.positions[self._order]
@@ -229,12 +230,16 @@ class SnapshotCheck:
         """Whether it has the ids of adopted files, too: those of a bounded window are kept beside it."""
         return isinstance(self._window, Table)
 
-    def add(self, given: Remembered) -> None:
-        """Add records; those behind the watermark, and behind what was on its way then, are left out."""
+    def add(self, given: Remembered, segment: int) -> None:
+        """Add records of a segment; those behind the watermark, and behind what was on its way then, are left out.
+
+        A snapshot of a table names the segments of which it has all ids: runs had those of the others.
+        """
         end = max(self._taken.watermark, self._taken.pending_until)
         given = given.between(0, end)
         if isinstance(self._window, Table):
-            self._window.fold(given.between(self._taken.tail_from, end).state())
+            if segment in self._segments:
+                self._window.fold(given.between(self._taken.tail_from, end).state())
         else:
             fold_some(self._window, given)
         positions = given.positions

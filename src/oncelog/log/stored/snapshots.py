@@ -60,12 +60,14 @@ def heads(home: LogHome, log_id: str) -> list[tuple[str, SnapshotHead]]:
 
 
 def discard(home: LogHome, log_id: str, next_position: int) -> None:
-    """Delete the snapshots that made room for records which never came: with others in their place they would pass.
+    """Delete the snapshots that know of records, or made room for some, which are not in the log: with others in their
+    place they would pass.
 
-    Called by a new writer before it writes, when ``next_position`` is decided.
+    Called by a new writer before it writes, when ``next_position`` is decided. A log that was copied while it was
+    written, or restored in part, may have snapshots that are ahead of it.
     """
     for key, head in heads(home, log_id):
-        if head.watermark <= next_position < head.reach:
+        if head.reach > next_position:
             home.delete(key)
 
 
