@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.spark.reading import bytes_of
 from oncelog.spark.reading.csv_text import CsvParser, Dialect
 from oncelog.spark.reading.rows import Rejected, TextRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CELLS = st.text(st.sampled_from('ab",\n\r; \u00e4'), min_size=1, max_size=6)
 
@@ -43,11 +49,11 @@ def test_unclosed_quote_invents_no_rows() -> None:
 
 def test_other_dialects() -> None:
     """Separators, escapes and texts for null are as they are said to be."""
-    data = b"a\tb\n1\\\t2\tNULL\n"
+    data = b'a\tb\n"1\\"2"\tNULL\n'
     parser = CsvParser(["a", "b"], Dialect(header=True, sep="\t", escape="\\", null="NULL"))
     (row,) = [piece for pieces in parser.pieces(bytes_of.lines(io.BytesIO(data))) for piece in pieces]
     assert isinstance(row, TextRow)
-    assert row.cells == ("1\t2", None)
+    assert row.cells == ('1"2', None)
 
 
 def rows_of(data: bytes, dialect: Dialect, kinds: dict[str, str] | None = None) -> list[TextRow | Rejected]:
@@ -66,6 +72,41 @@ def test_an_escape_that_escapes_nothing_is_text() -> None:
     unquoted = Dialect(header=True, escape="\\", quote="")
     cells = [row.cells for row in rows_of(b"a,b\n1,end\\\n2,x\n", unquoted) if isinstance(row, TextRow)]
     assert cells == [("1", "end\\"), ("2", "x")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(r"x\,y", r"x\"y,z", r"x\\y,z", r'"x\,y",z', r'"x\"y",z', r'"x\\y",z', r'"x\\",z', r'"x\ny",z', r'"\"\\\"",z'),
+        *(r'"\"",z', r'"x","y\""', r"\"x,y", r"\,", r'"\\\\","\,"', r'"x,\"\",",z'),
+    ],
+)
+def test_an_escape_is_read_as_by_spark(line: str, tmp_path: Path, spark: SparkSession) -> None:
+    r"""Outside of quotes it is text: ``x\,y`` was one cell, and two of Spark's. In quotes it stands before a quote and
+    before itself.
+    """
+    (tmp_path / "a.csv").write_text(line + "\n")
+    theirs = spark.read.schema("a STRING, b STRING").option("escape", "\\").csv(str(tmp_path)).collect()
+    (ours,) = rows_of(line.encode() + b"\n", Dialect(escape="\\"))
+    assert isinstance(ours, TextRow)
+    assert [ours.cells] == [tuple(row) for row in theirs]
+
+
+def test_without_an_escape_quotes_double() -> None:
+    """Also with an empty one, which was a ``TypeError``; with an escape, a doubled quote is an error in the row."""
+    data = b'"x""y",1\n'
+    cells = [
+        row.cells
+        for escape in (None, "", '"')
+        for row in rows_of(data, Dialect(escape=escape))
+        if isinstance(row, TextRow)
+    ]
+    assert cells == [('x"y', "1")] * 3
+    (row, after) = rows_of(data + b'"x\\"\ny",2\n', Dialect(escape="\\"))
+    assert isinstance(row, Rejected)
+    assert (row.reason, row.raw) == ("text follows a closing quote", data)
+    assert isinstance(after, TextRow)
+    assert after.cells == ('x"\ny', "2")
 
 
 def test_header_in_the_middle_is_no_row() -> None:

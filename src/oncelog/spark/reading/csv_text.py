@@ -27,7 +27,7 @@ _MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """How cells are written; names are Spark's."""
+    """How cells are written; names are Spark's. Without an escape, or with an empty one, quotes double."""
 
     sep: str = ","
     quote: str = '"'
@@ -45,33 +45,64 @@ class _Lines:
         self.number = 0
         self.taken: list[bytes] = []
         self.is_text = True
+        self._in_quotes = False
+        self._special = re.compile(f"[{re.escape(dialect.quote + (dialect.escape or ''))}]")
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
             self.number += 1
             self.taken.append(line)
             try:
-                yield self._plain(line.decode())
+                text = line.decode()
             except UnicodeDecodeError:
                 self.is_text = False
-                yield line.decode(errors="replace")
+                text = line.decode(errors="replace")
+            yield self._plain(text)
 
     def _plain(self, line: str) -> str:
-        """Return a line in which an escape that escapes nothing is written as one that is escaped: the
-        parser would leave it out.
+        """Return a line in which a quote that is escaped is doubled, as the parser has it.
+
+        As Spark reads an escape: in a cell in quotes it stands before a quote or before itself, and else it is text.
         """
-        given = self._dialect
-        escape = given.escape
-        if escape is None or escape == given.quote or escape not in line:
+        quote, escape = self._dialect.quote, self._dialect.escape
+        if escape in {None, "", quote} or not quote or not (self._in_quotes or quote in line):
             return line
-        escaped = {one for one in (given.quote, given.sep, escape) if one}
-        parts = re.split(f"({re.escape(escape)}.?)", line)  # the dot is no line feed
-        return "".join(part if part[1:] in escaped or not part.startswith(escape) else escape + part for part in parts)
+        made, at = [], 0
+        while at < len(line):
+            if self._in_quotes:
+                part, at = self._quoted(line, at)
+            elif line.startswith(quote, at):
+                part, at, self._in_quotes = quote, at + 1, True
+            else:
+                part, at = self._rest_of_cell(line, at)
+            made.append(part)
+        return "".join(made)
+
+    def _quoted(self, line: str, at: int) -> tuple[str, int]:
+        """Return the next part of a cell in quotes, and where it ends."""
+        quote, escape = self._dialect.quote, self._dialect.escape
+        found = self._special.search(line, at)
+        end = len(line) if found is None else found.start()
+        if end > at:
+            return line[at:end], end
+        following = line[at + 1 : at + 2]
+        if line[at] == escape:
+            return {quote: 2 * quote, escape: line[at]}.get(following, line[at]), at + 1 + (
+                following in {quote, escape}
+            )
+        self._in_quotes = False
+        part, end = self._rest_of_cell(line, at + 1)
+        return quote + (" " if following == quote else "") + part, end  # two quotes would be one that is doubled
+
+    def _rest_of_cell(self, line: str, at: int) -> tuple[str, int]:
+        end = line.find(self._dialect.sep, at) + 1 or len(line)
+        return line[at:end], end
 
     def record(self) -> tuple[int, bytes, bool]:
         """Return the line that the record began on, its text, and whether all of that is UTF-8; then forget it."""
         raw, self.taken = b"".join(self.taken), []
         is_text, self.is_text = self.is_text, True
+        self._in_quotes = False
         return self.number - raw.count(b"\n") + raw.endswith(b"\n"), raw, is_text
 
 
@@ -119,8 +150,6 @@ class CsvParser:
             delimiter=given.sep,
             quotechar=given.quote or None,
             quoting=csv.QUOTE_MINIMAL if given.quote else csv.QUOTE_NONE,
-            escapechar=given.escape if given.escape not in {None, given.quote} else None,
-            doublequote=given.escape in {None, given.quote},
             strict=True,
         )
         while True:

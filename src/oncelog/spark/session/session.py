@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from oncelog.spark.session import spark_home
@@ -43,7 +47,10 @@ def start(
     *,
     log_file: Path | None = None,
 ) -> SparkSession:
-    """Start Spark, or use the session there is in this process. What Spark itself says goes to ``log_file``."""
+    """Start Spark, or use the session there is in this process. What Spark itself says goes to ``log_file``.
+
+    Ctrl-C ends a start when Spark is there to be stopped; a second one ends it at once.
+    """
     from pyspark.sql import SparkSession  # noqa: PLC0415 (seconds, which who asks for help should not wait)
 
     # Workers must be this very Python: with another one, streaming dies without saying why.
@@ -51,11 +58,44 @@ def start(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         spark_home.use()
-    with as_file(files("oncelog.spark") / "log4j2.properties") as logging, _stderr_to(log_file):
+    _quiet()
+    with as_file(files("oncelog.spark") / "log4j2.properties") as config, _stderr_to(log_file), _held() as interrupts:
         builder = SparkSession.builder.appName(name).master(retrying(master))
-        for key, value in _settings(master, conf or {}, packages, logging).items():
+        for key, value in _settings(master, conf or {}, packages, config).items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    if interrupts:
+        spark.stop()
+        signal.raise_signal(signal.SIGINT)
+    return spark
+
+
+@contextmanager
+def _held() -> Iterator[list[int]]:
+    """Hold the first SIGINT back. PySpark that is interrupted while its JVM starts leaves it behind, for ever."""
+    got: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield got
+        return
+
+    def hold(number: int, _: FrameType | None) -> None:
+        got.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield got
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _quiet() -> None:
+    """Let PySpark raise its errors only: it would also print each, with the stack of the JVM, as one line of JSON."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415 (as in start)
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def retrying(master: str) -> str:
@@ -68,10 +108,10 @@ def retrying(master: str) -> str:
     return master if found is None else f"local[{found[1] or 1},{ATTEMPTS}]"
 
 
-def _settings(master: str, conf: Mapping[str, Any], packages: Sequence[str], logging: Path) -> dict[str, str]:
+def _settings(master: str, conf: Mapping[str, Any], packages: Sequence[str], config: Path) -> dict[str, str]:
     given = _ALWAYS | (_LOCAL if master.startswith("local") else {}) | {key: _text(conf[key]) for key in conf}
     options = given.get("spark.driver.extraJavaOptions", "")
-    given["spark.driver.extraJavaOptions"] = f"{options} -Dlog4j2.configurationFile=file:{logging}".strip()
+    given["spark.driver.extraJavaOptions"] = f"{options} -Dlog4j2.configurationFile=file:{config}".strip()
     if packages:
         given["spark.jars.packages"] = ",".join(packages)
     return given

@@ -84,6 +84,21 @@ def test_good_spec_has_no_mistakes(folder: Path) -> None:
     assert check(folder, GOOD) == []
 
 
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("csv", r'SEP = "\\t", Header = "TRUE", quote = "", escape = "", charset = "Latin1", mode = "PERMISSIVE"'),
+        ("csv", 'nullValue = "NA", timestampNTZFormat = "dd.MM.yyyy", inferSchema = true, multiLine = true'),
+        ("json", '"fs.s3a.endpoint" = "x", timeZone = "CET", prefersDecimal = true, encoding = "utf-16"'),
+        ("parquet", "mergeSchema = true, recursiveFileLookup = true"),
+    ],
+)
+def test_options_that_do_something_are_taken(folder: Path, format: str, options: str) -> None:
+    """Whatever the case of their names, and those of the storage, too."""
+    text = GOOD.replace('format = "json"', f'format = "{format}"').replace("maxFilesPerTrigger = 10", options)
+    assert check(folder, text) == []
+
+
 # What is replaced in the good spec, by what; the key that is found, on which line, and words of what is said.
 WRONG = [
     ('format = "json"', "format = json", "", 4, "put text into quotes"),
@@ -155,6 +170,34 @@ WRONG = [
         "source.options.sep",
         6,
         "name one character",
+    ),
+    *(
+        (
+            'format = "json"\npath = "incoming"\noptions = { maxFilesPerTrigger = 10 }',
+            f'format = "{format}"\npath = "incoming"\noptions = {{ {option} = {value} }}',
+            f"source.options.{option}",
+            6,
+            said,
+        )
+        for format, option, value, said in (
+            ("csv", "comment", '"#"', "would do nothing"),
+            ("csv", "emptyValue", '"x"', "an empty cell is null"),
+            ("csv", "ignoreLeadingWhiteSpace", "true", "trim(…) in transform.sql"),
+            ("csv", "ignoreTrailingWhiteSpace", "true", "trim(…) in transform.sql"),
+            ("csv", "lineSep", '";"', "a line feed ends a line"),
+            ("csv", "mode", '"FAILFAST"', "on_bad_row, beside path"),
+            ("csv", "timeZone", '"CET"', "would do nothing"),
+            ("csv", "positiveInf", '"x"', "remove it"),
+            ("csv", "heder", "true", "did you mean header?"),
+            ("csv", "header", '"yes"', "write header = true"),
+            ("csv", "sep", '""', "cannot separate cells"),
+            ("csv", "sep", '"\\n"', "cannot separate cells"),
+            ("csv", "encoding", '"utf-99"', "no encoding is called 'utf-99'"),
+            ("json", "charset", '"hex"', "no encoding is called 'hex'"),
+            ("json", "allowSingleQuotes", "true", "would do nothing"),
+            ("parquet", "encoding", '"utf-8"', "would do nothing"),
+            ("text", "heder", "true", "Spark would ignore heder"),
+        )
     ),
     ("FROM source", "FROM orders", "transform.sql", 9, "FROM source"),
     ("SELECT order_id, amount FROM source", "DROP TABLE source", "transform.sql", 9, "is not a SELECT"),

@@ -462,3 +462,50 @@ def test_no_password_is_in_the_event_log(tmp_path: Path, spark: SparkSession) ->
     found = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(b"from_json" in content for path, content in found.items() if folder in path.parents)
     assert [str(path) for path, content in found.items() if SECRET.encode() in content] == []
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_local_times_in_a_format_of_their_own(kind: str, tmp_path: Path, spark: SparkSession) -> None:
+    """``timestampNTZFormat``: of CSV it was not used, and each cell was rescued. Other texts are rescued, and a time
+    that a clock left out in some zone stays as it is.
+    """
+    times = {
+        "a": "02.01.2026 03:04",
+        "gap": "29.03.2026 02:30",
+        "other": "2026-01-02 03:04",
+        "more": "02.01.2026 03:04:05",
+    }
+    lines = {
+        "json": [json.dumps({"id": id, "t": time}) for id, time in times.items()],
+        "csv": ["id,t", *map(",".join, times.items())],
+    }
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"a.{kind}").write_text("\n".join(lines[kind]))
+    header = "header = true, " if kind == "csv" else ""
+    options = f'options = {{ {header}timestampNTZFormat = "dd.MM.yyyy HH:mm" }}'
+    (tmp_path / "spec.toml").write_text(SPEC.format(kind=kind, schema="id STRING, t TIMESTAMP_NTZ", more=options))
+    given, wrong = check.check(tmp_path / "spec.toml")
+    assert given is not None
+    assert wrong == []
+    run(given, tmp_path, spark)
+    found = stored(given)
+    assert {id: row.get("t") for id, row in found.items()} == {
+        "a": "2026-01-02T03:04:00.000000",
+        "gap": "2026-03-29T02:30:00.000000",
+        "other": None,
+        "more": None,
+    }
+    assert json.loads(found["other"]["_rescued"]) == {"t": times["other"]}
+
+
+@pytest.mark.parametrize("name", ["_rescued", "_Rescued", "_oncelog_line"])
+def test_a_column_of_oncelogs_own_is_refused_by_name(name: str, tmp_path: Path, spark: SparkSession) -> None:
+    """As in a table that another pipeline wrote. Spark said that a reference was ambiguous."""
+    given = made(tmp_path, "json")
+    given = msgspec.structs.replace(
+        given, source=msgspec.structs.replace(given.source, schema=f"id STRING, {name} STRING")
+    )
+    with pytest.raises(OncelogError, match=f"{name} is a column that Oncelog makes"):
+        run(given, tmp_path, spark)
+    _, found = check_with_spark.check(tmp_path / "spec.toml", given, spark)
+    assert [(one.key, one.what[:20]) for one in found] == [("source.schema", f"{name} is a column that"[:20])]

@@ -82,6 +82,11 @@ def test_columns_of_parquet_and_csv_files(shop: Shop) -> None:
     assert given is not None
     found = widening._headers(given, [str(path) for path in sorted(folder.glob("*.csv"))])
     assert found.fieldNames() == ["id", "a;b", "new"]
+    (folder / "d.csv").write_bytes("id;größe\n".encode("latin-1"))
+    shop.change(("header = true", 'header = true, encoding = "latin-1"'))
+    given, _ = check.check(shop.spec)
+    assert given is not None
+    assert widening._headers(given, [str(folder / "d.csv")]).fieldNames() == ["id", "größe"]
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from oncelog import settings as log_settings
 from oncelog.errors import InvalidArgument, NotFound, OncelogError
 from oncelog.settings import LogSettings
 from oncelog.spark.pipeline import lines, mistakes, spec
-from oncelog.spark.pipeline.checks import ownership
+from oncelog.spark.pipeline.checks import file_options, ownership
 from oncelog.spark.pipeline.mistakes import Mistake, dotted, nearest
 from oncelog.spark.pipeline.rows import frames, source_files
 from oncelog.spark.pipeline.spec import FILE_FORMATS, STREAMING_FORMATS, IdentitySpec, SinkSpec, SourceSpec, Spec
@@ -41,9 +41,6 @@ _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 _DRIVERS = {"postgresql": "org.postgresql.Driver", "mysql": "com.mysql.cj.jdbc.Driver",
             "mariadb": "org.mariadb.jdbc.Driver", "sqlserver": "com.microsoft.sqlserver.jdbc.SQLServerDriver",
             "oracle": "oracle.jdbc.OracleDriver", "sqlite": "org.sqlite.JDBC"}  # fmt: skip
-_FILE_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "pathGlobFilter", "recursiveFileLookup",
-                 "cleanSource", "header", "delimiter", "sep", "multiLine", "mode", "encoding", "timestampFormat",
-                 "dateFormat", "inferSchema", "maxFileAge", "fileNameOnly")  # fmt: skip
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[[\d,]+\]|(spark|k8s|mesos)://.+|yarn")
 _COORDINATE = re.compile(r"[^:\s]+:[^:\s]+:[^:\s]+")
 _CHANCE = re.compile(
@@ -100,7 +97,7 @@ def _source(given: Spec) -> Iterator[Mistake]:
     name = source.format.lower()
     if name in FILE_FORMATS:
         yield from _source_path(source)
-        yield from _file_options(source)
+        yield from file_options.check(source)
     elif source.path is not None and name in {"kafka", "jdbc", "rate", "socket"}:
         yield Mistake("source.path", f"{name} has no path", "remove it; what it reads is named by its options")
     if source.schema_changes == "widen" and name not in source_files.FORMATS:
@@ -212,27 +209,6 @@ def _near_path(path: Path) -> str:
         if meant is not None:
             return f"did you mean {parent / meant}?"
     return "make it first; paths are relative to the spec"
-
-
-def _file_options(source: SourceSpec) -> Iterator[Mistake]:
-    for option, value in source.options.items():
-        meant = nearest(option, _FILE_OPTIONS)
-        if meant is not None and meant.lower() != option.lower():
-            key = dotted(("source", "options", option))
-            yield Mistake(key, f"Spark would ignore {option}", f"did you mean {meant}?", severity="warning")
-        if option.lower() == "maxfilespertrigger" and (not str(value).isdecimal() or int(value) < 1):
-            key = dotted(("source", "options", option))
-            yield Mistake(key, f"{value!r} is not a number of files", f"write {option} = 100")
-        if (
-            option.lower() in _CHARACTERS
-            and source.format.lower() == "csv"
-            and len(str(value).replace("\\t", "\t")) > 1
-        ):
-            key = dotted(("source", "options", option))
-            yield Mistake(key, f"{value!r} is more than one character", "name one character")
-
-
-_CHARACTERS = {"sep", "delimiter", "quote", "escape"}
 
 
 def _needed(table: str, name: str, options: dict[str, spec.Option]) -> Iterator[Mistake]:

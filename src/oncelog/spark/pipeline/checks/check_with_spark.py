@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from oncelog.errors import InvalidArgument
 from oncelog.spark.pipeline import lines, mistakes
 from oncelog.spark.pipeline.mistakes import Mistake, nearest
 from oncelog.spark.pipeline.rows import encoding, frames, source_files
@@ -140,6 +141,8 @@ class _Checked:
 
         try:
             return work()
+        except InvalidArgument as error:
+            raise _WrongSpec(Mistake(key, str(error))) from error
         except (PySparkException, Py4JJavaError) as error:
             raise _WrongSpec(_explained(key, spark_errors.said(error))) from error
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oncelog.errors import InvalidArgument
 from oncelog.spark.pipeline import spec
 from oncelog.spark.pipeline.rows import bucket_files
 from oncelog.spark.pipeline.rows.encoding import quoted
@@ -67,8 +68,22 @@ def is_set(given: Spec, name: str) -> bool:
     return (option(given, name) or "").lower() == "true"
 
 
+def is_of_storage(name: str) -> bool:
+    """Tell whether an option may be one of Spark's file systems, such as ``fs.s3a.endpoint``."""
+    return "." in name or _SECRETS.search(name) is not None
+
+
 def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[Sums]) -> DataFrame:
-    """Return the rows of the source: its columns, ``_rescued``, and the hidden ones."""
+    """Return the rows of the source: its columns, ``_rescued``, and the hidden ones.
+
+    ``InvalidArgument`` if a column has a name of Oncelog's own.
+    """
+    own = next((name for name in schema.fieldNames() if _OWN.fullmatch(name)), None)
+    if own is not None:
+        message = (
+            f"{own} is a column that Oncelog makes: write source.schema without it, and the field is kept in {RESCUED}"
+        )
+        raise InvalidArgument(message)
     wanted = _wanted(given, schema)
     rows = _read(spark, given, wanted, found)
     kind = given.source.format.lower()
@@ -86,7 +101,7 @@ def texts(spark: SparkSession, given: Spec, found: Accumulator[Sums], paths: Seq
     """Return the objects of JSON files, or of some of them, as they are written."""
     from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
 
-    wanted = Wanted(kind="json", columns=(), encoding=_encoding(given), on_bad_row="drop", root=root(given))
+    wanted = Wanted(kind="json", columns=(), encoding=encoding(given), on_bad_row="drop", root=root(given))
     return _read(spark, given, wanted, found, streaming=False, paths=paths).select(HIDDEN[2])
 
 
@@ -195,7 +210,7 @@ def _wanted(given: Spec, schema: StructType) -> Wanted:
         kinds=_kinds(schema) if kind == "json" else (),
         schema=_arrow(schema) if kind == "parquet" else b"",
         dialect=dialect(given),
-        encoding=_encoding(given),
+        encoding=encoding(given),
         on_bad_row=given.source.on_bad_row,
         url=given.log.url,
         log=given.log.rejected,
@@ -235,7 +250,8 @@ def dialect(given: Spec) -> Dialect:
     )
 
 
-def _encoding(given: Spec) -> str | None:
+def encoding(given: Spec) -> str | None:
+    """Return how the texts of the source are encoded, if an option says so."""
     return option(given, "encoding") or option(given, "charset")
 
 
@@ -298,6 +314,7 @@ def _held(cell: Column, field: StructField) -> Column:
     return f.when(_member(f.col("_oncelog_extra"), field.name).isNull(), cell)
 
 
+_OWN = re.compile(rf"{RESCUED}|_oncelog_.*", re.IGNORECASE)
 _PLAIN_PART = re.compile(r"[^*?\[{\\]+")
 _PLAIN_NAME = re.compile(r"[^'*\[\]]+")
 _SECRETS = re.compile("password|secret|token|credential|access.?key", re.IGNORECASE)
@@ -364,6 +381,10 @@ def _cast(cell: Column, kind: DataType, given: Spec) -> Column:
         return f.try_to_timestamp(cell, f.lit(moments))
     if name == "date" and days is not None:
         return f.try_to_timestamp(cell, f.lit(days)).cast("date")
+    local = option(given, "timestampNTZFormat")
+    if name == "timestamp_ntz" and local is not None:  # no function takes such a format, and null for other texts
+        parsed = f.from_json(f.to_json(f.struct(cell.alias("t"))), "t TIMESTAMP_NTZ", {"timestampNTZFormat": local})
+        return parsed.getField("t")
     return cell.try_cast(kind)
 
 

@@ -131,7 +131,8 @@ def _headers(given: Spec, files: Iterable[str]) -> StructType:
     for file in files if dialect.header else ():
         try:
             with Path(file).open("rb") as opened:
-                first = next(iter(bytes_of.lines(bytes_of.opened(opened))), [b""])[0].decode()
+                lines = bytes_of.lines(bytes_of.opened(opened), source_files.encoding(given))
+                first = next(iter(lines), [b""])[0].decode()
             cells = next(csv.reader([first], delimiter=dialect.sep, quotechar=dialect.quote or None), [])
         except (*bytes_of.DAMAGED, UnicodeError, csv.Error):
             continue
