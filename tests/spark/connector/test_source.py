@@ -11,8 +11,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from oncelog.errors import NotFound
 from oncelog.limits import KIB
 from oncelog.settings import LogSettings
+from oncelog.spark.connector import schema
+from oncelog.spark.connector.options import ReadOptions
+from oncelog.spark.connector.source import BatchReader
 from oncelog.types import Entry, Record
 from tests.log.ingest.adoption import adopt
 from tests.spark.jobs import Shop, ids
@@ -210,3 +214,19 @@ def test_a_moment_in_milliseconds(shop: Shop) -> None:
     before_ms = int(datetime(2020, 1, 1, tzinfo=UTC).timestamp() * 1000)
     assert shop.read(startingTimestamp=before_ms).count() == 3
     assert shop.read(startingTimestamp=before_ms * 100).count() == 0
+
+
+def test_a_table_that_was_planned_does_not_read_another_log_of_the_name(shop: Shop) -> None:
+    """Spark keeps what it planned, and a task may run late: positions of a log that was deleted are none of the log
+    that was made again under its name.
+    """
+    shop.write(shop.rows(range(20)), create="true")
+    reader = BatchReader(ReadOptions(url=shop.url, log="orders"), schema.of(["value"]))
+    [part] = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(part)) == 20
+    with shop.database() as db:
+        db.delete("orders")
+        with db.log("orders", create=True).writer() as writer:
+            writer.append_many([record(number) for number in range(30)])
+    with pytest.raises(NotFound, match="made again"):
+        next(reader.read(part))

@@ -21,12 +21,13 @@ BATCH_ROWS_MAX = 10_000
 
 
 class Range(InputPartition):
-    """The positions that one task reads, from ``start`` to before ``end``."""
+    """The positions that one task reads, from ``start`` to before ``end``, of the log with this permanent id."""
 
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__((start, end))
+    def __init__(self, start: int, end: int, log_id: str) -> None:
+        super().__init__((start, end, log_id))
         self.start = start
         self.end = end
+        self.log_id = log_id
 
 
 class RangeReader:
@@ -55,13 +56,13 @@ class RangeReader:
             partitions_min=options.partitions_min,
             records_max=options.records_per_partition,
         )
-        return [Range(*part) for part in parts]
+        return [Range(*part, log.log_id) for part in parts]
 
     def read(self, part: Range, narrowed: Narrowed | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of a range, in Spark's schema."""
         wanted = schema.arrow(self._columns)
         extra = [] if narrowed is None else [name for name in narrowed.columns if name not in self._columns]
-        for batch in self._batches(part.start, part.end, [*self._columns, *extra]):
+        for batch in self._batches(part, [*self._columns, *extra]):
             found = batch if narrowed is None else narrowed.rows(batch)
             arrays = found.columns[: len(self._columns)]
             whole = pa.RecordBatch.from_arrays(arrays, schema=wanted) if arrays else found.select([])
@@ -69,8 +70,12 @@ class RangeReader:
                 yield whole.slice(row, BATCH_ROWS_MAX)
         connections.spare_what_is_loaded("read")
 
-    def _batches(self, start: int, end: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         log = self.open()
+        if log.log_id != part.log_id:
+            message = f"log {log.name!r} was deleted and made again since this read was planned: load it again"
+            raise NotFound(message)
+        start, end = part.start, part.end
         while start < end:
             try:
                 for batch in log.read_arrow(start, limit=end - start, columns=columns):
@@ -121,7 +126,7 @@ class BatchReader(DataSourceReader):
         end = ending(log, self._options)
         if self._narrowed is not None:
             start, end = self._narrowed.positions(log, start, end)
-        return self._rows.ranges(log, start, end) or [Range(end, end)]
+        return self._rows.ranges(log, start, end) or [Range(end, end, log.log_id)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task."""
