@@ -16,7 +16,8 @@ _INTRO = """# Benchmarks
 bytes, random values, 10,000 records a commit, every commit on stable storage before the next (but where a row says
 otherwise). Rounds go in turn, after a warm-up; the table has the best round and how far the rounds lie apart. All
 contenders keep every id for good; Oncelog seals files and merges its memory of ids beside the appends. Records are
-brought into the form that a contender likes best before the clock starts. What counts are the ratios: figures of another machine will differ.
+brought into the form that a contender likes best before the clock starts. What counts are the ratios: figures of
+another machine will differ.
 """
 
 

@@ -36,9 +36,8 @@ def _how(data: pa.Buffer) -> dict[str, str]:
 
 
 def _sealed(batches: list[pa.RecordBatch]) -> pa.Buffer:
-    return sealed.encode(
-        sealed.to_table(batch, *(np.full(batch.num_rows, 7, np.int64) for _ in range(2))) for batch in batches
-    )
+    times = [np.full(batch.num_rows, 7, np.int64) for batch in batches]
+    return sealed.encode(sealed.to_table(batch, time, time) for batch, time in zip(batches, times, strict=True))
 
 
 def test_what_does_not_shrink_is_not_compressed() -> None:
