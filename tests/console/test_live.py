@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from oncelog import LogSettings, Record, Window
 from oncelog.clock import SYSTEM
@@ -14,7 +16,7 @@ from oncelog.console.live import ROWS, LivePages, _Following
 from oncelog.console.pages import Pages
 from oncelog.console.queue_pages import QueuePages
 from oncelog.console.source import Source
-from oncelog.console.viewer import KeyGate
+from oncelog.console.viewer import KeyGate, LocalViewer
 from oncelog.log.log import Log
 from oncelog.storage.memory import MemoryStorage
 
@@ -88,3 +90,12 @@ def test_the_first_look_counts_the_records_that_are_left() -> None:
         assert 0 < left < ROWS
         following = _Following(Source(database), "orders")
         assert following.step(reads=True) == len(_shown(following)) == left
+
+
+def test_a_live_page_has_no_head() -> None:
+    """An answer without a body would wait as long as the page is live, and hold up its connection."""
+    with Database(MemoryStorage()) as database:
+        pages = Pages(Source(database), KeyGate(SYSTEM), _run)
+        head = Request({"type": "http", "method": "HEAD", "headers": []})
+        answer = asyncio.run(LivePages(pages, QueuePages(pages)).overview(head, LocalViewer("csrf")))
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

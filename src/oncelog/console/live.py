@@ -145,6 +145,8 @@ class LivePages:
         return self._stream(request, make)
 
     def _stream(self, request: Request, make: Callable[[Viewer], Awaitable[dict[str, str]]]) -> Response:
+        if request.method == "HEAD":  # it would never end
+            return Response(None, 405, {"allow": "GET"})
         headers = {"cache-control": "no-store, no-transform", "x-accel-buffering": "no"}
         return StreamingResponse(self._events(request, make), media_type="text/event-stream", headers=headers)
 

@@ -21,6 +21,7 @@ IDLE_S = 5.0
 class _CrewTask(NamedTuple):
     work: Callable[[], Any]
     answer: asyncio.Future[Any] | None
+    ended: Callable[[], None] | None = None
 
 
 class Crew:
@@ -46,11 +47,19 @@ class Crew:
         """How many threads there are now."""
         return self._threads
 
-    async def run(self, work: Callable[[], _T]) -> _T:
-        """Run a function in a thread; return its result."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_T] = loop.create_future()
-        self._put(_CrewTask(work, answer))
+    async def run(self, work: Callable[[], _T], ended: Callable[[], None] | None = None) -> _T:
+        """Run a function in a thread; return its result.
+
+        ``ended`` is called once, by the event loop, when no thread works on the function any more, or will: a caller
+        that is cancelled learns by it how long the thread is still taken.
+        """
+        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        try:
+            self._put(_CrewTask(work, answer, ended))
+        except Unavailable:
+            if ended is not None:
+                ended()
+            raise
         return await answer
 
     def post(self, work: Callable[[], object]) -> None:
@@ -76,8 +85,12 @@ class Crew:
             if task.answer is None:
                 with contextlib.suppress(Exception):
                     task.work()
-            elif not task.answer.cancelled():
-                _answer(task.answer, *_outcome(task.work))
+            else:
+                if not task.answer.cancelled():
+                    _answer(task.answer, *_outcome(task.work))
+                if task.ended is not None:
+                    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+                        task.answer.get_loop().call_soon_threadsafe(task.ended)
             task = self._next(1)
 
     def _next(self, done: int) -> _CrewTask | None:

@@ -36,8 +36,9 @@ from oncelog.wire.failures import Misdirected
 
 _T = TypeVar("_T")
 
-READERS = 8
-"""Threads that read."""
+READERS = 32
+READERS_EACH = 8
+"""Threads that read: in all, and for one log or queue."""
 
 WRITERS = 64
 WRITERS_EACH = 8
@@ -64,12 +65,46 @@ LEAVE_S = 30.0
 _log = logging.getLogger("oncelog.server")
 
 
-class WaitingCalls:
-    """Those who wait for a thread to write, of one name."""
+class _WaitingCalls:
+    """Those who wait for a thread, of one name."""
 
-    def __init__(self) -> None:
+    def __init__(self, each: int) -> None:
         self.waiting = 0
-        self.limit = asyncio.Semaphore(WRITERS_EACH)
+        self.limit = asyncio.Semaphore(each)
+
+
+class Turns:
+    """Lets so many calls of one name have a thread at once: a log whose storage hangs must not take them all.
+
+    A call that is cancelled has its turn until the thread is free: clients that give up and try again get no more
+    threads than those that wait.
+    """
+
+    def __init__(self, crew: Crew, each: int) -> None:
+        self._crew = crew
+        self._each = each
+        self._calls: dict[str, _WaitingCalls] = {}
+
+    async def run(self, work: Callable[[], _T], name: str) -> _T:
+        """Run a function in a thread, when it is its turn."""
+        calls = self._calls.setdefault(name, _WaitingCalls(self._each))
+        calls.waiting += 1
+        try:
+            await calls.limit.acquire()
+        except BaseException:
+            self._left(name, calls)
+            raise
+
+        def ended() -> None:
+            calls.limit.release()
+            self._left(name, calls)
+
+        return await self._crew.run(work, ended)
+
+    def _left(self, name: str, calls: _WaitingCalls) -> None:
+        calls.waiting -= 1
+        if not calls.waiting:
+            self._calls.pop(name, None)
 
 
 class Server:
@@ -112,7 +147,8 @@ class Server:
         self.on_drain: list[Callable[[], Awaitable[None]]] = []
         """Called, and not waited for, when the server begins to drain."""
         self._telling: list[asyncio.Future[None]] = []
-        self._turns: dict[str, WaitingCalls] = {}
+        self._reading = Turns(self.readers, READERS_EACH)
+        self._writing = Turns(self.writers, WRITERS_EACH)
         self._wakers: dict[str, set[Callable[[], None]]] = {}
         self._tidying: asyncio.Task[None] | None = None
         database_inner.lend_writers(database, self.seats.lender, lambda name: self.seats.without(name, LEAVE_S))
@@ -201,28 +237,18 @@ class Server:
         state = self.settings.queue_state
         await self.write(lambda: self.database.delete_queue(name, force=force, state=state), name)
 
-    async def read(self, work: Callable[[], _T]) -> _T:
-        """Run a function that reads, in a thread."""
-        return await self.readers.run(work)
+    async def read(self, work: Callable[[], _T], name: str | None = None) -> _T:
+        """Run a function that reads, in a thread. ``name`` is the log or queue that it reads, if it is one."""
+        return await (self.readers.run(work) if name is None else self._reading.run(work, name))
 
     async def write(self, work: Callable[[], _T], name: str = "") -> _T:
-        """Run a function that waits for a commit, in a thread; not while the server drains.
-
-        At most ``WRITERS_EACH`` threads work for one name: a log whose storage hangs must not take them all.
-        """
+        """Run a function that waits for a commit, in a thread; not while the server drains."""
         self.check_serving()
-        turns = self._turns.setdefault(name, WaitingCalls())
-        turns.waiting += 1
         try:
-            async with turns.limit:
-                return await self.writers.run(work)
+            return await self._writing.run(work, name)
         except WriterFenced as error:  # of a server it means: ask again, and reach the one that has the log now
             message = f"another writer took what belongs to {name!r} while this was on its way: try again"
             raise Unavailable(message, outcome=error.outcome) from error
-        finally:
-            turns.waiting -= 1
-            if not turns.waiting:
-                self._turns.pop(name, None)
 
     def wake_queue(self, name: str) -> None:
         """Wake all who wait for a message of a queue. For the event loop."""

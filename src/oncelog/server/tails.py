@@ -148,12 +148,12 @@ class _Hub:
 
     async def _run(self) -> None:
         try:
-            await self._server.read(self._open)
+            await self._server.read(self._open, self._name)
             self.started.set_result(None)
             with self._server.woken(self._name) as woken:
                 while self.followers or not await self._lingered():
                     woken.clear()
-                    if not self._take(await self._server.read(self._look)):
+                    if not self._take(await self._server.read(self._look, self._name)):
                         await _wait(woken, self._server.look_s(self._name))
         except BaseException as error:  # noqa: BLE001 (every follower gets it)
             self.error = self.error or error
@@ -314,17 +314,17 @@ class Tails:
             log = self._this(name, log_id)
             return inner.reader(log, start, limit=limit, lease_s=lease_s, columns=columns), log.end_position()
 
-        reader, end = await self._server.read(opened)
+        reader, end = await self._server.read(opened, name)
         found = (piece for rows in reader.rows() for piece in pieces([rows], end))
 
         def step() -> tuple[TailPiece, _T] | None:
             piece = next(found, None)
             return None if piece is None else (piece, encode.function(piece))
 
-        ahead = asyncio.ensure_future(self._server.read(step))
+        ahead = asyncio.ensure_future(self._server.read(step, name))
         try:
             while (one := await ahead) is not None:
-                ahead = asyncio.ensure_future(self._server.read(step))  # the next is read while this one is sent
+                ahead = asyncio.ensure_future(self._server.read(step, name))  # the next is read while this one is sent
                 yield one
         finally:
             ahead.add_done_callback(lambda done: self._close(reader, done))
@@ -352,12 +352,12 @@ class Tails:
         behind the reader. With ``log_id`` it must be this very log, not another one of its name.
         """
         if lease_s is not None:
-            tail = await self._server.read(lambda: self._this(name, log_id).tail(start, lease_s=lease_s))
+            tail = await self._server.read(lambda: self._this(name, log_id).tail(start, lease_s=lease_s), name)
             async for one in self._alone(name, tail, encode, min(beat_s, lease_s / 3, LOOK_BUCKET_S), beat_s):
                 yield one
             return
-        log = await self._server.read(lambda: self._this(name, log_id))
-        position = await self._server.read(lambda: log.position_at(start))
+        log = await self._server.read(lambda: self._this(name, log_id), name)
+        position = await self._server.read(lambda: log.position_at(start), name)
         with (
             self._following(name, log.log_id, encode) as hub,
             self._noted(name, position, lambda: max(hub.end, hub.until)) as follower,
@@ -400,9 +400,9 @@ class Tails:
         self, hub: _Hub, name: str, position: int, encode: Encode[_T]
     ) -> AsyncIterator[tuple[TailPiece, _T]]:
         """Yield what lies before the pieces that a hub has."""
-        scan = await self._server.read(lambda: _scan(self._server.open_log(name), position))
+        scan = await self._server.read(lambda: _scan(self._server.open_log(name), position), name)
         while position < hub.since and not self._server.draining.is_set():
-            found = await self._server.read(lambda: _step(scan, encode))
+            found = await self._server.read(lambda: _step(scan, encode), name)
             if not found:
                 return
             while found:
@@ -420,7 +420,7 @@ class Tails:
                 quiet_s = 0.0
                 while not self._server.draining.is_set():
                     woken.clear()
-                    found = await self._server.read(lambda: _polled(tail, encode))
+                    found = await self._server.read(lambda: _polled(tail, encode), name)
                     for one in found:
                         seen = max(seen, one[0].end)
                         yield one

@@ -219,6 +219,16 @@ def test_a_body_that_is_compressed_is_refused(open_server: Serving, http: httpx.
     assert b"201 Created" in _exchange(open_server, plain)
 
 
+def test_a_header_that_is_there_twice_is_a_problem_for_the_console_too(open_server: Serving) -> None:
+    """The server answered 500, and wrote a traceback into its log."""
+    before = open_server.errors()
+    for path in ("/console/", "/v1/logs"):
+        found = _exchange(open_server, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: localhost\r\n\r\n".encode())
+        assert found.startswith(b"HTTP/1.1 400 "), found
+        assert _problem(found)["detail"] == "the header host is there twice"
+    assert open_server.errors() == before
+
+
 @pytest.mark.parametrize(("waiting_bytes", "calls"), [(0, ["close"]), (5, ["abort"])])
 def test_an_answer_that_nobody_takes_does_not_keep_a_connection(waiting_bytes: int, calls: list[str]) -> None:
     """A connection that is closed sends what waits first: to a client that does not read, for ever."""

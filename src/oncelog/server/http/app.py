@@ -94,9 +94,9 @@ class App:
 
     async def _console(self, console: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the console answer, unless a page of another site may have sent the request."""
-        headers = headers_of(scope["headers"])
         loopback = self.loopback and self.authorizer.is_open
         try:
+            headers = headers_of(scope["headers"])
             guard.check(headers, scheme=scope["scheme"], origins=(), ambient=True, loopback=loopback)
         except OncelogError as error:
             await problem.response(error, writes=False)(scope, receive, send)
@@ -141,7 +141,7 @@ class App:
         peer, sans = (_peer(scope), scope.get("oncelog_sans", ())) if hop is None else (hop.peer, hop.sans)
         principal = self._admitted(scope, headers, route, peer, sans)
         query = query_of(scope["query_string"], route.query)
-        call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, room, peer)
+        call = Call(self, route, principal, paths.names(raw_names, query), query, headers, body, room, peer, sans)
         name = await self._judged(call)
         subject = self._subject(call, name)
         if subject is not None and (member := await self._elsewhere(subject, handed_on=hop is not None)) is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -35,8 +35,8 @@ BYTES = "application/octet-stream"
 _QUERY_FIELDS_MAX = 32
 _SMALL_BYTES = 32 * KIB
 """So much JSON is read or made in a few milliseconds, for which the event loop may stand still."""
-_JOINED = frozenset({"accept", "if-match", "if-none-match", "connection", "te", "via", "x-forwarded-for", "forwarded"})
-"""Headers that are lists: when they come twice they are one list. Of all others that matter here there is one."""
+_SINGLE = frozenset({"idempotency-key", "authorization", "host", "content-type"})
+"""Headers that must be there once, as all must that begin with ``oncelog-``."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,8 @@ class Call:
     body: Body
     room: Room
     peer: str
-    span: Any = field(default=None)
+    sans: tuple[str, ...] = ()
+    """The names in the caller's certificate."""
     act: AuditLine | None = None
     """What the audit log says of an admin verb."""
 
@@ -88,6 +89,10 @@ class Call:
                     return offer
         message = f"Accept is {accept[:100]!r}, and there is {', '.join(offered)}"
         raise HttpRefusal(406, message)
+
+    async def read(self, work: Callable[[], _T]) -> _T:
+        """Run a function that reads what this call is about, in a thread."""
+        return await self.server.read(work, self.names.get("log", self.names.get("queue")))
 
     async def apart(self, size_bytes: int, work: Callable[[], _T]) -> _T:
         """Run a function that takes the longer, the larger what it works on: in a thread, unless that is small."""
@@ -139,17 +144,23 @@ def query_of(data: bytes, allowed: Iterable[str]) -> dict[str, str]:
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case; ``InvalidArgument`` for one that must be there once and is not."""
+    """Return headers by their names in lower case; ``InvalidArgument`` for one that must be there once and is not.
+
+    Another that comes twice, with two values, is a list of them (RFC 9110, 5.3): the second is never passed over.
+
+    >>> headers_of([(b"Accept", b"a/b"), (b"accept", b"c/d"), (b"Cookie", b"e=1"), (b"cookie", b"e=1")])
+    {'accept': 'a/b, c/d', 'cookie': 'e=1'}
+    """
     found: dict[str, str] = {}
     for name_bytes, value_bytes in raw:
         name, value = name_bytes.decode("latin-1").lower(), value_bytes.decode("latin-1")
         if name not in found:
             found[name] = value
-        elif name in _JOINED:
-            found[name] += f", {value}"
-        elif name.startswith("oncelog-") or name in ("idempotency-key", "authorization", "host", "content-type"):
+        elif name in _SINGLE or name.startswith("oncelog-"):
             message = f"the header {name} is there twice"
             raise InvalidArgument(message)
+        elif value != found[name]:
+            found[name] += f"; {value}" if name == "cookie" else f", {value}"
     return found
 
 

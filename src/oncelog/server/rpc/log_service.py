@@ -99,7 +99,9 @@ class LogService:
         """Return a method that asks a log something, and returns the answer as a document."""
 
         async def method(request: Any, _: Caller) -> Any:
-            return await self._server.read(lambda: document(ask(self._server.open_log(request.log), request)))
+            return await self._server.read(
+                lambda: document(ask(self._server.open_log(request.log), request)), request.log
+            )
 
         return method
 
@@ -225,7 +227,7 @@ class LogService:
                 found.at = log.position_at(values.start(request.start))
             return found
 
-        return await self._server.read(work)
+        return await self._server.read(work, request.log)
 
     async def find(self, request: Any, _: Caller) -> Any:
         """Return where an id is stored."""
@@ -237,7 +239,7 @@ class LogService:
             ack = Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True)
             return messages.FindResponse(ack=values.ack_message(ack), fingerprint=found.fingerprint)
 
-        return await self._server.read(work)
+        return await self._server.read(work, request.log)
 
     # Administering.
 

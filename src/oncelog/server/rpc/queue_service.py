@@ -59,7 +59,9 @@ class QueueService:
         """Return a method that asks a queue something, and returns the answer as a document."""
 
         async def method(request: Any, _: Caller) -> Any:
-            return await self._server.read(lambda: document(ask(self._consumers.queue(request.queue), request)))
+            return await self._server.read(
+                lambda: document(ask(self._consumers.queue(request.queue), request)), request.queue
+            )
 
         return method
 
@@ -100,7 +102,7 @@ class QueueService:
 
     async def groups(self, request: Any, _: Caller) -> Any:
         """Return the groups of a queue."""
-        found = await self._server.read(lambda: self._consumers.queue(request.queue).groups())
+        found = await self._server.read(lambda: self._consumers.queue(request.queue).groups(), request.queue)
         return messages.Names(names=found)
 
     async def configure(self, request: Any, _: Caller) -> Any:
@@ -171,7 +173,7 @@ class _ConsumerStream:
             reading = asyncio.create_task(self._read(consumer, session))
             draining = asyncio.create_task(self._drained())
             try:
-                settings = await self._server.read(lambda: consumer.terms)
+                settings = await self._server.read(lambda: consumer.terms, self._name)
                 yield messages.ConsumeResponse(
                     opened=messages.ConsumerOpened(ack_timeout_s=settings[0], ordered=settings[1])
                 )

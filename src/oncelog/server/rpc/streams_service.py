@@ -68,8 +68,8 @@ class StreamsService:
 
     async def read(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield the events of a stream, or of all."""
-        found = await self._server.read(lambda: self._events(request))
-        while (message := await self._server.read(lambda: _events_message(found))) is not None:
+        found = await self._server.read(lambda: self._events(request), request.log)
+        while (message := await self._server.read(lambda: _events_message(found), request.log)) is not None:
             yield message
 
     def _events(self, request: Any) -> Iterator[StreamEvent]:
@@ -84,12 +84,12 @@ class StreamsService:
     async def subscribe(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield events as they become durable, until the client leaves or the server drains."""
         with self._server.woken(request.log) as woken:
-            subscription = await self._server.read(lambda: self._subscription(request))
+            subscription = await self._server.read(lambda: self._subscription(request), request.log)
             self._server.told.add(woken)
             try:
                 while not self._server.draining.is_set():
                     woken.clear()
-                    found = await self._server.read(lambda: _items(subscription))
+                    found = await self._server.read(lambda: _items(subscription), request.log)
                     for message in found:
                         yield message
                     if not found:
@@ -117,14 +117,14 @@ class StreamsService:
 
     async def list(self, request: Any, _: Caller) -> AsyncIterator[Any]:
         """Yield the streams there are."""
-        found = await self._server.read(lambda: self._streams(request.log).list(request.prefix))
+        found = await self._server.read(lambda: self._streams(request.log).list(request.prefix), request.log)
         for at in range(0, len(found), LISTED_AT_ONCE):
             part = found[at : at + LISTED_AT_ONCE]
             yield messages.StreamInfos(streams=[values.stream_info_message(one) for one in part])
 
     async def version(self, request: Any, _: Caller) -> Any:
         """Return the version of a stream."""
-        found = await self._server.read(lambda: self._streams(request.log).version(request.stream))
+        found = await self._server.read(lambda: self._streams(request.log).version(request.stream), request.log)
         return messages.VersionResponse(version=found)
 
 

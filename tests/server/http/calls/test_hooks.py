@@ -87,6 +87,20 @@ def test_the_id_may_come_in_a_header(http: httpx.Client) -> None:
     assert http.post("/v1/hooks/none", content=body).status_code == 404
 
 
+def test_a_second_id_in_the_headers_is_not_passed_over(http: httpx.Client) -> None:
+    """The event was taken for the one that has the first id alone, and was answered as a duplicate."""
+    body, one, other = b"{}", f"d-{time.time_ns()}", f"e-{time.time_ns()}"
+    signature = ("x-hub-signature-256", "sha256=" + hmac.new(SECRET, body, hashlib.sha256).hexdigest())
+
+    def post(*ids: str) -> bool:
+        headers = [signature, *(("x-github-delivery", id) for id in ids)]
+        answered = http.post("/v1/hooks/github", content=body, headers=headers)
+        assert answered.status_code == 200
+        return bool(answered.json()["duplicate"])
+
+    assert [post(one), post(one, one), post(one, other), post(one, other)] == [False, True, False, True]
+
+
 def test_a_pointer_leads_into_lists_and_a_strict_hook_refuses_conflicts(http: httpx.Client) -> None:
     """``json:/data/0/key``; with ``on_conflict = "error"`` another body under the id is a 422."""
 

@@ -27,7 +27,7 @@ async def read(call: Call) -> Response:
     """Return a sealed file, or a range of its bytes. It is named by its first position, as ``files`` lists it."""
     first = fields.whole("first", call.names["first"], least=0)
     call.accepts(PARQUET)
-    home, file = await call.server.read(lambda: _found(call, first))
+    home, file = await call.read(lambda: _found(call, first))
     etag = f'"{file.checksum & (1 << 64) - 1:016x}-{file.size_bytes}"'
     headers = {"etag": etag, "accept-ranges": "bytes", "cache-control": "private, max-age=0, must-revalidate"}
     if "if-none-match" in call.headers and etag.strip('"') in fields.etags(call.headers["if-none-match"]):
@@ -74,7 +74,7 @@ async def _parts(call: Call, home: LogHome, file: File, start: int, end: int) ->
     checks = xxhash.xxh3_64() if end - start == file.size_bytes else None
     while start < end:
         length = min(PART_BYTES, end - start)
-        data: bytes = await call.server.read(lambda at=start, size=length: home.read(file.key, at, size).to_pybytes())  # type: ignore[misc]
+        data: bytes = await call.read(lambda at=start, size=length: home.read(file.key, at, size).to_pybytes())  # type: ignore[misc]
         start += length
         if checks is not None:
             checks.update(data)

@@ -38,7 +38,7 @@ def opened(call: Call) -> Log:
 
 async def list_logs(call: Call) -> Response:
     """List the logs that the caller may look at."""
-    there = await call.server.read(call.server.database.logs)
+    there = await call.read(call.server.database.logs)
     return answer(page_of(call, authorize.visible(call.principal, "log", there)))
 
 
@@ -79,13 +79,13 @@ def _is_there(database: Database, name: str) -> bool:
 
 async def info(call: Call) -> Response:
     """Return what there is to know about a log now."""
-    found = await call.server.read(lambda: opened(call).info())
+    found = await call.read(lambda: opened(call).info())
     return answer(found, headers={"etag": settings_tag(found.settings), "cache-control": "no-store"})
 
 
 async def delete(call: Call) -> Response:
     """Delete a log and everything in it."""
-    await call.server.read(lambda: opened(call))
+    await call.read(lambda: opened(call))
     await call.server.delete_log(call.names["log"])
     return Response(None, 204)
 
@@ -107,7 +107,7 @@ async def configure(call: Call) -> Response:
 
 async def settings(call: Call) -> Response:
     """Return the settings of a log, and the tag by which a change can be made sure of."""
-    found = await call.server.read(lambda: opened(call).settings)
+    found = await call.read(lambda: opened(call).settings)
     return answer(found, headers={"etag": settings_tag(found), "cache-control": "no-store"})
 
 
@@ -148,12 +148,12 @@ def _patched(base: Any, patch: Any) -> Any:
 
 async def files(call: Call) -> Response:
     """List the sealed files."""
-    return answer(await call.server.read(lambda: opened(call).files()))
+    return answer(await call.read(lambda: opened(call).files()))
 
 
 async def producers(call: Call) -> Response:
     """Return how far each producer got."""
-    found = await call.server.read(lambda: opened(call).producers())
+    found = await call.read(lambda: opened(call).producers())
     return answer(
         {
             name: forms.ProducerForm(last_sequence=mark.last_sequence, last_position=mark.last_position)
@@ -165,7 +165,7 @@ async def producers(call: Call) -> Response:
 async def find(call: Call) -> Response:
     """Tell where an id is stored, and how recent attempts with it were answered."""
     form = await call.json(forms.FindForm)
-    found = await call.server.read(lambda: opened(call).find(form.id, stream=form.stream))
+    found = await call.read(lambda: opened(call).find(form.id, stream=form.stream))
     ack = None
     if found is not None:
         ack = spelling.ack(Ack(found.position, found.segment, found.entry, found.timestamp, duplicate=True))
@@ -205,7 +205,7 @@ async def _job(call: Call, kind: tuple[object, ...], work: Callable[[Log, Tell],
     """Run a long job; answer with lines that say how far it is, and in the last its result. Asked for again while it
     runs, over HTTP or gRPC, it is the same job.
     """
-    log = await call.server.read(lambda: opened(call))
+    log = await call.read(lambda: opened(call))
     lines = _lines(call, (log.name, *kind), lambda tell: work(log, tell))
     return StreamingResponse(lines, media_type=NDJSON, headers={"cache-control": "no-store"})
 

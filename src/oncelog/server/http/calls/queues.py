@@ -32,7 +32,7 @@ def opened(call: Call) -> Queue:
 async def list_queues(call: Call) -> Response:
     """List the queues that the caller may look at."""
     state = call.server.settings.queue_state
-    there = await call.server.read(lambda: call.server.database.queues(state=state))
+    there = await call.read(lambda: call.server.database.queues(state=state))
     return answer(page_of(call, authorize.visible(call.principal, "queue", there)))
 
 
@@ -54,7 +54,7 @@ async def create(call: Call) -> Response:
 
 async def settings(call: Call) -> Response:
     """Return the settings of a queue."""
-    found = await call.server.read(lambda: opened(call).settings)
+    found = await call.read(lambda: opened(call).settings)
     return answer(found, headers={"etag": settings_tag(found), "cache-control": "no-store"})
 
 
@@ -75,7 +75,7 @@ async def configure(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Delete a queue, its messages and its dead letters."""
     force = fields.flag("force", call.query.get("force"))
-    await call.server.read(lambda: opened(call))
+    await call.read(lambda: opened(call))
     await call.server.delete_queue(call.names["queue"], force=force)
     return Response(None, 204)
 
@@ -190,7 +190,7 @@ async def extend(call: Call) -> Response:
 
 async def _settle(call: Call, group: str, leases: list[forms.LeaseForm], settlement: SettlementRequest) -> Response:
     """Settle deliveries in one commit; ``LeaseLost`` when one of them is another's now, and the others are settled."""
-    await call.server.read(lambda: opened(call))
+    await call.read(lambda: opened(call))
     named = [LeaseName(one.token, one.partition, one.position) for one in leases]
     lost = await call.server.consumers.settle(call.names["queue"], group, named, settlement)
     if lost:
@@ -205,7 +205,7 @@ async def _settle(call: Call, group: str, leases: list[forms.LeaseForm], settlem
 
 async def stats(call: Call) -> Response:
     """Return how a queue stands."""
-    return answer(await call.server.read(lambda: opened(call).stats()), headers={"cache-control": "no-store"})
+    return answer(await call.read(lambda: opened(call).stats()), headers={"cache-control": "no-store"})
 
 
 async def pause(call: Call) -> Response:
@@ -227,7 +227,7 @@ async def resume(call: Call) -> Response:
 async def dead_letters(call: Call) -> Response:
     """List what could not be delivered."""
     limit = call.limit(100, LETTERS_MAX)
-    found = await call.server.read(lambda: opened(call).dead_letters.list(limit=limit))
+    found = await call.read(lambda: opened(call).dead_letters.list(limit=limit))
     return answer([_letter(one) for one in found], headers={"cache-control": "no-store"})
 
 

@@ -280,8 +280,8 @@ async def read(call: Call) -> Response:
     name = call.names["log"]
     await call.room.take(PAGE_BYTES_MAX)
     if wanted == ARROW:
-        return await call.server.read(lambda: _arrow_page(call.server.open_log(name), start, limit))
-    return await call.server.read(lambda: _json_page(call.server.open_log(name), start, limit, wanted))
+        return await call.read(lambda: _arrow_page(call.server.open_log(name), start, limit))
+    return await call.read(lambda: _json_page(call.server.open_log(name), start, limit, wanted))
 
 
 def _json_page(log: Log, start: Start, limit: int, wanted: str) -> Response:
@@ -316,7 +316,7 @@ async def read_one(call: Call) -> Response:
     position = fields.whole("position", call.names["position"], least=0)
     wanted = call.accepts(JSON, BYTES)
     await call.room.take(limits.VALUE_BYTES_MAX)
-    log, entry = await call.server.read(lambda: _one(call.server.open_log(call.names["log"]), position))
+    log, entry = await call.read(lambda: _one(call.server.open_log(call.names["log"]), position))
     etag = f'"{log.log_id}-{position}"'
     headers = {"etag": etag, "cache-control": "private, max-age=0, must-revalidate"}
     if "if-none-match" in call.headers and etag.strip('"') in fields.etags(call.headers["if-none-match"]):

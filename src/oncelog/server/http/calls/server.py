@@ -27,9 +27,9 @@ async def readyz(call: Call) -> Response:
 async def metrics(call: Call) -> Response:
     """Return what the server counts, as Prometheus reads it. Off loopback it needs the verb ``look`` on ``*``."""
     if not is_loopback(call.peer.rpartition(":")[0]):
-        principal = call.app.principal(call.headers, call.peer, ())
+        principal = call.app.principal(call.headers, call.peer, call.sans)
         authorize.check(principal, "look", "server")
-    text, media_type = await call.server.read(lambda: call.app.metrics.exposition(call.headers.get("accept", "")))
+    text, media_type = await call.read(lambda: call.app.metrics.exposition(call.headers.get("accept", "")))
     return Response(text, 200, {"cache-control": "no-store"}, media_type=media_type)
 
 

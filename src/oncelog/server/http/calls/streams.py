@@ -71,7 +71,7 @@ async def read(call: Call) -> Response:
         return answer(body, headers={"etag": f'"{version}"', "cache-control": "no-store"})
 
     await call.room.take(PAGE_BYTES_MAX)
-    return await call.server.read(page)
+    return await call.read(page)
 
 
 async def list_streams(call: Call) -> Response:
@@ -82,4 +82,4 @@ async def list_streams(call: Call) -> Response:
     def found() -> list[StreamInfo]:
         return opened_streams(call).list(prefix)[:limit]
 
-    return answer(await call.server.read(found))
+    return answer(await call.read(found))

@@ -36,7 +36,7 @@ async def tail(call: Call) -> Response:
         return Response(None, 204)  # it ends the retries of a browser
     resumed = _resumed(call)
     start = fields.start(call.query.get("start", "latest")) if resumed is None else resumed
-    log, first, position = await call.server.read(lambda: _begun(opened(call), start, resumed))
+    log, first, position = await call.read(lambda: _begun(opened(call), start, resumed))
     if resumed is not None and resumed < first:  # a browser cannot read a 410
         return Response(events.spell_truncated(first, resumed), 200, events.HEADERS, media_type=SSE)
     found = events.follow(call.server, log.name, position, call.is_valid)
@@ -58,8 +58,8 @@ async def subscribe(call: Call) -> Response:
     given = call.query.get("start", "0")
     start = resumed if resumed is not None else given if given == "latest" else fields.whole("start", given, least=0)
     stream = call.names["stream"]
-    streams = await call.server.read(lambda: opened_streams(call))
-    subscription = await call.server.read(lambda: streams.subscribe(stream, start))  # type: ignore[arg-type]
+    streams = await call.read(lambda: opened_streams(call))
+    subscription = await call.read(lambda: streams.subscribe(stream, start))  # type: ignore[arg-type]
     found = _subscribed(call, subscription, lambda event: event.version)
     return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
 
@@ -73,8 +73,8 @@ async def subscribe_all(call: Call) -> Response:
     start = resumed if resumed is not None else given if named else fields.whole("start", given, least=0)
     prefix = call.query.get("prefix", "")
     types = call.query["types"].split(",") if "types" in call.query else None
-    streams = await call.server.read(lambda: opened_streams(call))
-    subscription = await call.server.read(lambda: streams.subscribe_all(start, prefix=prefix, types=types))  # type: ignore[arg-type]
+    streams = await call.read(lambda: opened_streams(call))
+    subscription = await call.read(lambda: streams.subscribe_all(start, prefix=prefix, types=types))  # type: ignore[arg-type]
     found = _subscribed(call, subscription, lambda event: event.position)
     return StreamingResponse(found, 200, events.HEADERS, media_type=SSE)
 
@@ -90,7 +90,7 @@ async def _subscribed(
         try:
             while not server.draining.is_set():
                 woken.clear()
-                item = await server.read(lambda: subscription.poll(0.0))
+                item = await call.read(lambda: subscription.poll(0.0))
                 if not call.is_valid():
                     yield events.spell_ended()
                     return
