@@ -74,6 +74,11 @@ class Body:
                 self._received_bytes += len(part)
                 yield part
 
+    async def left(self) -> None:
+        """Return when the client has left. For a body that was read whole."""
+        while (await self._receive())["type"] == "http.request":
+            pass
+
     async def discard(self) -> None:
         """Take what still comes, for a while, and drop it."""
         dropped_bytes = 0

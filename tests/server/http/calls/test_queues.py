@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import httpx
 
 from oncelog.errors import LeaseLost
+from tests.servers import Serving
 
 
 def _receive(http: httpx.Client, queue: str, **more: Any) -> list[dict[str, Any]]:
@@ -37,6 +39,20 @@ def test_a_message_is_sent_once_delivered_and_acknowledged(http: httpx.Client, q
     assert lost.json()["type"].endswith(LeaseLost.__name__)
     assert "outcome" not in lost.json()
     assert http.get(f"/v1/queues/{queue}/stats").json()["groups"]["default"]["lag"] == 0
+
+
+def test_a_client_that_has_left_gets_no_message(http: httpx.Client, open_server: Serving, queue: str) -> None:
+    """A poll whose client gave up went on: it took the next message from those who wait, until its lease was over."""
+    host, _, port = open_server.http.rpartition(":")
+    body = b'{"timeout_s": 30}'
+    head = f"POST /v1/queues/{queue}/receive HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as leaving:
+        leaving.sendall(head.encode() + body)
+        while not http.get(f"/v1/queues/{queue}/stats").json()["groups"]:  # until the poll has begun
+            pass
+    assert http.post(f"/v1/queues/{queue}/messages", content=b"hi").status_code == 201
+    [delivery] = _receive(http, queue, timeout_s=10)
+    assert (delivery["value"], delivery["attempts"]) == ("hi", 1)
 
 
 def test_what_died_is_sent_back_or_given_up(http: httpx.Client, queue: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.responses import Response
 
 from oncelog.errors import AppendErrors, InvalidArgument, LeaseLost, NotFound, OncelogError
@@ -13,6 +15,7 @@ from oncelog.queue.rules import message as message_rules
 from oncelog.queue.rules.settings import QueueSettings
 from oncelog.queue.send.sender import Sent
 from oncelog.server.http import fields, forms, paths, problem, spelling
+from oncelog.server.http.bodies import Gone
 from oncelog.server.http.calls.logs import check_tag, merged, page_of, settings_tag
 from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.security import authorize, scopes
@@ -152,10 +155,27 @@ async def receive(call: Call) -> Response:
 
     consumer, lease_s = await call.server.write(consuming, name)
     try:
-        found = await call.server.consumers.receive(consumer, name, form.limit, form.timeout_s)
+        found = await _claimed(call, consumer, form)
     finally:
         call.server.writers.post(consumer.close)
     return answer(forms.DeliveriesForm([_delivery(one, lease_s) for one in found]))
+
+
+async def _claimed(call: Call, consumer: Consumer, form: forms.ReceiveForm) -> list[Delivery]:
+    """Claim messages while the client waits for them: what is claimed for one that has left goes back at once."""
+    consumers, name = call.server.consumers, call.names["queue"]
+    claiming = asyncio.ensure_future(consumers.receive(consumer, name, form.limit, form.timeout_s))
+    left = asyncio.ensure_future(call.body.left())
+    try:
+        await asyncio.wait({claiming, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not left.done():
+            return claiming.result()
+        if claiming.done():
+            consumers.give_back(name, consumer.group, claiming.result())
+        raise Gone
+    finally:
+        left.cancel()
+        claiming.cancel()
 
 
 def _delivery(one: Delivery, lease_s: float) -> forms.DeliveryForm:
