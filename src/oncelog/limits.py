@@ -123,6 +123,10 @@ HTTP_READ_RECORDS_MAX = 10_000
 HTTP_CONNECTIONS_MAX = 12_000
 """HTTP connections that are open at once; the next request gets a 503."""
 
+SERVER_READS_BYTES_MAX = 256 * MIB
+"""What all streams that read to the end of a log may hold of it at once by large steps; those beyond it take small
+ones."""
+
 SERVER_CALLS_PER_S = 10_000
 SERVER_CALLS_BURST = 20_000
 """Calls of one token; the next is answered 429. A stream of frames is one call."""

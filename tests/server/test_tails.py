@@ -12,6 +12,9 @@ import pytest
 
 from oncelog.connect import Database
 from oncelog.errors import NotFound
+from oncelog.limits import SERVER_READS_BYTES_MAX
+from oncelog.log import inner
+from oncelog.log.read.reader import Reader
 from oncelog.server import tails
 from oncelog.server.server import Server
 from oncelog.server.tails import ENTRIES, Encode
@@ -215,5 +218,39 @@ def test_many_followed_logs_share_the_looks_of_a_server(monkeypatch: pytest.Monk
         server.database.log("a", create=True)
         await server.seats["a"].append([Record(b"x")])
         assert server.look_s("a") >= tails.HELD_S
+
+    serving(work)
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_of_many_readers_only_some_hold_large_parts_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+    crowded: bool,  # noqa: FBT001 (pytest gives it)
+) -> None:
+    """A client that does not read what it asked for holds a step of the log: eight megabytes each, however many."""
+    values = [b"%d" % number * 100_000 for number in range(9)]
+    made: list[Reader] = []
+
+    def noting(*arguments: Any, **more: Any) -> Reader:
+        made.append(reader_of(*arguments, **more))
+        return made[-1]
+
+    reader_of = inner.reader
+    monkeypatch.setattr(inner, "reader", noting)
+
+    async def work(server: Server) -> None:
+        server.database.log("a", create=True)
+        for value in values:
+            await server.seats["a"].append([Record(value)])
+        if crowded:
+            await server.tails._room.take(SERVER_READS_BYTES_MAX)
+        before = server.tails._room.used_bytes
+        async with contextlib.aclosing(server.tails.read("a", 0, ENTRIES)) as found:  # type: ignore[type-var]
+            _, first = await anext(found)
+            steps = made[0]._scan.position
+            rest = [entry.value async for _, entries in found for entry in entries]
+        assert [first[0].value, *rest] == values
+        assert (steps < len(values)) == crowded
+        assert server.tails._room.used_bytes == before
 
     serving(work)

@@ -55,6 +55,11 @@ def reader(
     return log._reader(start, limit=limit, columns=columns, lease_s=lease_s)
 
 
+def keep_small(reader: Reader, size_bytes: int) -> None:
+    """Let a reader hold no more than so many bytes of the log at once, or one block."""
+    reader._scan.keep_small(size_bytes)
+
+
 def base(log: Log) -> Base:
     """Return what is remembered of the records that were truncated away: all before the log's first position."""
     return log._base()

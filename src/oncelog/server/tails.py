@@ -15,12 +15,13 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from oncelog.limits import MIB
+from oncelog.limits import MIB, SERVER_READS_BYTES_MAX
 from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Reader, Tail
-from oncelog.log.read.scan import Scan, Start, deleted
+from oncelog.log.read.scan import READ_BYTES, Scan, Start, deleted
 from oncelog.log.stored.rows import Rows
+from oncelog.server.budget import Budget
 from oncelog.types import Entry
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ class Tails:
         self._server = server
         self._hubs: dict[str, _Hub] = {}
         self._followers: set[_Follower] = set()
+        self._room = Budget(SERVER_READS_BYTES_MAX, "this server")
 
     def lags(self) -> dict[str, int]:
         """Return for each log that is followed how many records the slowest follower is behind. For any thread."""
@@ -308,26 +310,46 @@ class Tails:
     ) -> AsyncIterator[tuple[TailPiece, _T]]:
         """Yield the records from ``start`` to the end of a log as it is now, in pieces, encoded. With ``log_id`` it
         must be this very log.
+
+        A client that does not read them has the server hold a step of the log: so only as many as there is room for
+        read ahead, and by large steps.
         """
 
         def opened() -> tuple[Reader, int]:
             log = self._this(name, log_id)
             return inner.reader(log, start, limit=limit, lease_s=lease_s, columns=columns), log.end_position()
 
-        reader, end = await self._server.read(opened, name)
+        ahead = self._room.try_take(READ_BYTES)
+        try:
+            reader, end = await self._server.read(opened, name)
+            if not ahead:
+                inner.keep_small(reader, STEP_BYTES)
+            async with contextlib.aclosing(self._steps(name, reader, end, encode, ahead=ahead)) as found:
+                async for one in found:
+                    yield one
+        finally:
+            if ahead:
+                self._room.give(READ_BYTES)
+
+    async def _steps(
+        self, name: str, reader: Reader, end: int, encode: Encode[_T], *, ahead: bool
+    ) -> AsyncGenerator[tuple[TailPiece, _T], None]:
         found = (piece for rows in reader.rows() for piece in pieces([rows], end))
 
         def step() -> tuple[TailPiece, _T] | None:
             piece = next(found, None)
             return None if piece is None else (piece, encode.function(piece))
 
-        ahead = asyncio.ensure_future(self._server.read(step, name))
+        reading = asyncio.ensure_future(self._server.read(step, name))
         try:
-            while (one := await ahead) is not None:
-                ahead = asyncio.ensure_future(self._server.read(step, name))  # the next is read while this one is sent
+            while (one := await reading) is not None:
+                if ahead:
+                    reading = asyncio.ensure_future(self._server.read(step, name))  # while this one is sent
                 yield one
+                if not ahead:
+                    reading = asyncio.ensure_future(self._server.read(step, name))
         finally:
-            ahead.add_done_callback(lambda done: self._close(reader, done))
+            reading.add_done_callback(lambda done: self._close(reader, done))
 
     def _close(self, reader: Reader, last: asyncio.Future[Any]) -> None:
         """Close a reader when its last step has ended. An error of that step is dropped: no caller waits for it."""
@@ -467,7 +489,7 @@ def check_this(log: Log, log_id: str) -> None:
 def _scan(log: Log, position: int) -> Scan:
     """Return a place in a log that moves forward by small steps: a follower that stands still holds one of them."""
     scan = inner.scan(log)
-    scan.read_bytes = STEP_BYTES
+    scan.keep_small(STEP_BYTES)
     scan.begin(position)
     return scan
 

@@ -69,6 +69,11 @@ class Scan:
         self.read_bytes = min(READ_BYTES, max(FIRST_BYTES, records * RECORD_BYTES))
         self._expects = True
 
+    def keep_small(self, size_bytes: int) -> None:
+        """Let no step over blocks be larger than so many bytes, or one block."""
+        self.read_bytes = min(self.read_bytes, size_bytes)
+        self._expects = False
+
     @property
     def place(self) -> tuple[int, int]:
         """The segment and the cursor in it, for ``LogHome.wait``; behind all there are, when none is open."""
