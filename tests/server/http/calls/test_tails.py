@@ -79,11 +79,23 @@ def test_behind_a_truncation_a_browser_is_told_and_then_stopped(http: httpx.Clie
         assert next(_events(response.iter_lines()))["id"] == str(first)
 
 
-def test_behind_the_end_a_browser_is_told_and_then_stopped(http: httpx.Client, log: str) -> None:
-    """The log was deleted and made again: the event that the browser saw last is of another log."""
-    _append(http, log, "a")
-    [event] = _events(iter(http.get(f"/v1/logs/{log}/tail", headers={"last-event-id": "7"}).text.splitlines()))
+@pytest.mark.parametrize("face", ["logs/{}/tail", "logs/{}/events", "streams/{}/a/subscribe"])
+def test_behind_the_end_a_browser_is_told_and_then_stopped(http: httpx.Client, log: str, face: str) -> None:
+    """The log was deleted and made again: the event that the browser saw last is of another log.
+
+    A subscription waited in silence for the version behind it, and passed all events before that over.
+    """
+    name = f"{log}-again"
+    assert http.post("/v1/logs", json={"name": name, "streams": True}).status_code == 201
+    assert http.post(f"/v1/streams/{name}/a", content=b"first").status_code == 201
+    path = f"/v1/{face.format(name)}"
+    [event] = _events(iter(http.get(path, headers={"last-event-id": "7"}).text.splitlines()))
     assert (event["event"], event["id"], event["data"]) == ("truncated", "truncated", {"first": 0, "position": 8})
+    assert http.get(path, headers={"last-event-id": event["id"]}).status_code == 204
+    with http.stream("GET", path, headers={"last-event-id": "0"}) as response:  # the last there is: all is well
+        events = _events(response.iter_lines())
+        assert http.post(f"/v1/streams/{name}/a", content=b"second").status_code == 201
+        assert next(event for event in events if "event" not in event)["data"]["value"] == "second"
 
 
 def test_what_never_ends_has_no_head(http: httpx.Client, log: str) -> None:
