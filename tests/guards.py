@@ -150,6 +150,28 @@ GUARDS = [
         "tests/storage/local/test_lock.py::test_a_claim_tells_whether_its_disk_answers",
     ),
     Guard(
+        "who was revoked hears nothing more of a log that is written all the time",
+        "server/http/events.py",
+        "                if not is_valid():\n",
+        "                if piece is None and not is_valid():\n",
+        "tests/server/http/calls/test_tails.py"
+        "::test_a_revoked_token_hears_nothing_more_of_a_log_that_is_written_all_the_time[tail?start=0]",
+    ),
+    Guard(
+        "hooks that share a log say how their ids are told apart",
+        "server/http/calls/hooks.py",
+        "if other is not hook and None in (",
+        "if False and None in (",
+        "tests/server/http/calls/test_hooks.py::test_hooks_that_share_a_log_say_how_their_ids_are_told_apart",
+    ),
+    Guard(
+        "a folder has one server, however its URL is spelt",
+        "server/process.py",
+        "folder_lock.holding(database.url)",
+        "folder_lock.holding(settings.url)",
+        "tests/server/test_process.py::test_a_database_that_is_named_by_a_path_or_a_profile_has_one_server_too",
+    ),
+    Guard(
         "a log that is deleted is not opened meanwhile",
         "server/seats.py",
         "            if name in self._leaving:",
