@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from oncelog.errors import InvalidArgument
+from oncelog.server.security import certificates as certificates_module
+from oncelog.server.security import setup
+from oncelog.server.security.certificates import Certificates
+from oncelog.server.settings import ServeSettings
 from tests.server import certificates
 from tests.servers import Serving
 
@@ -80,3 +87,70 @@ def test_a_server_without_certificates_survives_a_hangup(serve: Callable[..., Se
     with httpx.Client(base_url=f"http://{server.http}", timeout=60) as client:
         assert client.get("/livez").status_code == 200
     assert server.stop() == 0
+
+
+def _handshake(server: ssl.SSLContext, folder: Path) -> str:
+    """Return the certificate that a context shows to a client, which checks it."""
+    client = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    ends = [asking, server.wrap_bio(to_server, to_client, server_side=True)]
+    while ends:
+        for end in tuple(ends):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                ends.remove(end)
+    return ssl.DER_cert_to_PEM_cert(asking.getpeercert(binary_form=True) or b"")
+
+
+def test_files_that_change_while_they_are_read_again_harm_no_port(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who renews writes two files, and the signal may come in between: what both ports show was read and checked once.
+
+    The HTTP port took the files from the disk a second time, into the context that is in use.
+    """
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    settings = ServeSettings(url="memory://", tls_cert=str(cert), tls_key=str(key))
+
+    def install(name: str) -> None:
+        shutil.copyfile(folder / f"{name}.pem", cert)
+        shutil.copyfile(folder / f"{name}.key", key)
+
+    def read_then_changed(given: ServeSettings) -> Any:
+        found = setup.read_tls(given)
+        key.write_text("rubbish")
+        return found
+
+    install("old")
+    first = setup.read_tls(settings)
+    assert first is not None
+    in_use = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    in_use.load_cert_chain(cert, key)
+    current = Certificates(settings, first)
+    current.follow(in_use)
+    assert _handshake(in_use, folder) == (folder / "old.pem").read_text()
+    install("new")
+    monkeypatch.setattr(certificates_module, "read_tls", read_then_changed)
+    current.reload()
+    assert _handshake(in_use, folder) == (folder / "new.pem").read_text() == current.current.cert.decode()
+    current.reload()  # rubbish changes nothing
+    assert _handshake(in_use, folder) == (folder / "new.pem").read_text()
+
+
+def test_a_certificate_and_a_key_that_were_never_a_pair_are_not_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are replaced between the check and the reading: gRPC would show one with the key of the other."""
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for source, target in (("old.pem", cert), ("old.key", key)):
+        shutil.copyfile(folder / source, target)
+    load = ssl.SSLContext.load_cert_chain
+
+    def loaded_then_replaced(context: ssl.SSLContext, *files: str) -> None:
+        load(context, *files)
+        shutil.copyfile(folder / "new.key", key)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", loaded_then_replaced)
+    with pytest.raises(InvalidArgument, match="being replaced"):
+        setup.read_tls(ServeSettings(url="memory://", tls_cert=str(cert), tls_key=str(key)))

@@ -38,8 +38,12 @@ class Certificates:
         self._told.append(told)
 
     def follow(self, context: ssl.SSLContext) -> None:
-        """Have a context of HTTP show the certificates that are read from now on."""
-        self.tell(lambda _: context.load_cert_chain(str(self._settings.tls_cert), str(self._settings.tls_key)))
+        """Have a context of HTTP show to each connection the certificates that were read last."""
+
+        def show(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self.current.context
+
+        context.sni_callback = show  # asked for clients that name no server, too
 
     def reload(self) -> None:
         """Read the files again."""

@@ -82,6 +82,7 @@ def read_tls(settings: ServeSettings) -> Tls | None:
     if settings.tls_cert is None or settings.tls_key is None:
         message = "tls_cert and tls_key belong together"
         raise InvalidArgument(message)
+    found = _files(settings)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -92,10 +93,19 @@ def read_tls(settings: ServeSettings) -> Tls | None:
     except (OSError, ssl.SSLError) as error:
         message = f"the certificates cannot be used: {error}"
         raise InvalidArgument(message) from None
-    ca = _read("tls_client_ca", settings.tls_client_ca) if settings.tls_client_ca is not None else None
-    cert = _read("tls_cert", settings.tls_cert)
-    others = cert if settings.tls_fleet_ca is None else _read("tls_fleet_ca", settings.tls_fleet_ca)
-    return Tls(cert, _read("tls_key", settings.tls_key), ca, others, context)
+    if _files(settings) != found:  # what was checked is not what was read
+        message = "the certificates cannot be used: their files are being replaced"
+        raise InvalidArgument(message)
+    cert, key, ca, others = found
+    assert cert is not None
+    assert key is not None
+    return Tls(cert, key, ca, others or cert, context)
+
+
+def _files(settings: ServeSettings) -> tuple[bytes | None, ...]:
+    """Return what stands in the files of the certificate, the key, the authorities of clients, and those of servers."""
+    names = ("tls_cert", "tls_key", "tls_client_ca", "tls_fleet_ca")
+    return tuple(None if (path := getattr(settings, name)) is None else _read(name, path) for name in names)
 
 
 def _read(name: str, path: str) -> bytes:
