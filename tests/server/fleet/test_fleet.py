@@ -89,6 +89,21 @@ def test_requests_sprayed_over_all_servers_move_nothing(fleet: list[Serving], lo
         before = found
 
 
+def test_logs_that_are_written_through_one_server_are_spread(fleet: list[Serving], seaweedfs: Any) -> None:
+    """The client looks at a log before it writes to it: the look must not make the server that was asked its holder."""
+    holders = set()
+    with (
+        oncelog.connect(f"oncelog://{fleet[0].grpc}") as db,
+        oncelog.connect(fleet[0].url, options=seaweedfs.options) as stored,
+    ):
+        for _ in range(16):
+            name = f"log-{os.urandom(8).hex()}"
+            with db.log(name, create=True).writer() as writer:
+                writer.append(b"v", id="1")
+            holders.add(stored.log(name)._holding().holder)
+    assert len(holders) > 1, holders
+
+
 def test_looking_from_everywhere_moves_nothing(fleet: list[Serving], log: str) -> None:
     """Finding, reading and asking are answered by any server, with what the holder knows."""
     with Patient(fleet[1].grpc) as wire:

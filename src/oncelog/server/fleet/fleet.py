@@ -83,8 +83,9 @@ class Fleet:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._places: dict[str, FleetMember] = {}
-        self._here: dict[str, int] = {}
-        """Logs that were looked for and belong here, and until when that is believed without another look."""
+        self._here: dict[tuple[str, bool], int] = {}
+        """Logs that were looked for and belong here, and until when that is believed without another look; for calls
+        that take the log, and for those that do not: a free log is answered for here, and given to another."""
         self._not_reached: dict[tuple[str, int], int] = {}
         self._looks: dict[tuple[str, bool], asyncio.Future[FleetMember | None]] = {}
         self._tenures: dict[str, _Tenure] = {}
@@ -183,11 +184,11 @@ class Fleet:
         self._server.check_bucket()
         if self._server.is_held(log):
             return None
-        if self._here.get(log, 0) > self._clock.elapsed_us():
+        if self._here.get((log, takes), 0) > self._clock.elapsed_us():
             return None
         if handed_on:
             await self._server.read(lambda: self._check_not_elsewhere(log))
-            self._believe(log)
+            self._believe(log, takes=takes)
             return None
         known = self._places.get(log)
         if known is not None and self.members.find(known.card.holder) is not None and self._is_reached(known):
@@ -197,7 +198,8 @@ class Fleet:
     def forget(self, log: str) -> None:
         """Forget where a log was: the server there did not take a call for it."""
         self._places.pop(log, None)
-        self._here.pop(log, None)
+        self._here.pop((log, True), None)
+        self._here.pop((log, False), None)
 
     def not_reached(self, member: FleetMember) -> None:
         """Note that a server that lives could not be reached: for a while its logs are asked for, not handed on to."""
@@ -206,12 +208,12 @@ class Fleet:
     def _is_reached(self, member: FleetMember) -> bool:
         return self._not_reached.get(member.card.holder, 0) <= self._clock.elapsed_us()
 
-    def _believe(self, log: str) -> None:
-        """Note that a log belongs here, for a while."""
+    def _believe(self, log: str, *, takes: bool) -> None:
+        """Note that calls for a log belong here, for a while; if those that take it do, then all."""
         now_us = self._clock.elapsed_us()
         if len(self._here) > KEPT_MAX:
-            self._here = {name: until_us for name, until_us in self._here.items() if until_us > now_us}
-        self._here[log] = now_us + int(self.members.beat_s * 1e6)
+            self._here = {key: until_us for key, until_us in self._here.items() if until_us > now_us}
+        self._here[log, False] = self._here[log, takes] = now_us + int(self.members.beat_s * 1e6)
 
     async def _looked(self, log: str, *, takes: bool) -> FleetMember | None:
         """Look where a log is. One look serves all who wait for it."""
@@ -229,7 +231,7 @@ class Fleet:
         if found is None and takes and self._is_free(holding):
             found = await self._given(log, holding)
         if found is None or not self._is_reached(found):
-            self._believe(log)
+            self._believe(log, takes=takes)
             return None
         if len(self._places) > KEPT_MAX:
             self._places.clear()
