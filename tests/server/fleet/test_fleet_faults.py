@@ -285,6 +285,7 @@ def test_an_address_that_leads_to_the_server_of_another_database(bucket_url: str
         assert check(bucket_url, writers) == writers.count
         with oncelog.connect(other.url) as db:
             assert list(db.log("orders").read()) == []
+        assert "the server 'wrong' lives, and cannot be reached" in right.errors()
     finally:
         for server in (other, wrong, right):
             server.end()

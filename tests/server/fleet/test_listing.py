@@ -6,7 +6,7 @@ import pytest
 
 import oncelog
 from oncelog import inner
-from oncelog.cli.commands.servers.server import servers
+from oncelog.cli.commands.servers.server import _row, servers
 from oncelog.server.fleet import members
 from oncelog.server.fleet.members import Beat, Card, Members
 from oncelog.storage.bucket.bucket import Bucket
@@ -37,6 +37,7 @@ def test_a_bucket_shows_who_is_dead_and_who_has_left(bucket_url: str) -> None:
             made.beat(Beat(4))
         made.leave()
         found = servers(db, beat_s=0.05)
+    assert [_row(one)[2:5] for one in found] == [("dead", "", "0"), ("left", "", "0")], "nobody knows when they beat"
     assert [(one["name"], one["state"], one["version"]) for one in found] == [
         ("dead", "dead", "9"),
         ("gone", "left", "9"),

@@ -203,6 +203,10 @@ class Fleet:
 
     def not_reached(self, member: FleetMember) -> None:
         """Note that a server that lives could not be reached: for a while its logs are asked for, not handed on to."""
+        card = member.card
+        if self._is_reached(member):
+            message = "the server %r lives, and cannot be reached (gRPC %s, HTTP %s): are address and TLS right?"
+            _log.warning(message, card.name, card.grpc, card.http)
         self._not_reached[member.card.holder] = self._clock.elapsed_us() + int(NOT_REACHED_S * 1e6)
 
     def _is_reached(self, member: FleetMember) -> bool:

@@ -35,7 +35,7 @@ def list_servers(url: Url, *, json: Json = False) -> None:
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    beat = f"{show_duration(one['beat_age_s'])} ago"
+    beat = f"{show_duration(one['beat_age_s'])} ago" if one["state"] == "living" else ""  # else: of how long we look
     return one["name"], str(one["incarnation"]), one["state"], beat, str(one["logs"]), one["grpc"], one["version"]
 
 
