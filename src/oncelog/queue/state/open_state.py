@@ -37,7 +37,7 @@ def open_state(url: object, storage: Storage, clock: Clock) -> StateDatabase:
         return SqliteDatabase(_folder(home), clock)
     if home.scheme == "memory":
         return _in_memory(storage, clock)
-    message = f"{storage.url}: a queue on this kind of home needs state='postgresql://…', which its brokers share"
+    message = f"{storage.url}: a queue on this kind of home needs state='postgresql://…' (of a server: --queue-state)"
     raise InvalidArgument(message)
 
 
