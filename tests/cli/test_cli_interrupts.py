@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from oncelog import Database, Record
 from oncelog.cli.commands.servers import top
 from oncelog.cli.terminal.output import Meter
 from tests.cli.conftest import Call
+from tests.cli.shell import COMMAND, environment
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +98,21 @@ def test_ctrl_c_is_the_end_of_top(filled: Database, call: Call, monkeypatch: pyt
     assert filled.logs() == ["orders"]
     ended = call("top", "--json", "--every", "10ms")
     assert (ended.code, ended.err) == (0, b"")
+
+
+def test_who_waits_for_a_silent_server_is_told() -> None:
+    """A command asks a server that takes the connection and says nothing: the terminal says which one it waits for,
+    long before the time is over, and Ctrl-C ends it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        pid, descriptor = pty.fork()
+        if pid == 0:  # pragma: no cover (another process)
+            os.execve(COMMAND[0], [*COMMAND, "log", "list"], environment(f"oncelog://{target}"))
+        seen = b""
+        while f"no answer yet from {target}".encode() not in seen:
+            seen += os.read(descriptor, 1 << 16)  # an OSError when the command has ended
+        os.write(descriptor, b"\x03")
+        _, status = os.waitpid(pid, 0)
+        os.close(descriptor)
+    assert os.waitstatus_to_exitcode(status) == 130

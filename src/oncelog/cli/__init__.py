@@ -158,6 +158,10 @@ def _log_harmlessly() -> None:
 
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(Harmless())
+    if sys.stderr is not None and sys.stderr.isatty():  # somebody waits there for a server that does not answer
+        waiting = logging.StreamHandler()
+        waiting.setFormatter(Harmless())
+        logging.getLogger("oncelog.client").addHandler(waiting)
 
 
 def main() -> None:

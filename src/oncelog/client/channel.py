@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ from oncelog.wire.methods import METHODS
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
 STREAMS_MAX = 100
 """So many streams go over one connection; a server allows 1,000, and proxies between may allow 100."""
+SLOW_S = 3.0
+"""After so long without the first answer, the log says that the server is silent."""
 MESSAGE_BYTES_MAX = 72 << 20
 """Larger than any message of a server: a batch may have 64 MiB."""
 
@@ -65,6 +68,9 @@ would end in the same way.
 """
 
 _T = TypeVar("_T")
+
+_logger = logging.getLogger("oncelog.client")
+_logger.addHandler(logging.NullHandler())  # a program that sets up no logging sees none
 
 
 class Broken(Exception):
@@ -123,6 +129,8 @@ class Channel:
         self.joining = threading.Lock()
         self.tails: list[Any] = []
         """The streams that tails share (``following.SharedTails``), under ``joining``."""
+        self._called = False
+        """Whether a call has ended, in whatever way."""
         self.closed = False
 
     # Making calls.
@@ -258,6 +266,31 @@ class Channel:
 
         ``uncertain``: an attempt before these may have done something.
         """
+        with self._first_contact():
+            return self._again(call, timeout_s, write=write, uncertain=uncertain)
+
+    @contextlib.contextmanager
+    def _first_contact(self) -> Iterator[None]:
+        """If this is the first call, and the server is silent for a while, say so in the log."""
+        if self._called:
+            yield
+            return
+        slow = threading.Timer(SLOW_S, self._say_slow)
+        slow.daemon = True
+        with contextlib.suppress(RuntimeError):  # no thread to be had: it is not said
+            slow.start()
+        try:
+            yield
+        finally:
+            self._called = True
+            slow.cancel()
+
+    def _say_slow(self) -> None:
+        _logger.warning("no answer yet from %s: trying on", " or ".join(self.address.targets))
+
+    def _again(
+        self, call: Callable[[float | None], _T], timeout_s: float | None, *, write: bool, uncertain: bool
+    ) -> _T:
         deadline_us = self.deadline(timeout_s)
         attempts = 0
         error: Unavailable
