@@ -267,3 +267,19 @@ def test_what_comes_for_an_interrupted_receive_goes_back(remote: Database) -> No
         [delivery] = other.receive(timeout_s=LONG_S)
         assert (delivery.value, delivery.attempts) == (b"one", 1)
         delivery.ack()
+
+
+def test_what_comes_for_a_loop_that_was_closed_goes_to_others(remote: Database) -> None:
+    """A loop is closed while a task waits in it for a message: what comes is not claimed for that task for ever."""
+    queue = remote.queue("emails", create=True)
+    with queue.consume("mailer", ack_timeout_s=600.0) as left, queue.consume("mailer") as other:
+        loop = asyncio.new_event_loop()
+        waiting = loop.create_task(_next(left))
+        while not _is_claiming(left):
+            loop.run_until_complete(asyncio.sleep(0.001))
+        loop.close()
+        waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be left so
+        queue.send(b"one")
+        [delivery] = other.receive(timeout_s=LONG_S)
+        assert (delivery.value, delivery.attempts) == (b"one", 1)
+        delivery.ack()

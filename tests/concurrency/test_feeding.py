@@ -244,3 +244,40 @@ def test_a_task_works_off_a_queue(db: Database) -> None:
         refused = [one.submit_nack("no", retry=False) for one in left]
         assert [pending.result(60) for pending in refused] == [None, None]
     assert len(queue.dead_letters.list()) == 2
+
+
+def wait_in_a_loop_that_is_closed(handle: Any) -> asyncio.Task[Any]:
+    """Have a task wait for a handle, and close its loop under it. Return the task: somebody may still know it."""
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(taken(aiter(handle), 1))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # it is meant to be left so
+    return waiting
+
+
+def test_a_loop_that_is_closed_leaves_the_handle_to_the_next(db: Database) -> None:
+    """A loop is closed while a task waits in it. The handle is free again, and what comes is not that task's."""
+    log, queue = db.log("orders", create=True), db.queue("emails", create=True)
+    with log.writer() as writer, log.tail() as tail, queue.consume("mailer", ack_timeout_s=600.0) as consumer:
+        left = [wait_in_a_loop_that_is_closed(handle) for handle in (tail, consumer)]
+        writer.append(b"paid")
+        queue.send(b"paid")
+        for handle in (tail, consumer):
+            (found,) = asyncio.run(taken(aiter(handle), 1))
+            assert found.value == b"paid"
+        found.ack()
+        assert not any(task.done() for task in left)
+
+
+def test_an_iterator_goes_on_in_the_next_loop(db: Database) -> None:
+    """An iterator is kept from one ``asyncio.run`` to the next; when another one has begun since, it is refused."""
+    log = db.log("orders", create=True)
+    with log.writer() as writer, log.tail(0) as tail:
+        writer.append_many([Record(b"1"), Record(b"2"), Record(b"3")])
+        entries = aiter(tail)
+        assert [asyncio.run(taken(entries, 1))[0].value for _ in range(2)] == [b"1", b"2"]
+        other = aiter(tail)
+        with pytest.raises(InvalidArgument, match="another iteration"):
+            asyncio.run(taken(entries, 1))
+        assert asyncio.run(taken(other, 1))[0].value == b"3"

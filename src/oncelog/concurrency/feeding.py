@@ -11,11 +11,14 @@ import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from oncelog.concurrency.pending import Pending, begun
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.handle import Handle
+
+if TYPE_CHECKING:  # a program without an event loop does not import asyncio
+    import asyncio
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,7 +57,7 @@ class Fed(Handle, Generic[T_co]):
     def _is_fed(self) -> bool:
         """Tell whether a task iterates this handle: it has an iterator, and was not cancelled in it."""
         iterator = None if self._fed is None else self._fed()
-        return iterator is not None and not iterator.left
+        return iterator is not None and not iterator.is_left
 
     def _left_unread(self, limit: int = 1) -> list[T_co]:
         """Return what a task before left, for a thread that iterates now."""
@@ -85,14 +88,24 @@ class _Iterator(AsyncIterator[T_co]):
         self.handle = handle
         self.ready = ready
         """Found, and not handed out."""
-        self.left = False
-        """Whether its task was cancelled while it waited: another iteration may begin."""
+        self._left = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its task was cancelled while it waited, or the loop of its task was closed: another iteration may
+        begin.
+        """
+        return self._left or (self._loop is not None and self._loop.is_closed())
 
     async def __anext__(self) -> T_co:
         """Return the next item; ends when the handle is closed, or has no more."""
+        from asyncio import get_running_loop  # noqa: PLC0415
+
         self.handle._check_process()  # noqa: SLF001
-        if self.left:
+        if self.is_left:
             self._return()
+        self._loop = get_running_loop()
         while not self.ready:
             feeder = feeder_of(self.handle)
             try:
@@ -103,7 +116,7 @@ class _Iterator(AsyncIterator[T_co]):
                 raise
             except BaseException:  # the task was cancelled
                 feeder.leave(self)
-                self.left = True
+                self._left = True
                 raise
             if not more:
                 raise StopAsyncIteration
@@ -115,7 +128,7 @@ class _Iterator(AsyncIterator[T_co]):
         if self.handle._iterated or (fed is not None and fed() is not self):  # noqa: SLF001
             message = "another iteration of this handle has begun since a task was cancelled in this one"
             raise InvalidArgument(message)
-        self.left = False
+        self._left = False
 
 
 class Feeder:
@@ -201,6 +214,9 @@ class Feeder:
         """
         iterator = waiting()
         if iterator is None:
+            return True
+        if iterator.is_left:  # its loop was closed: what is found would be nobody's
+            self.leave(iterator)
             return True
         found: list[Any] = []
         error: BaseException | None = None
