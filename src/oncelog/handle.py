@@ -43,6 +43,7 @@ EXIT_S = 10.0
 """So long the end of the interpreter waits, in all, for what was left open."""
 
 _left_open: weakref.WeakSet[Handle] = weakref.WeakSet()
+_backlogs: weakref.WeakSet[Backlog] = weakref.WeakSet()
 
 
 class _Reaper:
@@ -104,6 +105,29 @@ class OfOneProcess:
             message = f"this {self._what} belongs to the process before a fork: open a new one here"
             raise Closed(message)
 
+    @property
+    def _of_this_process(self) -> bool:
+        return self._generation == _Generation.number
+
+
+class Backlog(OfOneProcess):
+    """What was submitted, and is worked off by a thread that ends with the interpreter. So the interpreter waits for
+    it, before it closes what was left open.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        _backlogs.add(self)
+
+    @property
+    def waiting(self) -> int:
+        """How much is waiting, or being handled."""
+        raise NotImplementedError
+
+    def wait_idle(self, timeout_s: float | None) -> bool:
+        """Return whether all was handled within the time."""
+        raise NotImplementedError
+
 
 class Handle(OfOneProcess):
     """What can be closed, and used in a ``with``. It does not survive a fork."""
@@ -118,10 +142,6 @@ class Handle(OfOneProcess):
         if self._closed:
             message = f"this {self._what} is closed"
             raise Closed(message)
-
-    @property
-    def _of_this_process(self) -> bool:
-        return self._generation == _Generation.number
 
     @property
     def closed(self) -> bool:
@@ -244,6 +264,10 @@ def _is_ours(frame: FrameType) -> bool:
 @atexit.register
 def _close_left_open() -> None:
     """Close what nobody has closed, at the end of the interpreter, and say so."""
+    deadline_us = SYSTEM.elapsed_us() + int(EXIT_S * 1e6)
+    for one in [one for one in list(_backlogs) if one._of_this_process]:  # noqa: SLF001
+        if not one.wait_idle(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6)):
+            _say(f"{one.waiting} submissions have no answer: they may be lost, retry with the same ids")
     left = [handle for handle in list(_left_open) if handle._of_this_process and not handle.closed]  # noqa: SLF001
     threads = [
         threading.Thread(target=_close_one, args=(handle, "was left open until exit"), daemon=True) for handle in left
@@ -253,7 +277,6 @@ def _close_left_open() -> None:
             thread.start()
         except RuntimeError:  # Python 3.12 starts no thread at exit
             _close_one(handle, "was left open until exit")
-    deadline_us = SYSTEM.elapsed_us() + int(EXIT_S * 1e6)
     for handle, thread in zip(left, threads, strict=True):
         if thread.ident is not None:
             thread.join(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6))

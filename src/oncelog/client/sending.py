@@ -264,7 +264,7 @@ class Sending:
 
     def flush(self, timeout_s: float | None) -> None:
         """Return when everything was answered; ``Unavailable(outcome="unknown")`` when time runs out first."""
-        if not self.session.flush(timeout_s):
+        if not self.session.wait_idle(timeout_s):
             message = "not everything was answered in time: what is pending stays so, retry with the same ids"
             raise Unavailable(message, outcome="unknown")
 

@@ -28,6 +28,7 @@ from oncelog.client.frames_out import (
 from oncelog.client.outbox import Outbox
 from oncelog.concurrency.pending import on_loop
 from oncelog.errors import NotFound, OncelogError, Unavailable, WriterFenced
+from oncelog.handle import Backlog
 from oncelog.settings import TIMEOUT_S
 from oncelog.types import Ack
 from oncelog.wire import failures, frames, messages
@@ -69,10 +70,11 @@ class _Stream:
             self.call.cancel()
 
 
-class Session:
+class Session(Backlog):
     """The frames of one writer, or of one producer. Safe to share between threads."""
 
     def __init__(self, channel: Channel, opening: Opening, *, pending_records: int, pending_bytes: int) -> None:
+        super().__init__()
         self._channel = channel
         self._clock = channel.clock
         self._opening = opening
@@ -193,7 +195,11 @@ class Session:
             frame.told = True
             return given_up(frame, self._failure or "the time is over")
 
-    def flush(self, timeout_s: float | None) -> bool:
+    @property
+    def waiting(self) -> int:
+        return self._outbox.count
+
+    def wait_idle(self, timeout_s: float | None) -> bool:
         """Return whether everything was answered within the time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._outbox.count and not self._answering, timeout_s)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from oncelog.concurrency.pending import on_loop
 from oncelog.errors import Unavailable
+from oncelog.handle import Backlog
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ BYTES_MAX = 64 << 20
 _IDLE_S = 1.0
 
 
-class Batcher(Generic[T]):
+class Batcher(Backlog, Generic[T]):
     """Hands items to a function, in their order, all that have arrived at once. Safe to share between threads.
 
     The function runs in one thread, which starts with the first item and ends when no more come. It must not raise.
@@ -27,6 +28,7 @@ class Batcher(Generic[T]):
     def __init__(
         self, name: str, handle: Callable[[list[T]], None], *, items_max: int = ITEMS_MAX, bytes_max: int = BYTES_MAX
     ) -> None:
+        super().__init__()
         self._name = name
         self._handle = handle
         self._items_max = items_max

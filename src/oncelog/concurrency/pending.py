@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from oncelog.errors import Unavailable
+
 if TYPE_CHECKING:  # a program without an event loop does not import asyncio
     import asyncio
 
@@ -171,7 +173,10 @@ def later(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Pendin
     """
     pending = begun()
     context = contextvars.copy_context()
-    _Pool.get().submit(settle, pending, lambda: context.run(function, *args, **kwargs))
+    try:
+        _Pool.get().submit(settle, pending, lambda: context.run(function, *args, **kwargs))
+    except RuntimeError as error:  # the interpreter ends; or no thread can begin, and another may still make the call
+        return failed(Unavailable(f"no thread to call it with ({error})", outcome="unknown"))
     return pending
 
 

@@ -1,0 +1,68 @@
+"""Work that was left to a thread: the end of the interpreter waits for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import oncelog
+from tests.servers import Serving
+
+COUNT = 500
+
+PROGRAM = """
+import sys
+import oncelog
+
+def main():
+    db = oncelog.connect(sys.argv[1])
+    {submit}
+
+main()
+{ending}
+"""
+
+SUBMITS = {
+    "log": "w = db.log('orders', create=True).writer(); [w.submit(b'x', id=str(n)) for n in range(500)]",
+    "queue": "q = db.queue('orders', create=True); [q.submit(b'x', id=str(n)) for n in range(500)]",
+    "streams": "s = db.streams('orders', create=True)\n"
+    "    [s.submit(f's{n}', oncelog.Record(b'x', id=str(n))) for n in range(500)]",
+}
+"""What a program submits, and forgets."""
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)"])
+@pytest.mark.parametrize("kind", list(SUBMITS))
+@pytest.mark.parametrize("where", ["server", "disk"])
+def test_what_was_submitted_is_stored_at_exit(
+    where: str, kind: str, ending: str, serve: Callable[..., Serving], tmp_path: Path
+) -> None:
+    """A program ends right after it has submitted, and closes nothing: all of it is stored, and nothing is said."""
+    url = f"oncelog://{serve().grpc}" if where == "server" else (tmp_path / "db").as_uri()
+    program = PROGRAM.format(submit=SUBMITS[kind], ending=ending)
+    done = subprocess.run([sys.executable, "-c", program, url], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    with oncelog.connect(url) as db:
+        log = db.log("queue/orders/0" if kind == "queue" else "orders")
+        assert log.end_position() == COUNT
+
+
+def test_what_has_no_answer_at_exit_is_told(serve: Callable[..., Serving]) -> None:
+    """The server is gone when a program ends: it says how much may be lost."""
+    server = serve()
+    program = PROGRAM.format(
+        submit="w = db.log('orders', create=True).writer(); print('open', flush=True); input()\n"
+        "    [w.submit(b'x', id=str(n)) for n in range(500)]",
+        ending="import oncelog.handle\noncelog.handle.EXIT_S = 0.5",
+    )
+    command = [sys.executable, "-c", program, f"oncelog://{server.grpc}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"open\n"
+        server.kill()
+        _, errors = running.communicate(b"\n")
+    assert b"500 submissions have no answer" in errors
