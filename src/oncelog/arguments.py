@@ -47,6 +47,15 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
+def told(error: BaseException) -> str:
+    """Return what an error says: its class and its text, also if the text cannot be had."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as second:  # noqa: BLE001  whatever a __str__ of the user's raises
+        return f"{name} (and its text: {type(second).__name__})"
+
+
 def stored_reason(text: str) -> str:
     """Return the reason of a failure as a queue or inbox stores it: without NUL, which PostgreSQL refuses, and cut."""
     plain = text.replace("\0", "\\0")

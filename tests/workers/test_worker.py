@@ -714,3 +714,50 @@ def test_a_value_that_cannot_be_read_is_a_dead_letter_at_once(queue: Queue) -> N
     (letter,) = queue.dead_letters.list()
     assert (letter.attempts, letter.value, seen) == (1, b"no number", [7])
     assert "BadValue" in letter.last_error
+
+
+class _Unshown(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("with_inbox", [False, True])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (oncelog.LeaseLost("of another message"), "LeaseLost: of another message"),
+        (_Unshown(), "_Unshown (and its text: RuntimeError)"),
+    ],
+)
+def test_whatever_a_handler_raises_its_message_is_refused_at_once(
+    queue: Queue, tmp_path: Path, error: Exception, reason: str, *, with_inbox: bool
+) -> None:
+    """A handler that settles another message may raise ``LeaseLost`` itself, and an error may have no text: the message
+    does not wait for its ack timeout, and the dead letter has the reason.
+    """
+    queue.configure(msgspec.structs.replace(queue.settings, ack_timeout_s=600.0))
+    until = Until()
+
+    def handler(_: Delivery) -> None:
+        raise error
+
+    queue.send(b"", id="m")
+    with Inbox(f"sqlite:///{tmp_path}/shop.sqlite") as inbox:
+        with work(queue, handler, until, inbox=inbox if with_inbox else None):
+            until.wait("failed", 3)
+        [letter] = queue.dead_letters.list()
+        assert (letter.attempts, letter.last_error) == (3, reason)
+
+
+def test_a_report_that_wants_to_exit_changes_nothing(queue: Queue) -> None:
+    """``sys.exit`` in a report would end the thread of a handler; the worker would wait for it for ever."""
+    told = threading.Event()
+
+    def report(_: oncelog.WorkerEvent) -> None:
+        told.set()
+        sys.exit(1)
+
+    queue.send(b"", id="m")
+    with oncelog.worker(queue, "mailer", print, report=report):
+        assert told.wait(60)
+    assert queue.lag("mailer") == 0

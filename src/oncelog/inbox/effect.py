@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from oncelog import limits
-from oncelog.arguments import stored_reason
+from oncelog.arguments import stored_reason, told
 from oncelog.errors import (
     CorruptionError,
     EffectFailed,
@@ -312,7 +312,7 @@ class Once:
             yield from self._note(error)
 
     def _note(self, error: BaseException) -> Steps[None]:
-        reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
+        reason = error.error if isinstance(error, EffectFailed) else told(error)
         final = isinstance(error, (EffectFailed, *self._rules.final))
         outcome = AttemptOutcome("FAILED", error=stored_reason(reason), final=final, event="failed")
         try:

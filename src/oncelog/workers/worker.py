@@ -11,6 +11,7 @@ from typing import Self
 
 import msgspec
 
+from oncelog.arguments import told
 from oncelog.clock import Clock
 from oncelog.errors import (
     BadValue,
@@ -252,7 +253,7 @@ class Worker:
                 elif isinstance(error, Unavailable) or self._is_of_inbox(trying, error):
                     if self._tries_again(trying, error):
                         continue
-                elif isinstance(error, LeaseLost):
+                elif isinstance(error, LeaseLost) and error is not trying.own:
                     self._tell("late", f"{described(delivery)}: {error}", delivery, error)
                 else:
                     self._nack(delivery, error, again=not self._is_final(error))
@@ -306,7 +307,7 @@ class Worker:
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
         logger.warning("%s failed", described(delivery), exc_info=error)
-        reason = error.error if isinstance(error, EffectFailed) else f"{type(error).__name__}: {error}"
+        reason = error.error if isinstance(error, EffectFailed) else told(error)
         if isinstance(error, HandlerExit):
             reason = str(error)
         try:
@@ -427,5 +428,5 @@ class Worker:
         if self._report is not None:
             try:
                 self._report(event)
-            except Exception:
+            except BaseException:  # SystemExit, too: it would end the thread that reports, and the worker would wait
                 logger.exception("the report of %r failed", event.word)
