@@ -18,6 +18,7 @@ from oncelog.errors import Closed, Unavailable
 from oncelog.format import streams as stored
 from oncelog.limits import KIB
 from oncelog.log.log import Log
+from oncelog.log.stored import stream_index
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import index as index_module
@@ -64,6 +65,7 @@ Told = dict[Request, list[tuple[int, int]]]
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a page be full soon, so that pages are stored, and read again, all the time."""
     monkeypatch.setattr(index_module, "PAGE_ROWS", 4)
+    monkeypatch.setattr(stream_index, "PAGE_ROWS", 4)
 
 
 def opened(world: World, born: Born) -> Streams:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from oncelog import EventAck, Record, Streams
 from oncelog.errors import IdConflict, OncelogError, PartialOverlap, WrongExpectedVersion
+from oncelog.log.stored import stream_index
 from oncelog.log.writer import Writer
 from oncelog.settings import LogSettings, Window
 from oncelog.streams import index as index_module
@@ -46,6 +47,7 @@ class Event(NamedTuple):
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pages of the index be full soon."""
     monkeypatch.setattr(index_module, "PAGE_ROWS", 8)
+    monkeypatch.setattr(stream_index, "PAGE_ROWS", 8)
 
 
 class StreamMachine(RuleBasedStateMachine):

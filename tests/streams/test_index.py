@@ -14,17 +14,19 @@ from oncelog import Database, LogSettings, Record, Streams, Window
 from oncelog.errors import CorruptionError
 from oncelog.format import streams as stored
 from oncelog.limits import KIB
+from oncelog.log.stored import stream_index
 from oncelog.log.stored.rows import Rows
+from oncelog.log.stored.stream_index import DIRECTORIES_PREFIX, PAGES_PREFIX
 from oncelog.storage.memory import MemoryStorage
 from oncelog.streams import index as module
 from oncelog.streams.directory import Directory
-from oncelog.streams.index import DIRECTORIES_PREFIX, PAGES_PREFIX
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pages small, so that there are many."""
     monkeypatch.setattr(module, "PAGE_ROWS", 16)
+    monkeypatch.setattr(stream_index, "PAGE_ROWS", 16)
     monkeypatch.setattr(module, "PAGES_KEPT", 2)
 
 
@@ -164,6 +166,30 @@ def test_a_directory_that_is_ahead_of_the_log_is_not_believed() -> None:
     ahead = streams._index.directory.dump(log.log_id, 10_000, stored.StreamPage(log.log_id, 9_984, *_empty(16)))
     log._home.create(f"{DIRECTORIES_PREFIX}{10_000:020d}-ffff", [stored.encode_directory(ahead)])
     assert found(Database(storage).streams("orders")) == expected
+
+
+def test_what_is_ahead_of_the_log_is_not_believed_when_the_log_has_grown() -> None:
+    """A copy that was taken while its log was written has pages and directories of events that are not in it. Others
+    come in their place, also by a writer that knows no streams.
+    """
+    live, copy = MemoryStorage(), MemoryStorage()
+    filled(live, 100)
+    source, target = live.home("orders"), copy.home("orders")
+    with Database(live) as db, Database(copy) as other:
+        db.copy("orders", other)
+    with Database(live) as db:
+        for number in range(100):
+            db.streams("orders").append(f"live-{number % 3}", Record(b"x"))
+    for key in source.list("streams/"):
+        target.create(key, [source.read(key)])
+    assert len(target.list(PAGES_PREFIX)) > 10
+    with Database(copy) as db, db.log("orders").writer() as writer:
+        for number in range(150):
+            writer.append(b"y", stream=f"copy-{number % 5}")
+    streams = Database(copy).streams("orders")
+    there = found(streams)
+    assert not any(name.startswith("live") for name in there)
+    assert [there[f"copy-{number}"] for number in range(5)] == [list(range(100 + n, 250, 5)) for n in range(5)]
 
 
 def _empty(count: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], np.ndarray[tuple[int], np.dtype[np.int32]]]:

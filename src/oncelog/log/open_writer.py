@@ -9,7 +9,7 @@ from oncelog import limits
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.table import Table
-from oncelog.format.manifest import Manifest
+from oncelog.format.manifest import STREAMS, Manifest
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
 from oncelog.log.append.counters import Counters
@@ -23,7 +23,7 @@ from oncelog.log.memory.objects import RunObjects
 from oncelog.log.memory.recall import Recall
 from oncelog.log.memory.run_set import RunSet
 from oncelog.log.read.scan import Scan
-from oncelog.log.stored import bases, secrets, snapshots
+from oncelog.log.stored import bases, secrets, snapshots, stream_index
 from oncelog.log.stored.adopted_ids import Adopted
 from oncelog.log.stored.manifests import Known, Manifests
 from oncelog.log.takeover import fencing, recovery
@@ -142,6 +142,8 @@ def _recovered(
     settings = manifest.settings
     manifests.sweep(known)
     snapshots.discard(home, manifest.log_id, manifest.next_position)
+    if manifest.labels & STREAMS:
+        stream_index.discard(home, manifest.next_position)
     if settings.idempotence == "off":
         known, producers = manifests.look(known, lambda newest: recovered_producers(home, manifests, newest))
         nothing = RunSet.open(objects, ())

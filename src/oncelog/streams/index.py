@@ -22,10 +22,10 @@ from oncelog.log import inner
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Scan
 from oncelog.log.stored.rows import Rows
+from oncelog.log.stored.stream_index import DIRECTORIES_PREFIX, PAGES_PREFIX
 from oncelog.storage.base import LogHome
 from oncelog.streams.directory import Directory
 
-PAGES_PREFIX, DIRECTORIES_PREFIX = "streams/pages/", "streams/directories/"
 PAGES_KEPT = 64
 """So many full pages stay in memory: 32 MiB."""
 
