@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from obstore.store import MemoryStore
 
 import oncelog
-from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Window
+from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Unavailable, Window
 from oncelog.connect import Database
 from oncelog.limits import KIB
 from oncelog.log.jobs.copy import Copy
@@ -103,6 +105,64 @@ def test_a_copy_is_made_again_for_nothing(here: Database, there: Database) -> No
     assert here.copy("orders", there).bytes_stored > 0
     assert here.copy("orders", there).bytes_stored == 0
     check_same(here, there)
+
+
+def test_what_was_purged_truncated_or_set_reaches_a_copy_without_a_new_record(tmp_path: Path, there: Database) -> None:
+    """Somebody who purged a log and copies it again would find the purged records in the copy."""
+    here = oncelog.connect((tmp_path / "purged").as_uri())
+    log = here.log("orders", LogSettings(window=Window(max_keys=2), segment_bytes=64 * KIB), create=True)
+    for ids in ("abcabc", "d"):
+        with log.writer() as writer:
+            for id in ids:
+                writer.append(id.encode(), id=id)
+    log.seal()
+    copied = here.copy("orders", there)
+    assert log.purge(remove=True).purged == 3
+    log.configure(LogSettings(segment_bytes=64 * KIB))
+    log.rebuild()
+    assert here.copy("orders", there).records == copied.records
+    copy = there.log("orders")
+    assert [entry.id for entry in copy.read()] == list("abcd")
+    assert copy.info().settings == log.info().settings
+    assert len(copy._manifest().memory) == 1
+    version = copy.info().version
+    assert here.copy("orders", there).bytes_stored == 0
+    assert copy.info().version == version, "nothing has changed"
+    assert [finding for finding in copy.verify().findings if finding.severity != "note"] == []
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_copier_that_is_late_takes_nothing_back(
+    tmp_path: Path, there: Database, monkeypatch: pytest.MonkeyPatch, *, grows: bool
+) -> None:
+    """What it wants to refer to is deleted by then, because another one has brought another state."""
+    here = oncelog.connect((tmp_path / "purged").as_uri())
+    log = here.log("orders", LogSettings(window=Window(max_keys=2)), create=True)
+    with log.writer() as writer:
+        for id in "abcabc":
+            writer.append(id.encode(), id=id)
+    log.seal()
+    here.copy("orders", there)
+    shutil.copytree(tmp_path / "purged", tmp_path / "before")
+    other = oncelog.connect((tmp_path / "before").as_uri())
+    log.purge(remove=True)
+    publish = Copy._publish
+
+    def late(self: Copy, *arguments: Any) -> None:
+        monkeypatch.setattr(Copy, "_publish", publish)
+        here.copy("orders", there)
+        publish(self, *arguments)
+
+    if grows:
+        with other.log("orders").writer() as writer:
+            writer.append(b"d", id="d")
+    other.log("orders").configure(LogSettings(window=Window(max_keys=3)))
+    monkeypatch.setattr(Copy, "_publish", late)
+    with pytest.raises(Unavailable, match="copy it again") if grows else contextlib.nullcontext():
+        other.copy("orders", there)
+    copy = there.log("orders")
+    assert [entry.id for entry in copy.read()] == list("abc")
+    assert copy.verify().ok
 
 
 def test_under_another_name(here: Database) -> None:

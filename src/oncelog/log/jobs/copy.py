@@ -74,7 +74,7 @@ class Copy:
         self._before = self._segments(there, before)
         secrets.copy(self._source, self._target, known.manifest)
         _, wanted = manifests.look(known, lambda manifest: self._copied(manifests, manifest, name))
-        self._publish(there, wanted)
+        self._publish(there, wanted, before)
         files = {segment.file.key: segment.file for segment in (*wanted.segments, *wanted.conflicts) if segment.file}
         return Copied(
             records=wanted.next_position - wanted.first_position,
@@ -277,28 +277,50 @@ class Copy:
                         self._stored += data.size
                 return
 
-    def _publish(self, there: Manifests, wanted: Manifest) -> None:
-        """Make the copy a log, or let it have what has come since."""
+    def _publish(self, there: Manifests, wanted: Manifest, before: Known | None) -> None:
+        """Make the copy a log, or let it have what has come since.
+
+        What another copier brought since ``before`` stays: it may have deleted what this one refers to.
+        """
         if there.newest() is None and there.create(wanted) is not None:
             return
 
         def change(manifest: Manifest) -> Manifest:
             self._check(Known(0, manifest), wanted, wanted.name)
             _check_grown(there.closed_from(manifest, manifest.first_position), wanted.segments, wanted.name)
-            if manifest.next_position >= wanted.next_position:
+            if manifest.next_position > wanted.next_position:
                 return manifest
-            kept, before = sealing.used(there, wanted), sealing.used(there, manifest)
+            kept, used = sealing.used(there, wanted), sealing.used(there, manifest)
+            is_alone = before is not None and _places(manifest) == _places(before.manifest)
+            if manifest.next_position == wanted.next_position:
+                if not is_alone or (kept == used and _settled(manifest) == _settled(wanted)):
+                    return manifest
+            elif before is not None and not is_alone:
+                message = f"log {wanted.name!r} was copied there by somebody else meanwhile: copy it again"
+                raise Unavailable(message)
             floor_us = max(wanted.staging_floor_us, manifest.staging_floor_us)
-            if any(object_keys.created_us(key) < manifest.staging_floor_us for key in kept - before):
+            if any(object_keys.created_us(key) < manifest.staging_floor_us for key in kept - used):
                 message = (
                     f"log {wanted.name!r} was swept while it was copied to, and took too long for that: copy it again"
                 )
                 raise Unavailable(message)
-            old = (before | {page.key for page in (*manifest.pages, *manifest.conflict_pages)}) - kept
+            old = (used | {page.key for page in (*manifest.pages, *manifest.conflict_pages)}) - kept
             return msgspec.structs.replace(wanted, doomed=tuple(sorted(old)), staging_floor_us=floor_us)
 
         there.update(change)
         sealing.collect(self._target, there)
+
+
+def _places(manifest: Manifest) -> tuple[object, ...]:
+    """Return where a manifest has records, and what it knows of them."""
+    return manifest.pages, manifest.segments, manifest.conflict_pages, manifest.conflicts, manifest.memory
+
+
+def _settled(manifest: Manifest) -> Manifest:
+    """Return a manifest without where its records are and what is to be deleted."""
+    return msgspec.structs.replace(
+        manifest, pages=(), segments=(), conflict_pages=(), conflicts=(), doomed=(), staging_floor_us=0
+    )
 
 
 def _check_grown(before: Iterable[Segment], segments: Iterable[Segment], name: str) -> None:
