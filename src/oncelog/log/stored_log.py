@@ -224,7 +224,8 @@ class StoredLog(Handle):
         """Make what opening the log needs again, from the closed segments, whatever is there; return what it holds.
 
         In a log without bounds those are runs: sound ones stay, what they do not cover is read. With a bounded window
-        it is a dedup snapshot, and runs of the files that were adopted within its duration. Its writer need not stop.
+        it is a dedup snapshot, runs of the files that were adopted within its duration, and runs that are there and not
+        sound. Its writer need not stop.
         ``hands`` do the work, threads of this process unless others are given.
         """
         parts = self._home, self._manifests
@@ -232,7 +233,7 @@ class StoredLog(Handle):
         known = self._refresh()
         memory = Rebuilding(self._manifests, self._objects, self._clock, doing)
         if known.manifest.settings.window.unbounded and known.manifest.settings.idempotence != "off":
-            return memory.run(known, progress)
+            return memory.run_all(known, progress)
         self._known, done = self._manifests.look(
             known, lambda manifest: rebuild_snapshot.rebuild(*parts, manifest, self._clock, doing, progress=progress)
         )

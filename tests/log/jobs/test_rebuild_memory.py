@@ -304,3 +304,27 @@ def test_a_lost_segment_is_told_beside_a_writer_that_never_rests() -> None:
     )
     with pytest.raises(CorruptionError, match="restore it from a copy"):
         log.rebuild(hands=hands)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_that_a_bounded_window_does_not_need_is_made_again_too(*, gone: bool) -> None:
+    """It is of the time before the bounds. What verify finds damaged is whole after the command that verify names."""
+    shop = in_memory()
+    log, acks = filled(shop)
+    log.rebuild()
+    log.configure(msgspec.structs.replace(SETTINGS, window=Window(max_keys=4)))
+    (run,) = log._manifest().memory
+    content = bytearray(shop.home.read(run.part_key(0)).to_pybytes())
+    lose(shop, run)
+    if not gone:
+        content[run.parts[0].front_bytes + 100] ^= 1
+        shop.home.create(run.part_key(0), [content])
+    assert any(run.key in finding.where for finding in log.verify().findings)
+    done = log.rebuild()
+    assert (done.runs, done.snapshot != "") == (1, True)
+    assert not any(finding.severity != "note" for finding in log.verify().findings)
+    assert log.rebuild().runs == 0
+    log.configure(SETTINGS)
+    shop.clock.advance(2 * 86_400)
+    log.seal()
+    check(shop, acks)

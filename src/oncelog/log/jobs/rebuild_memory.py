@@ -1,7 +1,7 @@
 """Rebuilding the memory of a log from its records: what no sound run covers becomes runs.
 
 Without bounds that is the whole log. With a bounded window it is what lies between the first and the last adopted file
-within the duration.
+within the duration, and what the runs cover that are there and not sound.
 
 Threads, or the tasks of a Spark, read some segments each, hash and sort their ids, and store them as a small run: a few
 figures come back. Each comes into the manifest as soon as it is made, and is merged with its neighbours as a writer
@@ -38,6 +38,9 @@ RUN_RECORDS = 500_000
 """About so many records are read by one piece of work: their ids are in memory at once, at about 200 bytes each."""
 
 Progress = Callable[[int, int], None]
+
+Range = tuple[int, int]
+"""A position, and the one behind the last."""
 
 Bundle = Sequence[Stretch]
 """Parts of a stretch whose ids come into the manifest together, as one run."""
@@ -78,25 +81,32 @@ class Rebuilding:
         self._clock = clock
         self._hands = hands
 
+    def run_all(self, known: Known, progress: Progress | None) -> Rebuilt:
+        """Rebuild all that is to be rebuilt; return what was read and made."""
+        return self._run(known, [(0, known.manifest.next_position)], self._unsound(known), progress)
+
     def run_adopted(self, known: Known, done: Rebuilt) -> Rebuilt:
-        """Rebuild the runs of adopted files that are within the duration; return that and what was ``done`` before."""
+        """Rebuild the runs of adopted files that are within the duration, and every run that is there and not sound;
+        return that and what was ``done`` before.
+        """
         duration_us = known.manifest.settings.window.duration_us
         known, files = self._manifests.look(
             known, lambda newest: adopted_within(self._manifests, newest, duration_us, newest.uptime_us)
         )
-        if not files:
-            return done
-        made = self.run(known, None, files[0].first_position, files[-1].next_position)
+        bad = self._unsound(known)
+        ranges = [(run.first_position, run.next_position) for run in bad]
+        ranges += [(files[0].first_position, files[-1].next_position)] if files else []
+        made = self._run(known, _joined(ranges), bad, None)
         return msgspec.structs.replace(
             done, ids=done.ids + made.ids, records=done.records + made.records, runs=made.runs
         )
 
-    def run(self, known: Known, progress: Progress | None, first: int = 0, end: int | None = None) -> Rebuilt:
-        """Rebuild what is to be rebuilt, between two positions if they are given; return what was read and made."""
+    def _unsound(self, known: Known) -> list[Run]:
+        return [run for run in known.manifest.memory if not self._is_sound(run)]
+
+    def _run(self, known: Known, ranges: Sequence[Range], bad: Sequence[Run], progress: Progress | None) -> Rebuilt:
         before = known.manifest
-        bounds = first, before.next_position if end is None else end
-        bad = [run for run in _within(before.memory, *bounds) if not self._is_sound(run)]
-        known, left = self._left(known, bad, *bounds)
+        known, left = self._left(known, ranges, bad)
         total, done = sum(stretch.records for stretch in left), 0
 
         def note(records: int) -> None:
@@ -108,20 +118,22 @@ class Rebuilding:
         while left:
             memory = known.manifest.memory
             self._fill(known, [bundle for stretch in left for bundle in _bundles(stretch, bad)], bad, note)
-            known, left = self._left(known, bad, *bounds)
+            known, left = self._left(known, ranges, bad)
             if left and known.manifest.memory == memory:
                 message = f"log {before.name!r} changed while its memory was rebuilt: rebuild again"
                 raise Unavailable(message)
-        made = sum(run not in before.memory for run in known.manifest.memory)
-        ids = sum(run.ids for run in _within(known.manifest.memory, *bounds))
+        memory = known.manifest.memory
+        ids = sum(run.ids for run in memory if any(_within([run], *ends) for ends in ranges))
+        made = sum(run not in before.memory for run in memory)
         return Rebuilt(snapshot="", ids=ids, position=before.next_position, records=done, runs=made)
 
-    def _left(self, known: Known, bad: Sequence[Run], first: int, end: int) -> tuple[Known, list[Stretch]]:
+    def _left(self, known: Known, ranges: Sequence[Range], bad: Sequence[Run]) -> tuple[Known, list[Stretch]]:
         """Return the newest manifest, and what its runs do not cover but for the bad ones."""
 
         def uncovered(manifest: Manifest) -> list[Stretch]:
             sound = [run for run in manifest.memory if run not in bad]
-            return coverage.stretches(self._manifests, manifest, sound, first, end)
+            found = (coverage.stretches(self._manifests, manifest, sound, *ends) for ends in ranges)
+            return [stretch for stretches in found for stretch in stretches]
 
         return self._manifests.look(self._manifests.newest(known) or known, uncovered)
 
@@ -221,6 +233,21 @@ class Rebuilding:
         if not taken:
             delete_run(self._objects.home, run)
         return taken
+
+
+def _joined(ranges: Sequence[Range]) -> list[Range]:
+    """Return ranges in their order, those that overlap as one.
+
+    >>> _joined([(8, 9), (0, 5), (3, 7)])
+    [(0, 7), (8, 9)]
+    """
+    found: list[Range] = []
+    for first, end in sorted(ranges):
+        if found and first < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
 
 
 def _within(runs: Sequence[Run], first: int, end: int) -> list[Run]:
