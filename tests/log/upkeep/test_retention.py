@@ -385,6 +385,30 @@ def test_a_lease_is_given_back_when_reading_ends(shop: Shop, end: str) -> None:
     assert log.truncate(4) == Truncation(first_position=4)
 
 
+@pytest.mark.parametrize("start", ["earliest", 0])
+def test_what_goes_before_the_lease_is_there_is_not_asked_for(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, start: Any
+) -> None:
+    """Who asks for the earliest record gets the one that is the earliest by then. Who asks for a position is told."""
+    log = filled(shop, 4, 4, 4)
+    hold = leases.ReaderLease.hold
+    truncate = once(lambda: log.truncate(5))
+
+    def late(lease: leases.ReaderLease, position: int) -> None:
+        truncate()
+        hold(lease, position)
+
+    monkeypatch.setattr(leases.ReaderLease, "hold", late)
+    if start == "earliest":
+        with shop.log().read(start, lease_s=60) as leased:
+            assert log.truncate(8) == Truncation(first_position=5, held_by="lease")
+            assert next(iter(leased)).position == 5
+    else:
+        with pytest.raises(NotFound, match="it begins at 5"):
+            shop.log().read(start, lease_s=60)
+    assert shop.home.list(leases.PREFIX) == []
+
+
 def test_a_lease_that_ran_out_does_not_hold(shop: Shop) -> None:
     """A reader that sleeps longer than its lease holds nothing back, and learns what it missed."""
     log = filled(shop, 4, 4)

@@ -127,15 +127,23 @@ class Reader(Fed[Entry]):
 
 
 def begin(scan: Scan, start: Start, lease: ReaderLease | None) -> None:
-    """Go to where reading starts, and hold a lease from there on if there is one."""
-    scan.begin(start)
-    if lease is not None:
+    """Go to where reading starts, and hold a lease from there on if there is one.
+
+    If the earliest record is asked for and goes before the lease is there, reading starts with the next earliest.
+    """
+    while True:
+        scan.begin(start)
+        if lease is None:
+            return
         try:
             lease.hold(scan.position)
             scan.begin(scan.position)  # raises if something was truncated before the lease was there
-        except BaseException:
+        except BaseException as error:
             lease.release()  # a reader that never was holds nothing back
-            raise
+            if start != "earliest" or not isinstance(error, NotFound) or error.first is None:
+                raise
+        else:
+            return
 
 
 def check_columns(names: Sequence[str] | None) -> None:
