@@ -92,7 +92,7 @@ def test_batch_that_was_stored_before_a_file_changed_is_counted_once(monkeypatch
     monkeypatch.setattr(stores, "_mark", lambda _: marks[-1])
     rows: Any = Rows()
     assert stores.store(rows, 5, "query", (), ()) == set()
-    assert (stores.accounts[5].rows, stores.accounts[5].missing) == (3, 0)
+    assert (stores.accounts["query", 5].rows, stores.accounts["query", 5].missing) == (3, 0)
 
 
 def test_rows_that_are_no_records_are_read_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -92,6 +93,7 @@ class Pipeline:
         self._version = ownership.encoding_of(spec.local_path(given.checkpoint))
         self._lease: PipelineLease = lease.NoLease()
         self._widened: list[str] = []
+        self._noting = threading.Lock()  # a batch notes the files that it reads alone, while others are looked at
 
     def run(
         self, tell: Tell, *, follow: bool = False, spark: SparkSession | None = None, wait_s: float = 0.0
@@ -137,7 +139,9 @@ class Pipeline:
         encoding.check(rows.schema)
         frames.records(self.spec, rows, self._version)  # wrong columns are an error before a row is read
         self._storing = Storing(self.spec, self._log, self._counted, self._version, self._clock)
-        self._read_vanished(spark, None if source_files.is_read_here(self.spec) else found.schema, tell)
+        self._tell = tell
+        self._schema: StructType | None = None if source_files.is_read_here(self.spec) else found.schema
+        self._read_vanished()
         if not found.isStreaming:
             self._write_once(rows, tell)
         elif follow:
@@ -160,10 +164,16 @@ class Pipeline:
         query = _query(rows)
         running: Any = self._spark.streams.get(query)  # the session of a batch is another, which has no queries
         taken = taken_files.of_batch(self.spec, batch, rows.sparkSession)
-        self._storing.store(rows, batch, query, taken, taken_files.listed(running, self._spark) if taken else ())
+        listed = taken_files.listed(running, self._spark, self.spec) if taken else ()
+        if taken and not listed:
+            self._storing.pass_over(taken, self._spark)
+        else:
+            self._storing.store(rows, batch, query, taken, listed)
+        self._read_vanished()
 
-    def _read_vanished(self, spark: SparkSession, schema: StructType | None, tell: Tell) -> None:
-        """Store the rows of files that are back: Spark took them, and does not read them again.
+    def _read_vanished(self) -> None:
+        """Store the rows of files that are back: Spark took them, and does not read them again. Some were never gone:
+        beside folders such as ``day=1``, Spark takes a file of the source's folder, and does not read it.
 
         A file is settled behind its note in the history: a kill in between makes duplicates, and no count is lost.
         """
@@ -172,12 +182,12 @@ class Pipeline:
             query = f"{taken_files.query_of(self.spec)}/vanished"
             batch = self._storing.next_batch(query)
             alone = vanished_files.alone(self.spec, file)
-            rows = frames.rows(alone, frames.source(spark, alone, self._counted, schema))
+            rows = frames.rows(alone, frames.source(self._spark, alone, self._counted, self._schema))
             gone = self._storing.store(rows, batch, query, {file}, {file})  # Spark fails for one file that is gone
-            account = self._storing.accounts.pop(batch)
+            account = self._storing.accounts.pop((query, batch))
             took_ms = (self._clock.now_us() - begin_us) // 1000
             self._note(
-                tell,
+                self._tell,
                 "into the log",
                 batch=batch,
                 rows=account.rows,
@@ -335,7 +345,7 @@ class Pipeline:
         """Tell of the batches that were done since the last look."""
         for done in query.recentProgress:
             known: Any = done
-            account = self._storing.accounts.get(known["batchId"]) if leg == "into the log" else None
+            account = self._storing.accounts.get((known["id"], known["batchId"])) if leg == "into the log" else None
             rows = known["numInputRows"] if account is None else account.rows
             if known["batchId"] <= self._last.get(leg, -1) or not rows:
                 continue
@@ -380,9 +390,10 @@ class Pipeline:
             query=query,
             account=account,
         )
-        self._rows += rows if leg == "into the log" else 0
-        self.history.add(done)
-        tell(done)
+        with self._noting:
+            self._rows += rows if leg == "into the log" else 0
+            self.history.add(done)
+            tell(done)
 
     def counted(self) -> tuple[int, int]:
         """Return how many records the log has had, and how many rows are quarantined."""

@@ -67,7 +67,7 @@ class Storing:
         self._log = log
         self._found = found
         self._version = version
-        self.accounts: dict[int, Account] = {}
+        self.accounts: dict[tuple[str, int], Account] = {}
 
     def store(
         self, rows: DataFrame, batch: int, query: str, taken: Collection[str], listed: Collection[str]
@@ -88,7 +88,7 @@ class Storing:
         gone = self._gone(found, taken, listed, rows.sparkSession)
         vanished_files.note(self._spec, gone)
         self._put_aside(found, batch, query)
-        self.accounts[batch] = self._account(seen, found, batch, query, known)
+        self.accounts[query, batch] = self._account(seen, found, batch, query, known)
         return gone
 
     def _gone(self, found: Sums, taken: Collection[str], listed: Collection[str], spark: SparkSession) -> set[str]:
@@ -105,6 +105,10 @@ class Storing:
         if not source_files.is_read_here(self._spec) or not (sql is None or (found and frames.is_plain(sql))):
             unread = (unread & vanished) | (unread - set(listed)) | taken_files.missing(unread)
         return {file for file in unread if file in vanished or not taken_files.is_empty(self._spec, file, spark)}
+
+    def pass_over(self, taken: Collection[str], spark: SparkSession) -> None:
+        """Note the files of a batch of which Spark reads none: those that are there are to be read alone."""
+        vanished_files.note(self._spec, {file for file in taken if not taken_files.is_empty(self._spec, file, spark)})
 
     def next_batch(self, query: str) -> int:
         """Return the number of a batch that is none of those that the log has of a query."""

@@ -45,22 +45,39 @@ def log_options(given: Spec) -> dict[str, str]:
     return {"url": given.log.url, "log": given.log.name}
 
 
-def source(
-    spark: SparkSession, given: Spec, found: Accumulator[Sums], schema: StructType | str | None = None
-) -> DataFrame:
-    """Return what the source has: a stream where Spark can follow it, else all there is. ``schema`` is of its files."""
+def source(spark: SparkSession, given: Spec, found: Accumulator[Sums], schema: StructType | None = None) -> DataFrame:
+    """Return what the source has: a stream where Spark can follow it, else all there is.
+
+    ``schema`` is given for one file of a source whose columns are known.
+    """
     wanted = given.source
-    schema = source_schema(spark, given, found) if schema is None else schema
-    if isinstance(schema, str):
-        schema = spark.createDataFrame([], schema).schema
-    if source_files.is_read_here(given) and schema is not None:
-        return source_files.frame(spark, given, schema, found)
     reader: Any = spark.readStream if wanted.is_streaming else spark.read
     reader = reader.format(wanted.format).options(**options(wanted.options))
-    if schema is not None:
-        reader = reader.schema(schema)
+    if schema is not None and wanted.format.lower() == "text":
+        return _texts(reader, wanted.path, schema)
+    known = source_schema(spark, given, found) if schema is None else schema
+    if isinstance(known, str):
+        known = spark.createDataFrame([], known).schema
+    if source_files.is_read_here(given) and known is not None:
+        return source_files.frame(spark, given, known, found)
+    if known is not None:
+        reader = reader.schema(known)
     loaded: DataFrame = reader.load(wanted.path) if wanted.path is not None else reader.load()
     return plain_types.plain(loaded, wanted.path)
+
+
+def _texts(reader: Any, path: str | None, schema: StructType) -> DataFrame:
+    """Return the lines of a file of text. A column that its folders do not have (``day=1``) is null: Spark would refuse
+    the schema.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+    from pyspark.sql.types import StructType  # noqa: PLC0415 (as in session)
+
+    loaded: DataFrame = reader.schema(StructType(schema.fields[:1])).load(path)
+    columns = [f.col(quoted(one.name)) if one.name in loaded.columns else f.lit(None) for one in schema.fields]
+    return loaded.select(
+        *(column.cast(one.dataType).alias(one.name) for one, column in zip(schema.fields, columns, strict=True))
+    )
 
 
 def source_schema(spark: SparkSession, given: Spec, found: Accumulator[Sums]) -> StructType | str | None:

@@ -98,17 +98,23 @@ def of_batch(given: Spec, batch: int, spark: SparkSession) -> set[str]:
     return {name(one.path) for one in noted if one.batchId in wanted}
 
 
-def listed(query: StreamingQuery, spark: SparkSession) -> set[str]:
-    """Return the files that Spark has found of those that it took for the batch which a query is at.
+def listed(query: StreamingQuery, spark: SparkSession, given: Spec) -> set[str]:
+    """Return the files that Spark has found, and reads, of those that it took for the batch which a query is at.
 
-    Spark lists the files of a batch once more when it plans the batch, and leaves out those that are gone.
+    Spark lists the files of a batch once more when it plans the batch, and leaves out those that are gone. Where a
+    source has folders such as ``day=1``, Spark takes a file that is in none of them, and does not read it; it fails for
+    a batch of such files alone.
     """
     asked, jvm = cast("Any", query)._jsq, cast("Any", spark)._jvm  # noqa: SLF001 (Spark has no other way)
     leaves = asked.streamingQuery().lastExecution().logical().collectLeaves()
     found = [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming() and _is_files(leaf)]
     arrays = [leaf.relation().location().inputFiles() for leaf in found]
     texts = [jvm.scala.collection.mutable.ArraySeq.make(array).mkString("\n") for array in arrays]  # one call for all
-    return {name(url) for text in texts for url in text.split("\n") if url}
+    names = {name(url) for text in texts for url in text.split("\n") if url}
+    if not any(leaf.relation().partitionSchema().nonEmpty() for leaf in found):
+        return names
+    root = source_files.root(given)
+    return {one for one in names if "=" in os.path.dirname(one.removeprefix(root))}  # noqa: PTH120 (a text is given)
 
 
 def _is_files(leaf: Any) -> bool:

@@ -59,7 +59,8 @@ def note(given: Spec, files: Iterable[str]) -> None:
     """Note files that a batch was to have and that are gone.
 
     ``Unavailable`` where the next run must find them instead: the source has no files at all now, as a mount point has
-    whose disk is away; or source or checkpoint are not on this machine; or ``on_bad_row`` is ``fail``.
+    whose disk is away; or source or checkpoint are not on this machine; or ``on_bad_row`` is ``fail``, and not all of
+    them are back.
     """
     gone = sorted(files)
     if not gone:
@@ -67,7 +68,8 @@ def note(given: Spec, files: Iterable[str]) -> None:
     checkpoint, path = spec.local_path(given.checkpoint), spec.local_path(given.source.path or "")
     named = ", ".join(gone[:_NAMED_MAX]) + (f" and {len(gone) - _NAMED_MAX:,} more" if len(gone) > _NAMED_MAX else "")
     told = f"taken by Spark for this batch, and gone when the batch was read: {named}. Nothing is rejected."
-    if checkpoint is None or path is None or given.source.on_bad_row == "fail":
+    fails = given.source.on_bad_row == "fail" and not all(Path(file).is_file() for file in gone)
+    if checkpoint is None or path is None or fails:
         message = f"{told} Put back what is missing (an empty file says that it is gone for good), and run again"
         raise Unavailable(message)
     if next(source_files.listed(path, None), None) is None:
