@@ -108,6 +108,30 @@ def test_the_page_of_an_id_asks_for_the_stream_of_an_event() -> None:
     assert "e1 is not stored in the stream account-8 of accounts" in other
 
 
+def test_a_message_is_found_by_the_id_that_it_was_sent_with() -> None:
+    """A queue's log knows it by tenant, key and id, such as ``0:0:user-7``, and the key picks the log: whoever typed
+    ``user-7`` was told that no record has this id.
+    """
+    with connect("memory://") as database:
+        emails = database.queue("emails", partitions=3, create=True)
+        emails.send_many([Message(b"x", id=f"user-{n}") for n in range(5)])
+        emails.send(b"x", id="user-9", key="customer-7")
+        emails.send(b"x", id="user-8", tenant="shop")
+        long = "x" * 250
+        emails.send(b"x", id=long, key="customer-8")
+
+        def found(id: str, key: str = "", log: str = "queue/emails/0") -> str:
+            return asyncio.run(_found(database, log, id, key))
+
+        assert all(f"user-{n} was stored once" in found(f"user-{n}") for n in range(5))
+        assert "user-9 was stored once" in found("user-9", "customer-7")
+        assert f"{long} was stored once" in found(long, "customer-8", "queue/emails/2")
+        assert "no message user-9 without a key" in found("user-9")
+        assert "no message user-9 with the key customer-8" in found("user-9", "customer-8")
+        logs = [f"queue/emails/{number}" for number in range(3)]
+        assert sum("4:shop0:user-8 was stored once" in found("4:shop0:user-8", "", log) for log in logs) == 1
+
+
 @pytest.mark.parametrize(
     ("path", "says"), [("logs", "No log has this in its name"), ("queues", "No queue has this in its name")]
 )

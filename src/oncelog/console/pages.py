@@ -246,6 +246,10 @@ class Pages:
         if id:
             name = self.allowed(viewer, "log", name, "read")
             found = await self.run(lambda: self.source.find(name, id, stream))
+            if found.topic and found.location is None:
+                other = await self.run(lambda: self.source.log_of_message(name, id, stream or ""))
+                name = self.allowed(viewer, "log", other, "read")
+                found = await self.run(lambda: self.source.find_message(name, id, stream or ""))
         return await self.show(
             "find.html",
             viewer,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -36,6 +37,8 @@ from oncelog.names import CONFLICTS
 from oncelog.queue.deliver.dead_letters import DeadLetter
 from oncelog.queue.inspect import Peeked, QueueStats
 from oncelog.queue.queue import Queue
+from oncelog.queue.rules.message import identity, partition_of
+from oncelog.queue.send.topic import log_name
 from oncelog.settings import LogSettings
 from oncelog.streams.events import StreamEvent, StreamInfo
 from oncelog.streams.streams import Direction
@@ -143,7 +146,7 @@ class FoundId(NamedTuple):
 
     ``not_kept`` counts the recent conflicts whose content is not known any more. ``is_bounded``: the log forgets ids,
     so an id that it does not know may be stored, and one that it knows may be stored more than once. ``is_by_stream``:
-    an id belongs to its stream, not to the log.
+    an id belongs to its stream, not to the log. ``topic`` is the queue whose messages the log has, if it is one.
     """
 
     id: str
@@ -155,6 +158,20 @@ class FoundId(NamedTuple):
     not_kept: int
     is_bounded: bool
     is_by_stream: bool
+    topic: str = ""
+
+
+_OF_A_QUEUE = re.compile(r"queue/(.+)/\d+")
+
+
+def _topic_of(name: str) -> str:
+    """Return the queue whose messages a log has; nothing if it is another log.
+
+    >>> _topic_of("queue/emails/0"), _topic_of("orders")
+    ('emails', '')
+    """
+    found = _OF_A_QUEUE.fullmatch(name)
+    return found[1] if found is not None else ""
 
 
 class Verifying(NamedTuple):
@@ -335,7 +352,18 @@ class Source:
             not_kept=len(conflicts) - len(refused),
             is_bounded=not log.settings.window.unbounded,
             is_by_stream=log.settings.id_scope == "stream",
+            topic=_topic_of(name),
         )
+
+    def log_of_message(self, name: str, id: str, key: str) -> str:
+        """Return the log of a queue that has a message, by another log of that queue: its key or its id tells."""
+        topic = _topic_of(name)
+        logs = sum(_topic_of(one) == topic for one in self.log_names(name.removesuffix(name.rpartition("/")[2])))
+        return log_name(topic, partition_of(key, id, logs or 1) or 0)
+
+    def find_message(self, name: str, id: str, key: str) -> FoundId:
+        """Return what is known of a message in a log of a queue, by the id and the key that it was sent with."""
+        return self.find(name, identity("", key, id))._replace(id=id)
 
     def _put_aside(self, name: str, id: str) -> list[Other]:
         """Return the rows with this id that Spark's sink put aside, among the newest ones."""
