@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -78,6 +79,47 @@ def test_certificates_are_read_again_when_the_server_is_told_to(
         assert _shown(server.http) == _shown(server.grpc) == texts["new"]
         assert client.get("/livez").status_code == 200
     assert server.stop() == 0
+
+
+def test_authorities_of_clients_are_read_again(serve: Callable[..., Serving], folder: Path, tmp_path: Path) -> None:
+    """Whose authority is trusted no more is refused from then on, also by a session that began before."""
+    other = certificates.make(tmp_path, {"client": "DNS:client.example"})
+    trusted = tmp_path / "trusted.pem"
+    shutil.copyfile(folder / "ca.pem", trusted)
+    (tmp_path / "serve.toml").write_text('[mtls]\n"localhost" = ["look:*"]\n"client.example" = ["look:*"]\n')
+    tls = [f"--tls-cert={folder}/old.pem", f"--tls-key={folder}/old.key", f"--tls-client-ca={trusted}"]
+    server = serve("memory://", *tls, "--config", str(tmp_path / "serve.toml"))
+    first, second = (_client(folder, cert) for cert in (folder / "new", other / "client"))
+    answered, session = _asked(server, first)
+    assert (answered, _asked(server, second)[0]) == (True, False)
+    shutil.copyfile(other / "ca.pem", trusted)
+    server.process.send_signal(signal.SIGHUP)
+    _until(lambda: _asked(server, second)[0])
+    assert not _asked(server, first)[0]
+    assert not _asked(server, first, session)[0]
+    assert server.stop() == 0
+
+
+def _client(folder: Path, cert: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(f"{cert}.pem", f"{cert}.key")
+    return context
+
+
+def _asked(
+    server: Serving, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[bool, ssl.SSLSession | None]:
+    """Tell whether a client with a certificate is answered; return its session, too."""
+    host, _, port = server.http.rpartition(":")
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host, int(port)), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as connection,
+    ):
+        connection.sendall(b"GET /v1/logs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return connection.recv(65536).startswith(b"HTTP/1.1 200"), connection.session
+    return False, None
 
 
 def test_a_server_without_certificates_survives_a_hangup(serve: Callable[..., Serving]) -> None:

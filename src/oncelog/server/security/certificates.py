@@ -44,6 +44,8 @@ class Certificates:
             connection.context = self.current.context
 
         context.sni_callback = show  # asked for clients that name no server, too
+        if self.current.client_ca is not None:
+            context.num_tickets = 0  # who resumes a session is not asked for a certificate again
 
     def reload(self) -> None:
         """Read the files again."""
