@@ -8,9 +8,10 @@ import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -165,3 +166,19 @@ def test_a_type_that_cannot_be_read_is_refused_at_once(kind: Any) -> None:
     """The mistake is in the program, and is told before anything is read or written."""
     with pytest.raises(InvalidArgument, match="cannot be a type of values"):
         oncelog.json(kind)
+
+
+def test_a_moment_is_stored_as_it_is_or_refused() -> None:
+    """Before 1893 Vienna was 1:05:21 off UTC. The seconds of an offset do not fit into JSON: the value would come back
+    as another moment.
+    """
+    vienna = ZoneInfo("Europe/Vienna")
+    for codec in (oncelog.json(dict[str, list[datetime]]), oncelog.json):
+        for moment in (
+            datetime(1880, 1, 1, tzinfo=vienna),
+            datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=61))),
+        ):
+            with pytest.raises(InvalidArgument, match="off UTC"):
+                codec.encode({"at": [moment]})
+    for moment in (datetime(1980, 7, 1, tzinfo=vienna), datetime(1880, 1, 1, tzinfo=vienna).astimezone(UTC)):
+        assert oncelog.json(datetime).decode(oncelog.json(datetime).encode(moment)) == moment

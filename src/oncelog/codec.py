@@ -6,6 +6,8 @@ and for everything that has a value when it comes out, embedded and through a se
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, time, timedelta
 from json import JSONEncoder
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -20,6 +22,8 @@ _S = TypeVar("_S")
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 _NUMBERS = JSONEncoder(allow_nan=False, ensure_ascii=False)
+_OFFSET = re.compile(rb'[+-]\d\d:\d\d"')
+"""How a time that is not in UTC ends, in JSON."""
 _REFUSED = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 """What msgspec raises for an object that it cannot encode."""
 
@@ -60,6 +64,8 @@ class Codec(Generic[_T]):
             raise InvalidArgument(message) from error
         if b"null" in data:
             _check_numbers(value)
+        if _OFFSET.search(data):
+            _check_offsets(value)
         if self.type is not Any:
             try:
                 self._decoder.decode(data)
@@ -124,6 +130,23 @@ def _check_numbers(value: object) -> None:
     except ValueError as error:
         message = f"value {shown(value)} has NaN or infinity in it, which JSON cannot hold: leave it out, or use None"
         raise InvalidArgument(message) from error
+
+
+def _check_offsets(value: object) -> None:
+    """Refuse times whose zone differs from UTC by a part of a minute, as zones did before 1920 or so: msgspec would
+    leave the seconds out, and store another moment.
+    """
+    left = [msgspec.to_builtins(value, builtin_types=(datetime, time), str_keys=True)]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, datetime | time) and (one.utcoffset() or timedelta()) % timedelta(minutes=1):
+            offset = one.utcoffset()
+            message = f"value {shown(value)} has a time {offset} off UTC in it, which JSON cannot hold: use UTC"
+            raise InvalidArgument(message)
 
 
 def _name(type: Any) -> str:
