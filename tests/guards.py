@@ -229,6 +229,20 @@ GUARDS = [
         "tests/workers/test_worker.py::test_while_the_inbox_cannot_be_used_nothing_is_spent[False]",
     ),
     Guard(
+        "messages are not blamed for an inbox that may only be read",
+        "workers/worker.py",
+        "inner.probe(self._inbox)",
+        "self._inbox.ping()",
+        "tests/workers/test_worker.py::test_while_the_inbox_may_only_be_read_nothing_is_spent",
+    ),
+    Guard(
+        "a reader over the wire stays in its log",
+        "client/reading.py",
+        "            chosen_columns=self._columns is not None,\n            log_id=self._log.log_id,\n",
+        "            chosen_columns=self._columns is not None,\n",
+        "tests/client/test_reading.py::test_a_reader_does_not_go_on_in_another_log_of_the_name",
+    ),
+    Guard(
         "a stopped neighbour stalls nobody",
         "queue/deliver/consumer.py",
         "with contextlib.suppress(StateBusy):",
