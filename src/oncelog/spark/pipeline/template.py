@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 TEMPLATE = """\
 # A pipeline: records come from somewhere, get an identity, go into a log once, and from there on.
 #
@@ -55,5 +57,6 @@ def template(
     url: str = "data",
     output: str = "out",
 ) -> str:
-    """Return a commented spec."""
-    return TEMPLATE.format(file=file, name=name, input=input, id=id, url=url, output=output)
+    """Return a commented spec. Texts are escaped as in JSON, which TOML reads, too."""
+    given = {"file": file, "name": name, "input": input, "id": id, "url": url, "output": output}
+    return TEMPLATE.format(**{key: json.dumps(text, ensure_ascii=False)[1:-1] for key, text in given.items()})

@@ -42,8 +42,10 @@ def test_a_query_reads_no_file_of_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_wrong_query_is_told_as_one(tmp_path: Path) -> None:
-    """DuckDB's own words reach the user, without a traceback."""
-    done = shell("sql", "select nothing from nowhere", url=make(tmp_path))
+    """DuckDB's own words reach the user, without a traceback; also of bytes that are no text."""
+    done = shell("sql", "select '\udcff'", url=make(tmp_path))
+    assert (done.code, b"is not UTF-8" in done.err) == (2, True)
+    done = shell("sql", "select nothing from nowhere", url=tmp_path.as_uri())
     assert done.code == 2
     assert "nowhere" in done.err.decode()
     assert "Traceback" not in done.err.decode()

@@ -57,6 +57,19 @@ def test_init_writes_a_spec_that_check_takes(call: Call, tmp_path: Path) -> None
     assert b"is there already" in again.err
 
 
+def test_init_writes_any_names(call: Call, tmp_path: Path) -> None:
+    """Quotes and backslashes in a path made a file that is no TOML; a name that is not UTF-8 ended in a traceback."""
+    inside = tmp_path / 'a "b" \\new'
+    inside.mkdir()
+    (inside / "a.json").write_text('{"order_id": "1"}\n')
+    spec = str(tmp_path / "orders.toml")
+    assert call("pipeline", "init", spec, "--input", inside.name).code == 0
+    assert call("pipeline", "check", spec, "--quick").code == 0
+    other = tmp_path / "\udcff.toml"
+    refused = call("pipeline", "init", str(other))
+    assert (refused.code, b"a spec is UTF-8" in refused.err, other.exists()) == (2, True, False)
+
+
 def test_check_tells_line_and_suggestion(call: Call, tmp_path: Path) -> None:
     """People get a line that editors can jump to, programs an object; both get exit code 1."""
     (tmp_path / "incoming").mkdir()

@@ -19,7 +19,7 @@ import pytest
 
 import oncelog
 from oncelog.clock import SYSTEM
-from oncelog.errors import OncelogError
+from oncelog.errors import InvalidArgument, OncelogError
 from oncelog.spark.pipeline import rejects
 from oncelog.spark.pipeline.checks import check, check_with_spark
 from oncelog.spark.pipeline.pipeline import Outcome, Pipeline
@@ -509,3 +509,15 @@ def test_a_column_of_oncelogs_own_is_refused_by_name(name: str, tmp_path: Path, 
         run(given, tmp_path, spark)
     _, found = check_with_spark.check(tmp_path / "spec.toml", given, spark)
     assert [(one.key, one.what[:20]) for one in found] == [("source.schema", f"{name} is a column that"[:20])]
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+@pytest.mark.parametrize(("name", "format"), [("dateFormat", "dd.MM.YYYY"), ("timestampNTZFormat", "qqqqq bbb")])
+def test_a_wrong_format_of_times_is_refused(
+    kind: str, name: str, format: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """YYYY is no year of Spark's. Of CSV a task failed, as if another run could help; of JSON each time was rescued."""
+    given = made(tmp_path, kind)
+    source = msgspec.structs.replace(given.source, options={**given.source.options, name: format})
+    with pytest.raises(InvalidArgument, match=rf"source\.options\.{name}: '{format}' is no format"):
+        run(msgspec.structs.replace(given, source=source), tmp_path, spark)

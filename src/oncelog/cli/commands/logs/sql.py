@@ -63,6 +63,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Ask with SQL."""
+    if any(
+        "\ud800" <= character <= "\udfff" for character in query
+    ):  # DuckDB fails with an error that is none of its own
+        message = "the query is not UTF-8"
+        raise InvalidArgument(message)
     with oncelog.connect(url) as db, _duckdb() as connection:
         names = db.logs()
         asked = [name for name in names if name.lower() in query.lower()]  # SQL does not tell orders from ORDERS

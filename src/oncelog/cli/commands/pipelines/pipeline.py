@@ -318,8 +318,13 @@ def init(
 
     text = template(file=spec.name, name=spec.stem, input=input, id=id, url=log_url, output=output)
     try:
-        with spec.open("x", encoding="utf-8") as file:
-            file.write(text)
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        message = "a spec is UTF-8, and a name that was given is not: use another name"
+        raise InvalidArgument(message) from error
+    try:
+        with spec.open("xb") as file:
+            file.write(data)
     except FileExistsError as error:
         message = f"{spec} is there already: name another file, or remove it first"
         raise InvalidArgument(message) from error

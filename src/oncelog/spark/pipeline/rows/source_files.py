@@ -76,7 +76,7 @@ def is_of_storage(name: str) -> bool:
 def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulator[Sums]) -> DataFrame:
     """Return the rows of the source: its columns, ``_rescued``, and the hidden ones.
 
-    ``InvalidArgument`` if a column has a name of Oncelog's own.
+    ``InvalidArgument`` if a column has a name of Oncelog's own, or if an option is no format of times.
     """
     own = next((name for name in schema.fieldNames() if _OWN.fullmatch(name)), None)
     if own is not None:
@@ -84,6 +84,7 @@ def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulat
             f"{own} is a column that Oncelog makes: write source.schema without it, and the field is kept in {RESCUED}"
         )
         raise InvalidArgument(message)
+    _check_formats(spark, given)
     wanted = _wanted(given, schema)
     rows = _read(spark, given, wanted, found)
     kind = given.source.format.lower()
@@ -255,10 +256,30 @@ def encoding(given: Spec) -> str | None:
     return option(given, "encoding") or option(given, "charset")
 
 
+_FORMATS = {"date": "dateFormat", "timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat"}
+
+
 def _formatted(given: Spec) -> frozenset[str]:
     """Return the types whose texts have the format that an option says."""
-    formats = {"date": "dateFormat", "timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat"}
-    return frozenset(name for name, format in formats.items() if option(given, format) is not None)
+    return frozenset(name for name, format in _FORMATS.items() if option(given, format) is not None)
+
+
+def _check_formats(spark: SparkSession, given: Spec) -> None:
+    """Have Spark look at formats of times. A wrong one would fail in a task, or have all times of JSON rescued."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 (as in session)
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    for name in _FORMATS.values():
+        pattern = option(given, name)
+        if pattern is None:
+            continue
+        try:
+            spark.range(1).select(f.try_to_timestamp(f.lit("x"), f.lit(pattern))).collect()
+        except PySparkException as error:
+            message = (
+                f"source.options.{name}: {pattern!r} is no format of Spark's: write one such as dd.MM.yyyy HH:mm:ss"
+            )
+            raise InvalidArgument(message) from error
 
 
 def shape(kind: DataType, formatted: Collection[str] = ()) -> Any:
