@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -416,7 +417,9 @@ def test_who_learns_late_of_a_lost_log_does_not_close_the_writer_that_came_after
     assert lost is not None
 
     def fenced(*_: object, **__: object) -> None:
-        lost.close()
+        closing = threading.Thread(target=lost.close)  # here, inside a call, it would go on beside this
+        closing.start()
+        closing.join()
         streams.append("s", Record(b"b"))
         message = "taken"
         raise WriterFenced(message, outcome="unknown")

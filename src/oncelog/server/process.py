@@ -201,6 +201,7 @@ def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),  # gRPC 1.85 ends a connection by this one alone; else after a minute
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_connection_idle_ms", 600_000),
