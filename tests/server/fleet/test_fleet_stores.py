@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -370,6 +371,38 @@ def test_queues_of_a_fleet_survive_a_holder_that_is_killed(
         assert max(Counter(working.acked).values()) == 1, "acknowledged twice"
     finally:
         for server in servers.values():
+            server.end()
+
+
+def test_a_client_that_has_left_any_server_of_a_fleet_gets_no_message(
+    bucket_url: str, postgres_server: str, postgres_schema: str
+) -> None:
+    """A server that hands a poll on ends it when its client leaves: the holder went on, and took the next message from
+    those who wait, until its lease was over.
+    """
+    state = f"{postgres_server}{'&' if '?' in postgres_server else '?'}options=-csearch_path%3D{postgres_schema}"
+    environment = {"ONCELOG_SERVE_BEAT_S": str(BEAT_S)}
+    servers = [Serving(bucket_url, ("--name", name, "--queue-state", state), environment) for name in "ab"]
+    try:
+        with oncelog.connect("oncelog://" + ",".join(server.grpc for server in servers)) as db:
+            queue = db.queue("emails", create=True)
+            queue.send(b"first")  # the queue has a holder now
+            for server, group in zip(servers, ("one", "two"), strict=True):
+                host, _, port = server.http.rpartition(":")
+                body = json.dumps({"group": group, "start": "latest", "timeout_s": 30, "ack_timeout_s": 600}).encode()
+                head = f"POST /v1/queues/emails/receive HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}"
+                with socket.create_connection((host, int(port))) as leaving:
+                    leaving.sendall(head.encode() + b"\r\n\r\n" + body)
+                    while group not in queue.groups():  # until the poll has begun
+                        pass
+            queue.send(b"second")
+            for group in ("one", "two"):
+                with queue.consume(group) as consumer:
+                    [found] = consumer.receive(timeout_s=25)
+                    assert (found.value, found.attempts) == (b"second", 1)
+                    found.ack()
+    finally:
+        for server in servers:
             server.end()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from oncelog.errors import Unavailable
 from oncelog.server import settings as settings_module
 from oncelog.server.fleet.hop import HTTP_HEADER, Hop, seal
 from oncelog.server.fleet.members import FleetMember
+from oncelog.server.http.bodies import Gone
 
 if TYPE_CHECKING:
     from oncelog.server.http.request import Call
@@ -48,7 +49,7 @@ async def forward(call: Call, member: FleetMember, log: str, target: bytes, sans
     exchange = _Exchange(call, member, reader, writer)
     try:
         await exchange.send(target, sans)
-        await exchange.head()
+        await _unless_left(call, exchange.head())
     except BaseException as error:
         exchange.close()
         if isinstance(error, Unavailable):
@@ -62,6 +63,19 @@ async def forward(call: Call, member: FleetMember, log: str, target: bytes, sans
     response = StreamingResponse(exchange.body(), exchange.status)
     response.raw_headers = [(name, value) for name, value in exchange.headers if name.decode() not in _OF_CONNECTION]
     return response
+
+
+async def _unless_left(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Wait for the holder; ``Gone`` if the client leaves first: the holder would claim messages for nobody."""
+    working, left = asyncio.ensure_future(work), asyncio.ensure_future(call.body.left())
+    try:
+        await asyncio.wait({working, left}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Gone
+        working.result()
+    finally:
+        left.cancel()
+        working.cancel()
 
 
 async def _connected(call: Call, member: FleetMember) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
