@@ -40,7 +40,10 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 EXIT_S = 10.0
-"""So long the end of the interpreter waits, in all, for what was left open."""
+"""So long the end of the interpreter waits, in all, for what was submitted and for what was left open."""
+
+CLOSE_S = 3.0
+"""So long it waits at least for what was left open: a server that does not answer must not cut off other writers."""
 
 _left_open: weakref.WeakSet[Handle] = weakref.WeakSet()
 _backlogs: weakref.WeakSet[Backlog] = weakref.WeakSet()
@@ -277,6 +280,7 @@ def _close_left_open() -> None:
             thread.start()
         except RuntimeError:  # Python 3.12 starts no thread at exit
             _close_one(handle, "was left open until exit")
+    deadline_us = max(deadline_us, SYSTEM.elapsed_us() + int(CLOSE_S * 1e6))
     for handle, thread in zip(left, threads, strict=True):
         if thread.ident is not None:
             thread.join(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6))

@@ -66,3 +66,24 @@ def test_what_has_no_answer_at_exit_is_told(serve: Callable[..., Serving]) -> No
         server.kill()
         _, errors = running.communicate(b"\n")
     assert b"500 submissions have no answer" in errors
+
+
+def test_a_server_that_is_gone_leaves_time_to_close_what_is_open(serve: Callable[..., Serving], tmp_path: Path) -> None:
+    """The wait for a dead server took all the time there is: a writer on a disk was cut off while it closed."""
+    server = serve()
+    program = PROGRAM.format(
+        submit="w = db.log('orders', create=True).writer(); print('open', flush=True); input()\n"
+        "    w.submit(b'x', id='1')\n"
+        f"    own = oncelog.connect({(tmp_path / 'db').as_uri()!r}).log('own', create=True).writer()\n"
+        "    own.submit(b'x', id='1')\n"
+        "    globals()['held'] = own",
+        ending="import oncelog.handle\noncelog.handle.EXIT_S, oncelog.handle.CLOSE_S = 0.5, 60.0",
+    )
+    command = [sys.executable, "-c", program, f"oncelog://{server.grpc}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"open\n"
+        server.kill()
+        _, errors = running.communicate(b"\n")
+    assert b"1 submissions have no answer" in errors
+    assert b"could not be closed in time" not in errors
