@@ -131,8 +131,7 @@ def _reload_on_hangup(server: Server, http_server: uvicorn.Server, certificates:
     )
     if certificates is not None:
         http_server.config.load()
-        assert http_server.config.ssl is not None
-        certificates.follow(http_server.config.ssl)
+        http_server.config.ssl = certificates.context()
         if server.fleet is not None:
             certificates.tell(server.fleet.peers.use)
 

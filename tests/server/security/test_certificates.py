@@ -81,7 +81,10 @@ def test_certificates_are_read_again_when_the_server_is_told_to(
     assert server.stop() == 0
 
 
-def test_authorities_of_clients_are_read_again(serve: Callable[..., Serving], folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_authorities_of_clients_are_read_again(
+    version: ssl.TLSVersion, serve: Callable[..., Serving], folder: Path, tmp_path: Path
+) -> None:
     """Whose authority is trusted no more is refused from then on, also by a session that began before."""
     other = certificates.make(tmp_path, {"client": "DNS:client.example"})
     trusted = tmp_path / "trusted.pem"
@@ -89,9 +92,10 @@ def test_authorities_of_clients_are_read_again(serve: Callable[..., Serving], fo
     (tmp_path / "serve.toml").write_text('[mtls]\n"localhost" = ["look:*"]\n"client.example" = ["look:*"]\n')
     tls = [f"--tls-cert={folder}/old.pem", f"--tls-key={folder}/old.key", f"--tls-client-ca={trusted}"]
     server = serve("memory://", *tls, "--config", str(tmp_path / "serve.toml"))
-    first, second = (_client(folder, cert) for cert in (folder / "new", other / "client"))
+    first, second = (_client(folder, cert, version) for cert in (folder / "new", other / "client"))
     answered, session = _asked(server, first)
     assert (answered, _asked(server, second)[0]) == (True, False)
+    assert _asked(server, first, session)[0]
     shutil.copyfile(other / "ca.pem", trusted)
     server.process.send_signal(signal.SIGHUP)
     _until(lambda: _asked(server, second)[0])
@@ -100,9 +104,9 @@ def test_authorities_of_clients_are_read_again(serve: Callable[..., Serving], fo
     assert server.stop() == 0
 
 
-def _client(folder: Path, cert: Path) -> ssl.SSLContext:
+def _client(folder: Path, cert: Path, version: ssl.TLSVersion) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.minimum_version = context.maximum_version = version
     context.load_cert_chain(f"{cert}.pem", f"{cert}.key")
     return context
 
@@ -167,10 +171,8 @@ def test_files_that_change_while_they_are_read_again_harm_no_port(
     install("old")
     first = setup.read_tls(settings)
     assert first is not None
-    in_use = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    in_use.load_cert_chain(cert, key)
     current = Certificates(settings, first)
-    current.follow(in_use)
+    in_use = current.context()
     assert _handshake(in_use, folder) == (folder / "old.pem").read_text()
     install("new")
     monkeypatch.setattr(certificates_module, "read_tls", read_then_changed)

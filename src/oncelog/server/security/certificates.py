@@ -37,15 +37,11 @@ class Certificates:
         """Call a function with the certificates whenever they were read again."""
         self._told.append(told)
 
-    def follow(self, context: ssl.SSLContext) -> None:
-        """Have a context of HTTP show to each connection the certificates that were read last."""
-
-        def show(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = self.current.context
-
-        context.sni_callback = show  # asked for clients that name no server, too
-        if self.current.client_ca is not None:
-            context.num_tickets = 0  # who resumes a session is not asked for a certificate again
+    def context(self) -> ssl.SSLContext:
+        """Return a context for HTTP that shows to each connection the certificates that were read last."""
+        context = _LastContext(ssl.PROTOCOL_TLS_SERVER)
+        context.certificates = self
+        return context
 
     def reload(self) -> None:
         """Read the files again."""
@@ -59,3 +55,16 @@ class Certificates:
         for told in self._told:
             told(tls)
         _log.info("the certificates were read again")
+
+
+class _LastContext(ssl.SSLContext):
+    """Has the context that was read last make each connection.
+
+    Sessions belong to their context. So no client resumes a session that began with other authorities: it would not be
+    asked for its certificate again.
+    """
+
+    certificates: Certificates
+
+    def wrap_bio(self, *given: Any, **more: Any) -> ssl.SSLObject:
+        return self.certificates.current.context.wrap_bio(*given, **more)
