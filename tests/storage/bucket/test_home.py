@@ -184,6 +184,13 @@ class TestReadingAhead:
         faulty.faults.heal()
         assert read_all(home, 0, 4) == chain.made
 
+    def test_what_is_kept_for_one_reader_serves_another_that_knows_no_end_yet(self, home: LogHome) -> None:
+        """A segment is closed while it is read: one reader has seen that, and another of the same log has not."""
+        chain = fill(home, 0, 40)
+        assert len(home.blocks(0, 0, None, 1)[0]) == 1
+        assert len(home.blocks(0, 0, home.fence(0, 2).end, 1)[0]) == 1
+        assert read_all(home, 0, None, 1) == chain.made[1:]
+
     def test_a_reader_whose_database_is_closed_is_told_so(self, memory_bucket: Bucket) -> None:
         """Another thread may close it at any moment: that is no bug of the reader's."""
         storage = ObjectStorage(memory_bucket)

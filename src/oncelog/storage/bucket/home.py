@@ -216,7 +216,7 @@ class ObjectHome:
             places = [(segment, number) for number in range(cursor, cursor + count)]
             goes_on = self._fetching.has(places[0])
             fetching = self._fetching.begin(places)
-            if goes_on:
+            if goes_on and end is not None:  # another reader may know of an end before this one does
                 self._fetch_ahead(segment, cursor + count, end, READ_AHEAD_BYTES // max(1, known))
             for nth, fetch in enumerate(fetching):
                 if total >= limit_bytes:
@@ -238,9 +238,8 @@ class ObjectHome:
             self._fetch_ahead(segment, cursor, end, len(found))
         return found, cursor
 
-    def _fetch_ahead(self, segment: int, cursor: int, end: int | None, count: int) -> None:
+    def _fetch_ahead(self, segment: int, cursor: int, end: int, count: int) -> None:
         """Have blocks of a closed segment fetched for the next call, as many as there are threads at most."""
-        assert end is not None  # only blocks of a closed segment are kept
         places = [(segment, number) for number in range(cursor, min(end, cursor + max(1, count), cursor + FETCHERS))]
         self._fetching.keep(places, self._fetching.begin(places))
 
