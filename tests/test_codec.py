@@ -182,3 +182,18 @@ def test_a_moment_is_stored_as_it_is_or_refused() -> None:
                 codec.encode({"at": [moment]})
     for moment in (datetime(1980, 7, 1, tzinfo=vienna), datetime(1880, 1, 1, tzinfo=vienna).astimezone(UTC)):
         assert oncelog.json(datetime).decode(oncelog.json(datetime).encode(moment)) == moment
+
+
+def test_a_moment_may_be_a_key() -> None:
+    """As every value that msgspec writes as a key; it is looked at like others."""
+    by_time = oncelog.json(dict[datetime, int])
+    value = {datetime(1980, 7, 1, tzinfo=ZoneInfo("Europe/Vienna")): 1}
+    assert by_time.decode(by_time.encode(value)) == value
+    with pytest.raises(InvalidArgument, match="off UTC"):
+        by_time.encode({datetime(1880, 1, 1, tzinfo=ZoneInfo("Europe/Vienna")): 1})
+
+
+@pytest.mark.parametrize("text", [b'"1980-07-01T00:00:00+02:00"', b"null"])
+def test_what_is_json_already_may_be_part_of_a_value(text: bytes) -> None:
+    """A ``msgspec.Raw`` is stored as it is, whatever is in it."""
+    assert oncelog.json.encode({"as it is": msgspec.Raw(text)}) == b'{"as it is":' + text + b"}"

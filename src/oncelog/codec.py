@@ -126,7 +126,7 @@ def _encoded(value: object) -> bytes:
 def _check_numbers(value: object) -> None:
     """Refuse NaN and infinity: JSON has no such numbers, and msgspec would store ``null`` in their place."""
     try:
-        _NUMBERS.encode(msgspec.to_builtins(value, str_keys=True))
+        _NUMBERS.encode(msgspec.to_builtins(value, str_keys=True, enc_hook=_written))
     except ValueError as error:
         message = f"value {shown(value)} has NaN or infinity in it, which JSON cannot hold: leave it out, or use None"
         raise InvalidArgument(message) from error
@@ -136,17 +136,21 @@ def _check_offsets(value: object) -> None:
     """Refuse times whose zone differs from UTC by a part of a minute, as zones did before 1920 or so: msgspec would
     leave the seconds out, and store another moment.
     """
-    left = [msgspec.to_builtins(value, builtin_types=(datetime, time), str_keys=True)]
+    left = [msgspec.to_builtins(value, builtin_types=(datetime, time), enc_hook=_written)]
     while left:
         one = left.pop()
         if isinstance(one, dict):
-            left += one.values()
+            left += [*one, *one.values()]
         elif isinstance(one, list):
             left += one
         elif isinstance(one, datetime | time) and (one.utcoffset() or timedelta()) % timedelta(minutes=1):
             offset = one.utcoffset()
             message = f"value {shown(value)} has a time {offset} off UTC in it, which JSON cannot hold: use UTC"
             raise InvalidArgument(message)
+
+
+def _written(_: object) -> None:
+    """Stand for a ``msgspec.Raw``, the only thing that is encoded and is no builtin: it is JSON before it gets here."""
 
 
 def _name(type: Any) -> str:
