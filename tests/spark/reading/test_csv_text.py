@@ -92,6 +92,14 @@ def test_an_escape_is_read_as_by_spark(line: str, tmp_path: Path, spark: SparkSe
     assert [ours.cells] == [tuple(row) for row in theirs]
 
 
+@pytest.mark.parametrize("escape", [None, "", "\\"])
+def test_without_quotes_every_character_but_the_separator_is_text(escape: str | None) -> None:
+    """``quote = ""`` is how Spark is told that a file has no quotes."""
+    (row,) = rows_of(b'"a","b\n', Dialect(quote="", escape=escape))
+    assert isinstance(row, TextRow)
+    assert row.cells == ('"a"', '"b')
+
+
 def test_without_an_escape_quotes_double() -> None:
     """Also with an empty one, which was a ``TypeError``; with an escape, a doubled quote is an error in the row."""
     data = b'"x""y",1\n'

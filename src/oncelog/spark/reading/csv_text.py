@@ -46,7 +46,8 @@ class _Lines:
         self.taken: list[bytes] = []
         self.is_text = True
         self._in_quotes = False
-        self._special = re.compile(f"[{re.escape(dialect.quote + (dialect.escape or ''))}]")
+        special = filter(None, (dialect.quote, dialect.escape))
+        self._special = re.compile("|".join(map(re.escape, special)))
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
