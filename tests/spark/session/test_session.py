@@ -55,6 +55,27 @@ def test_ctrl_c_during_a_start_leaves_no_java_behind(tmp_path: Path, monkeypatch
     assert steps == ["started", "stopped", "hangs"]
 
 
+def test_ctrl_c_that_is_ignored_does_not_stop_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell starts jobs in the background so: who starts Spark there gets one that runs."""
+    steps: list[str] = []
+
+    class Started:
+        def stop(self) -> None:
+            steps.append("stopped")
+
+    def starting(*_: Any) -> Started:
+        os.kill(os.getpid(), signal.SIGINT)
+        return Started()
+
+    monkeypatch.setattr(Session.Builder, "getOrCreate", starting)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        session.start("orders", log_file=tmp_path / "spark.log")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not steps
+
+
 def test_an_error_is_raised_and_not_printed_too(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     """PySpark printed it as a line of JSON of ten thousand characters, with the stack of the JVM."""
     again = session.start("orders")

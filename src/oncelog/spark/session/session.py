@@ -72,10 +72,13 @@ def start(
 
 @contextmanager
 def _held() -> Iterator[list[int]]:
-    """Hold the first SIGINT back. PySpark that is interrupted while its JVM starts leaves it behind, for ever."""
+    """Hold the first SIGINT back. PySpark that is interrupted while its JVM starts leaves it behind, for ever.
+
+    One that is ignored, as with ``nohup``, stays ignored.
+    """
     got: list[int] = []
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:
+    if threading.current_thread() is not threading.main_thread() or before in {None, signal.SIG_IGN}:
         yield got
         return
 
