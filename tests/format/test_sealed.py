@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog.errors import CorruptionError
 from oncelog.format import sealed
 from oncelog.format.identities import Identities
 from oncelog.format.payload import columns, intake
@@ -62,6 +63,15 @@ def test_what_shrinks_in_one_place_is_compressed() -> None:
     assert _how(_sealed([intake.normalise(pa.table({"value": noise}))]))["value"] == "ZSTD"
     orders = [columns.from_records([Record(b'{"order": %d, "state": "paid"}' % number)]) for number in range(200)]
     assert _how(_sealed(orders))["value"] == "ZSTD"
+
+
+@pytest.mark.parametrize("times", [pa.nulls(3), pa.array([1.5, 2.5, 3.5]).cast(pa.float32()), pa.array(["a"] * 3)])
+def test_times_of_another_type_are_damage(times: pa.Array) -> None:
+    """They are read by their bytes, which would be taken for whatever they are not."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"timestamp": times, "value": pa.array([b"v"] * 3)}), sink)
+    with pytest.raises(CorruptionError, match="do not make sense"):
+        list(sealed.SealedFile(sink.getvalue(), "strange").pieces(0, 3))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), max_size=40))
