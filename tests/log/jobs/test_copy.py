@@ -14,8 +14,10 @@ from obstore.store import MemoryStore
 
 import oncelog
 from oncelog import IdConflict, InvalidArgument, LogSettings, NotFound, Record, Unavailable, Window
+from oncelog.clock import SYSTEM
 from oncelog.connect import Database
 from oncelog.limits import KIB
+from oncelog.log import inner
 from oncelog.log.jobs.copy import Copy
 from oncelog.log.log import Log
 from oncelog.storage.base import Storage
@@ -163,6 +165,23 @@ def test_a_copier_that_is_late_takes_nothing_back(
     copy = there.log("orders")
     assert [entry.id for entry in copy.read()] == list("abc")
     assert copy.verify().ok
+
+
+def test_a_copier_that_begins_late_takes_nothing_back(tmp_path: Path, there: Database) -> None:
+    """Between its look at the log and its look at the copy, another one has brought what was truncated since."""
+    here = oncelog.connect((tmp_path / "truncated").as_uri())
+    log = here.log("orders", LogSettings(idempotence="off"), create=True)
+    with log.writer() as writer:
+        writer.append_many([Record(b"a"), Record(b"b"), Record(b"c")])
+    log.seal()
+    here.copy("orders", there)
+    looked_at = log._manifests.newest()
+    assert looked_at is not None
+    assert log.truncate(2).first_position == 2
+    here.copy("orders", there)
+    copy = there.log("orders")
+    Copy(inner.home(log), inner.home(copy), SYSTEM, None).run(looked_at, "orders")
+    assert [entry.value for entry in copy.read()] == [b"c"]
 
 
 def test_under_another_name(here: Database) -> None:

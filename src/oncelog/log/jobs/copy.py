@@ -65,6 +65,7 @@ class Copy:
         manifests = Manifests(self._source, self._clock)
         there = Manifests(self._target, self._clock)
         before = there.newest()
+        known = manifests.newest(known) or known  # not older than what is there: another copier may have been quicker
         self._check(before, known.manifest, name)
         if before is None:
             there.check_not_lost(copying=True)
