@@ -9,7 +9,7 @@ from oncelog import limits
 from oncelog.clock import SYSTEM, Clock
 from oncelog.dedup.producers import ProducerMark, Producers
 from oncelog.dedup.table import Table
-from oncelog.format.manifest import STREAMS, Manifest
+from oncelog.format.manifest import Manifest
 from oncelog.log.append.committer import Committer
 from oncelog.log.append.core import Core
 from oncelog.log.append.counters import Counters
@@ -142,7 +142,7 @@ def _recovered(
     settings = manifest.settings
     manifests.sweep(known)
     snapshots.discard(home, manifest.log_id, manifest.next_position)
-    if manifest.labels & STREAMS:
+    if settings.id_scope == "stream":  # only such a log has an index; its labels may be older than the index
         stream_index.discard(home, manifest.next_position)
     if settings.idempotence == "off":
         known, producers = manifests.look(known, lambda newest: recovered_producers(home, manifests, newest))
