@@ -433,4 +433,4 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _micros(column: pa.Array | None) -> NDArray[np.int64] | None:
-    return None if column is None else numbers(column.view(pa.int64()))  # which refuses other types
+    return None if column is None else numbers(column.view(pa.int64()))  # refuses types of another width
