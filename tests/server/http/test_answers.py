@@ -13,8 +13,7 @@ import pytest
 from oncelog import limits
 from oncelog.errors import Unavailable
 from oncelog.server import budget
-from oncelog.server.budget import Budget
-from oncelog.server.http.answers import PART_BYTES, Room, taken
+from oncelog.server.http.answers import PART_BYTES, SHARES, Room, Rooms, taken
 from oncelog.server.http.bodies import Gone
 from oncelog.server.http.calls.records import PAGE_BYTES_MAX
 from tests.servers import Serving
@@ -23,21 +22,45 @@ from tests.servers import Serving
 def test_room_is_taken_before_an_answer_is_made_and_then_fits_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows how large an answer becomes: only then others get what it does not need."""
     monkeypatch.setattr(budget, "WAIT_S", 0.01)
-    shared = Budget(100, "test")
-    first, second, small = Room(shared), Room(shared), Room(shared)
+    rooms = Rooms(100, "test")
+    first, second, small = Room(rooms), Room(rooms), Room(rooms)
 
     async def run() -> None:
-        await first.take(80)
+        await first.take(80, "orders")
         with pytest.raises(Unavailable):
-            await second.take(80)
+            await second.take(80, "returns")
         first.settle(20)
-        await second.take(80)
+        await second.take(80, "returns")
         second.settle(120)  # an answer in JSON may be larger than its records
-        assert shared.used_bytes == 140
+        assert rooms.all.used_bytes == 140
         small.settle(1000)  # it took no room: it holds none
         for one in (first, second, small):
             one.close()
-        assert shared.used_bytes == 0
+        assert rooms.all.used_bytes == 0
+
+    asyncio.run(run())
+
+
+def test_a_log_that_answers_nobody_does_not_take_the_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its storage hangs: those who ask for it wait, or come later. What others ask for is made meanwhile."""
+    monkeypatch.setattr(budget, "WAIT_S", 0.01)
+    rooms = Rooms(100 * SHARES, "test")
+
+    async def run() -> None:
+        hung = [Room(rooms) for _ in range(SHARES + 1)]
+        await hung[0].take(100, "hung")
+        for one in hung[1:]:
+            with pytest.raises(Unavailable, match="'hung'"):
+                await one.take(100, "hung")
+        well = Room(rooms)
+        await well.take(100, "well")
+        well.settle(100)
+        assert rooms.all.used_bytes == 200
+        hung[0].settle(10)  # it was made, and is being sent: the next one may be made
+        await hung[1].take(100, "hung")
+        for one in (*hung, well):
+            one.close()
+        assert rooms.all.used_bytes == rooms.share("hung").used_bytes == 0
 
     asyncio.run(run())
 

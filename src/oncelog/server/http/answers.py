@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from starlette.types import Message, Send
 
@@ -15,22 +16,50 @@ PART_BYTES = 128 * limits.KIB
 """So much of an answer a connection is given at once: what its client has not read, it holds a copy of."""
 
 
+SHARES = 4
+"""Answers that are being made for one log have this part of all room: its storage may hang, and that of others not."""
+
+
+class Rooms:
+    """Bytes for all answers, and the share of each log in them."""
+
+    def __init__(self, bytes_max: int, what: str) -> None:
+        self._share_bytes = bytes_max // SHARES
+        self._what = what
+        self.all = Budget(bytes_max, what)
+        self._shares: WeakValueDictionary[str, Budget] = WeakValueDictionary()
+
+    def share(self, log: str) -> Budget:
+        """Return the share of a log; it is kept as long as somebody has it."""
+        return self._shares.setdefault(log, Budget(self._share_bytes, f"log {log!r} on {self._what}"))
+
+
 class Room:
-    """Bytes that the answer to one request may take, of a budget for all answers."""
+    """Bytes that the answer to one request may take."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
         self._held_bytes = 0
+        self._share: Budget | None = None
 
-    async def take(self, size_bytes: int) -> None:
-        """Take room before the answer is made; ``Unavailable`` when there is none in time."""
-        await self._budget.take(size_bytes)
-        self._held_bytes += size_bytes
+    async def take(self, size_bytes: int, log: str) -> None:
+        """Take room before an answer of a log is made, once; ``Unavailable`` when there is none in time."""
+        share = self._rooms.share(log)
+        await share.take(size_bytes)
+        try:
+            await self._rooms.all.take(size_bytes)
+        except BaseException:
+            share.give(size_bytes)
+            raise
+        self._held_bytes, self._share = size_bytes, share
 
     def settle(self, size_bytes: int) -> None:
         """Hold what an answer takes in fact, if room was taken for it."""
+        if self._share is not None:
+            self._share.give(self._held_bytes)
+            self._share = None
         if self._held_bytes:
-            self._budget.give(self._held_bytes - size_bytes)
+            self._rooms.all.give(self._held_bytes - size_bytes)
             self._held_bytes = size_bytes
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from oncelog.server.fleet.hop import HTTP_HEADER
 from oncelog.server.fleet.members import FleetMember
 from oncelog.server.fleet.routing import RoutedSubject
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
-from oncelog.server.http.answers import PART_BYTES, Room, taken
+from oncelog.server.http.answers import PART_BYTES, Room, Rooms, taken
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.calls.hooks import Hooks
 from oncelog.server.http.calls.metrics import ServerMetrics
@@ -64,7 +64,7 @@ class App:
         self.metrics = metrics
         self.hooks = Hooks(server.settings.hooks)
         self.bodies = Budget(limits.HTTP_BODIES_BYTES_MAX, "the HTTP port of this server")
-        self.answers = Budget(limits.HTTP_ANSWERS_BYTES_MAX, "the HTTP port of this server")
+        self.answers = Rooms(limits.HTTP_ANSWERS_BYTES_MAX, "the HTTP port of this server")
         self.document = openapi.document_bytes()
         self.console: ASGIApp | None = None
         metrics.watch(self)

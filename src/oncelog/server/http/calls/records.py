@@ -278,7 +278,7 @@ async def read(call: Call) -> Response:
     limit = call.limit(PAGE_RECORDS, limits.HTTP_READ_RECORDS_MAX)
     wanted = call.accepts(JSON, NDJSON, ARROW)
     name = call.names["log"]
-    await call.room.take(PAGE_BYTES_MAX)
+    await call.room.take(PAGE_BYTES_MAX, name)
     if wanted == ARROW:
         return await call.read(lambda: _arrow_page(call.server.open_log(name), start, limit))
     return await call.read(lambda: _json_page(call.server.open_log(name), start, limit, wanted))
@@ -315,7 +315,7 @@ async def read_one(call: Call) -> Response:
     """Return one record. It never changes, so its ETag is strong."""
     position = fields.whole("position", call.names["position"], least=0)
     wanted = call.accepts(JSON, BYTES)
-    await call.room.take(limits.VALUE_BYTES_MAX)
+    await call.room.take(limits.VALUE_BYTES_MAX, call.names["log"])
     log, entry = await call.read(lambda: _one(call.server.open_log(call.names["log"]), position))
     etag = f'"{log.log_id}-{position}"'
     headers = {"etag": etag, "cache-control": "private, max-age=0, must-revalidate"}

@@ -70,7 +70,7 @@ async def read(call: Call) -> Response:
         body = forms.EventsForm(events=[spelling.event(one) for one in found], version=version)
         return answer(body, headers={"etag": f'"{version}"', "cache-control": "no-store"})
 
-    await call.room.take(PAGE_BYTES_MAX)
+    await call.room.take(PAGE_BYTES_MAX, call.names["log"])
     return await call.read(page)
 
 
