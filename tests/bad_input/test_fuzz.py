@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sqlite3
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ def made() -> dict[str, object]:
     consumer = queue.consume("g")
     streams = db.streams("events", create=True)
     streams.append("s", Record(b"e"))
-    inbox = Inbox("sqlite:///:memory:")
+    inbox = Inbox(sqlite3.connect(":memory:"))
     return {
         "Database": db, "Log": log, "Writer": writer, "Producer": writer.as_producer("p"), "Reader": log.read(),
         "Tail": log.tail(), "Queue": queue, "Consumer": consumer, "Delivery": consumer.receive()[0],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sqlite3
@@ -721,6 +722,13 @@ class _Unshown(Exception):
         raise RuntimeError
 
 
+class _Showing(logging.Handler):
+    """Shows the text of errors, as some formatters do, and fails where there is none."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        str(record.exc_info and record.exc_info[1])
+
+
 @pytest.mark.parametrize("with_inbox", [False, True])
 @pytest.mark.parametrize(
     ("error", "reason"),
@@ -730,11 +738,12 @@ class _Unshown(Exception):
     ],
 )
 def test_whatever_a_handler_raises_its_message_is_refused_at_once(
-    queue: Queue, tmp_path: Path, error: Exception, reason: str, *, with_inbox: bool
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, *, with_inbox: bool
 ) -> None:
-    """A handler that settles another message may raise ``LeaseLost`` itself, and an error may have no text: the message
-    does not wait for its ack timeout, and the dead letter has the reason.
+    """A handler that settles another message may raise ``LeaseLost`` itself, and an error may have no text, at which a
+    handler of logs fails, too: the message does not wait for its ack timeout, and the dead letter has the reason.
     """
+    monkeypatch.setattr(logging.getLogger("oncelog.worker"), "handlers", [_Showing()])
     queue.configure(msgspec.structs.replace(queue.settings, ack_timeout_s=600.0))
     until = Until()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import Counter
@@ -231,7 +232,8 @@ class Worker:
         try:
             self._settle(trying)
         except Exception as error:
-            logger.exception("%s could not be settled", described(trying.delivery))
+            with contextlib.suppress(Exception):  # a handler of logs may fail at what it is to show
+                logger.exception("%s could not be settled", described(trying.delivery))
             self._tell("failed", f"{described(trying.delivery)}: {error!r}", trying.delivery, error)
         with self._changed:
             self._in_hand.pop(id(trying), None)
@@ -306,7 +308,8 @@ class Worker:
             return
 
     def _nack(self, delivery: Delivery, error: Exception, *, again: bool) -> None:
-        logger.warning("%s failed", described(delivery), exc_info=error)
+        with contextlib.suppress(Exception):  # a handler of logs may fail at the text of the error
+            logger.warning("%s failed", described(delivery), exc_info=error)
         reason = error.error if isinstance(error, EffectFailed) else told(error)
         if isinstance(error, HandlerExit):
             reason = str(error)

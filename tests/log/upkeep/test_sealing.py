@@ -149,7 +149,9 @@ def test_an_empty_log_and_one_with_an_open_segment_only(shop: Shop) -> None:
 
 def test_a_file_is_compressed_and_has_statistics(shop: Shop) -> None:
     """Other tools skip row groups by time and id, and read zstd: both are in the file."""
-    log = filled(shop, 20)
+    log = shop.log(SETTINGS)
+    with log.writer() as writer:
+        writer.append_many([Record(b"paid", id=f"order-{number}", stream="s", type="t") for number in range(200)])
     log.seal()
     metadata = pq.read_metadata(pa.BufferReader(shop.home.read(shop.home.list(object_keys.PREFIX)[0])))
     group = metadata.row_group(0)

@@ -201,7 +201,10 @@ def sqlite_path(url: str) -> str:
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
     if parts.netloc or path in {"", ":memory:"}:
-        message = f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db"
+        message = (
+            f"home: {url!r} names no file: write sqlite:///shop.db, or sqlite:////var/lib/shop.db; for one thread, in "
+            "memory, give the inbox sqlite3.connect(':memory:')"
+        )
         raise InvalidArgument(message)
     return path
 
