@@ -30,8 +30,12 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def subjects(guarded: Guarded) -> Guarded:
-    """Return the server with a log of streams ``t/x``, a queue ``t/x``, and one token a verb on ``t/*``."""
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Yield a server with a log of streams ``t/x``, a queue ``t/x``, and one token a verb on ``t/*``.
+
+    It is no other's: so many logins fail here that the next one from this address is answered 429.
+    """
+    guarded = Guarded(tmp_path_factory.mktemp("subjects"))
     with guarded.client(guarded.operator) as client:
         assert client.post("/v1/logs", json={"name": "t/x", "streams": True}).status_code == 201
         assert client.post("/v1/queues", json={"name": "t/x"}).status_code == 201
@@ -41,7 +45,8 @@ def subjects(guarded: Guarded) -> Guarded:
         assert client.patch("/v1/logs/t%2Fx/settings", json={"retention_s": 1e9}, headers=_ANY).status_code == 200
         assert client.post("/v1/logs/t%2Fx/seal").status_code == 200
         assert client.get("/v1/logs/t%2Fx/files").json() != []
-    return guarded
+    yield guarded
+    guarded.server.end()
 
 
 @pytest.fixture(scope="module")
@@ -281,20 +286,23 @@ def test_no_secret_is_in_logs_metrics_errors_or_the_audit(subjects: Guarded) -> 
         assert tokens.digest(secret) not in text
 
 
-def test_a_revoked_token_ends_at_once_and_so_do_its_streams(subjects: Guarded) -> None:
+def test_a_revoked_token_ends_at_once_and_so_do_its_streams(guarded: Guarded) -> None:
     """The next call is refused; a gRPC stream ends with its next message."""
-    secret = subjects.token("short-lived", "read,append:t/x")
-    with subjects.client(secret) as client:
+    secret = guarded.token("short-lived", "read,append:t/x")
+    with guarded.client(guarded.operator) as client:
+        assert client.post("/v1/logs", json={"name": "t/x", "streams": True}).status_code == 201
+        assert client.post("/v1/streams/t%2Fx/s", content=b"first").status_code == 201
+    with guarded.client(secret) as client:
         assert client.get("/v1/logs/t%2Fx/records").status_code == 200
         method = METHODS["Log.Read"]
-        with grpc.insecure_channel(subjects.server.grpc) as channel:
+        with grpc.insecure_channel(guarded.server.grpc) as channel:
             call = channel.unary_stream(method.path, method.encode_request, method.decode_response)
             request = messages.ReadRequest(log="t/x", start=messages.Start(word="earliest"), follow=True)
             following = call(request, timeout=60, metadata=[("authorization", f"Bearer {secret}")])
             next(following)  # it was admitted
-            tokens.revoke(subjects.path, "short-lived")
+            tokens.revoke(guarded.path, "short-lived")
             assert client.get("/v1/logs/t%2Fx/records").status_code == 401
-            with subjects.client(subjects.operator) as operator, pytest.raises(grpc.RpcError) as ended:
+            with guarded.client(guarded.operator) as operator, pytest.raises(grpc.RpcError) as ended:
                 _append_until_it_ends(operator, following)
         assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
