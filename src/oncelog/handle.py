@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -113,7 +114,7 @@ class OfOneProcess:
         return self._generation == _Generation.number
 
 
-class Backlog(OfOneProcess):
+class Backlog(OfOneProcess, ABC):
     """What was submitted, and is worked off by a thread that ends with the interpreter. So the interpreter waits for
     it, before it closes what was left open.
     """
@@ -123,13 +124,13 @@ class Backlog(OfOneProcess):
         _backlogs.add(self)
 
     @property
+    @abstractmethod
     def waiting(self) -> int:
         """How much is waiting, or being handled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait_idle(self, timeout_s: float | None) -> bool:
         """Return whether all was handled within the time."""
-        raise NotImplementedError
 
 
 class Handle(OfOneProcess):

@@ -51,6 +51,16 @@ def test_what_was_submitted_is_stored_at_exit(
         assert log.end_position() == COUNT
 
 
+def _said_without(server: Serving, program: str) -> bytes:
+    """Run a program whose server is killed when the program has opened what it needs; return what the program says."""
+    command = [sys.executable, "-c", program, f"oncelog://{server.grpc}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"open\n"
+        server.kill()
+        return running.communicate(b"\n")[1]
+
+
 def test_what_has_no_answer_at_exit_is_told(serve: Callable[..., Serving]) -> None:
     """The server is gone when a program ends: it says how much may be lost."""
     server = serve()
@@ -59,12 +69,7 @@ def test_what_has_no_answer_at_exit_is_told(serve: Callable[..., Serving]) -> No
         "    [w.submit(b'x', id=str(n)) for n in range(500)]",
         ending="import oncelog.handle\noncelog.handle.EXIT_S = 0.5",
     )
-    command = [sys.executable, "-c", program, f"oncelog://{server.grpc}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == b"open\n"
-        server.kill()
-        _, errors = running.communicate(b"\n")
+    errors = _said_without(server, program)
     assert b"500 submissions have no answer" in errors
 
 
@@ -79,11 +84,6 @@ def test_a_server_that_is_gone_leaves_time_to_close_what_is_open(serve: Callable
         "    globals()['held'] = own",
         ending="import oncelog.handle\noncelog.handle.EXIT_S, oncelog.handle.CLOSE_S = 0.5, 60.0",
     )
-    command = [sys.executable, "-c", program, f"oncelog://{server.grpc}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == b"open\n"
-        server.kill()
-        _, errors = running.communicate(b"\n")
+    errors = _said_without(server, program)
     assert b"1 submissions have no answer" in errors
     assert b"could not be closed in time" not in errors

@@ -1,6 +1,7 @@
 """Where the index of a log's streams is stored: keys that say to which position they reach.
 
-The index is made by whoever reads streams. A writer only sees to it that none tells of events which are not there.
+Readers of streams make the index. A writer only deletes the parts of the index that name events which
+the log does not have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``POST /v1/hooks/{name}``: what a provider posts becomes a record, once, however often it is posted.
 
 The id comes from a header (``header:X-GitHub-Delivery``) or from the body by a JSON pointer, RFC 6901 (``json:/id``).
-Hooks that write into one log say by ``id_prefix`` how their ids are told apart: two providers may send the same one.
+Two providers may send the same id. So each hook of a log that has several hooks sets ``id_prefix``: the ids that
+the hook stores begin with it.
 The provider's signature is the authorization. Providers change fields between retries, so by default the first body
 stands, and a retry with another one is answered like a duplicate.
 """
