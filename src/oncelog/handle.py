@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -207,6 +207,7 @@ class Handle(OfOneProcess):
 
 
 _H = TypeVar("_H", bound=Handle)
+_T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
@@ -265,14 +266,21 @@ def _is_ours(frame: FrameType) -> bool:
     return name.startswith(_PACKAGE) and not name.startswith(_EDGES)
 
 
+def _listed(found: Iterable[_T]) -> list[_T]:
+    """Return what a set has, also if another thread adds to the set meanwhile: a daemon does not stop at exit."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set changed its size
+            return list(found)
+
+
 @atexit.register
 def _close_left_open() -> None:
     """Close what nobody has closed, at the end of the interpreter, and say so."""
     deadline_us = SYSTEM.elapsed_us() + int(EXIT_S * 1e6)
-    for one in [one for one in list(_backlogs) if one._of_this_process]:  # noqa: SLF001
+    for one in [one for one in _listed(_backlogs) if one._of_this_process]:  # noqa: SLF001
         if not one.wait_idle(max(0.0, (deadline_us - SYSTEM.elapsed_us()) / 1e6)):
             _say(f"{one.waiting} submissions have no answer: they may be lost, retry with the same ids")
-    left = [handle for handle in list(_left_open) if handle._of_this_process and not handle.closed]  # noqa: SLF001
+    left = [handle for handle in _listed(_left_open) if handle._of_this_process and not handle.closed]  # noqa: SLF001
     threads = [
         threading.Thread(target=_close_one, args=(handle, "was left open until exit"), daemon=True) for handle in left
     ]

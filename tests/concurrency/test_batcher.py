@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import oncelog
+from oncelog import handle
 from tests.servers import Serving
 
 COUNT = 500
@@ -49,6 +50,22 @@ def test_what_was_submitted_is_stored_at_exit(
     with oncelog.connect(url) as db:
         log = db.log("queue/orders/0" if kind == "queue" else "orders")
         assert log.end_position() == COUNT
+
+
+def test_a_set_that_another_thread_adds_to_is_listed() -> None:
+    """A daemon that opens a handle while the interpreter ends keeps nothing else from being closed."""
+
+    class Changing(set[int]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += 1
+            for one in super().__iter__():
+                yield one
+                if self.looks == 1:
+                    self.add(7)  # as the other thread does
+
+    assert sorted(handle._listed(Changing({1, 2}))) == [1, 2, 7]
 
 
 def _said_without(server: Serving, program: str) -> bytes:
