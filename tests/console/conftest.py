@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 NARROW, WIDE = 400, 1400
 _TOO_WIDE = """[document.documentElement, ...document.querySelectorAll('.card')]
@@ -37,6 +37,12 @@ class Watched:
     def _asked(self, url: str, host: str) -> None:
         if host not in url:
             self.complaints.append(url)
+
+
+def press(button: Locator) -> None:
+    """Press a button or a link, and wait for the page that it leads to: a click may end while the old page is shown."""
+    with button.page.expect_navigation():
+        button.first.click()
 
 
 def too_wide(page: Page, width: int) -> list[str]:

@@ -23,7 +23,7 @@ from oncelog.console.source import Source, Verifying
 from oncelog.console.viewer import KeyGate
 from oncelog.log.jobs.verify import Finding, Verification
 from oncelog.storage.memory import MemoryStorage
-from tests.console.conftest import Watched, check_look, running_console
+from tests.console.conftest import Watched, check_look, press, running_console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -201,7 +201,7 @@ def test_the_story_of_an_inbox_key_is_shown(shop: Path, tmp_path: Path, watched:
         watched.page.goto(link)
         go(watched, link, "/console/inboxes")
         watched.page.fill("input[name=key]", "order-42")
-        watched.page.click("main form button")
+        press(watched.page.locator("main form button"))
         watched.page.wait_for_selector("text=invoices")
         assert "COMMITTED" in watched.page.inner_text("main").upper()
 

@@ -18,6 +18,7 @@ import pytest
 import oncelog
 from oncelog.console import render
 from oncelog.server.security import tokens
+from tests.console.conftest import press
 from tests.server.http.conftest import Guarded
 from tests.servers import Serving
 
@@ -37,7 +38,7 @@ def login(page: Page, server: Serving, token: str) -> None:
     """Log in with a token."""
     page.goto(f"http://{server.http}/console/")
     page.fill("input[name=token]", token)
-    page.click("button")
+    press(page.locator("button"))
 
 
 def append(guarded: Guarded, log: str, id: str, value: bytes) -> int:
@@ -73,7 +74,7 @@ def test_every_attempt_of_an_id_is_shown_with_its_answer(guarded: Guarded, page:
     page.goto(f"http://{guarded.server.http}/console/find")
     page.fill("input[name=log]", "orders")
     page.fill("main input[name=id]", "order-42")
-    page.click("main form button")
+    press(page.locator("main form button"))
     assert "order-42 was stored once" in page.inner_text(".found")
     outcomes = re.findall(r"\b(stored|duplicate|conflict)\b", page.inner_text("main table"))
     assert outcomes == ["conflict", "duplicate", "stored"]
@@ -97,9 +98,9 @@ def test_an_act_asks_first_is_done_once_and_is_audited(guarded: Guarded, page: P
         _wait_for_letter(http)
         page.goto(f"http://{guarded.server.http}/console/queue?name=mails")
         assert "smtp 550" in page.inner_text("main")
-        page.click("text=Redrive all…")
+        press(page.locator("text=Redrive all…"))
         assert len(http.get("/v1/queues/mails/dead-letters").json()) == 1  # it only asked
-        page.click("text=Yes, redrive")
+        press(page.locator("text=Yes, redrive"))
         assert "1 dead letter of mails was sent back." in page.inner_text("main")
         assert http.get("/v1/queues/mails/dead-letters").json() == []
     page.goto(f"http://{guarded.server.http}/console/server")
@@ -170,8 +171,8 @@ def act(page: Page, guarded: Guarded, path: str, button: str, **fields: str) -> 
             field.select_option(value)
         else:
             field.fill(value)
-    form.locator("button").click()
-    page.click("text=/^Yes, /")
+    press(form.locator("button"))
+    press(page.locator("text=/^Yes, /"))
     return page.inner_text("main")
 
 
@@ -184,21 +185,21 @@ def test_the_settings_of_a_queue_are_shown_changed_and_audited(guarded: Guarded,
         assert page.input_value("input[name=ack_timeout_s]") == "30"
         page.fill("input[name=max_attempts]", "3")
         page.fill("input[name=trim_s]", "")
-        page.click("text=Configure…")
+        press(page.locator("text=Configure…"))
         assert "max_attempts: 10 → 3\n\ntrim_s: 600 → none" in page.inner_text("main")
         assert http.get("/v1/queues/set/settings").json()["retry"]["max_attempts"] == 10  # it only asked
-        page.click("text=Yes, configure queue")
+        press(page.locator("text=Yes, configure queue"))
         stored = http.get("/v1/queues/set/settings").json()
         assert (stored["retry"]["max_attempts"], stored["trim_s"], stored["ack_timeout_s"]) == (3, None, 30.0)
         page.goto(f"http://{guarded.server.http}/console/queue?name=set")
         page.fill("input[name=max_attempts]", "9")
         changed = http.patch("/v1/queues/set/settings", json={"gate_s": 60}, headers={"if-match": "*"})
         assert changed.status_code == 200
-        page.click("text=Configure…")
+        press(page.locator("text=Configure…"))
         assert "have changed since" in page.inner_text("main")
         page.goto(f"http://{guarded.server.http}/console/queue?name=set")
         page.fill("input[name=jitter]", "")
-        page.click("text=Configure…")
+        press(page.locator("text=Configure…"))
         assert "jitter is empty" in page.inner_text("main")
     page.goto(f"http://{guarded.server.http}/console/server")
     assert re.search(r"operator\s+console\.configure_queue\s+queue\s+set", page.inner_text("main"))
@@ -223,14 +224,14 @@ def test_settings_that_somebody_else_changed_meanwhile_are_not_overwritten(guard
     append(guarded, "two-hands", "a", b"1")
     login(page, guarded.server, guarded.operator)
     page.goto(f"http://{guarded.server.http}/console/log?name=two-hands")
-    page.click("text=Configure…")
+    press(page.locator("text=Configure…"))
     assert "nothing would change" in page.inner_text("main")
     page.goto(f"http://{guarded.server.http}/console/log?name=two-hands")
     page.fill("input[name=retention_s]", "60")
     with guarded.client(guarded.operator) as http:
         changed = http.patch("/v1/logs/two-hands/settings", json={"seal": "off"}, headers={"if-match": "*"})
         assert changed.status_code == 200
-        page.click("text=Configure…")
+        press(page.locator("text=Configure…"))
         assert "have changed since" in page.inner_text("main")
         assert http.get("/v1/logs/two-hands/settings").json()["retention_s"] is None
 
@@ -264,7 +265,7 @@ def test_the_report_of_a_pipeline_is_embedded_and_can_do_nothing(guarded: Guarde
     guarded.report.unlink(missing_ok=True)
     login(page, guarded.server, guarded.operator)
     page.goto(f"http://{guarded.server.http}/console/pipelines")
-    page.click("text=Report: orders")
+    press(page.locator("text=Report: orders"))
     assert "not there yet" in page.inner_text("main")
     evil = "<!doctype html><title>r</title><h1>Pipeline orders</h1><script>parent.document.title = 'taken'</script>"
     guarded.report.write_text(evil)
@@ -314,7 +315,7 @@ def test_a_login_leads_to_the_page_that_was_asked_for_and_never_elsewhere(guarde
     base = f"http://{guarded.server.http}/console"
     page.goto(f"{base}/log?name=asked")
     page.fill("input[name=token]", guarded.operator)
-    page.click("button")
+    press(page.locator("button"))
     assert page.url == f"{base}/log?name=asked"
     with httpx.Client(timeout=60) as http:
         for elsewhere in ("//evil.example/", "https://evil.example/", "/console/\\evil", "/v1/logs"):

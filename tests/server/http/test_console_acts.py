@@ -13,7 +13,7 @@ import httpx
 import oncelog
 from oncelog import Message, QueueSettings, RetryPolicy
 from oncelog.queue.queue import Queue
-from tests.console.conftest import check_look
+from tests.console.conftest import check_look, press
 from tests.server.http.conftest import Guarded
 from tests.server.http.test_console import act, append, login
 
@@ -48,8 +48,8 @@ def acted(page: Page, guarded: Guarded, row: str, button: str) -> str:
     """Press a button of the queue's page, in a row of a table if one is named; say yes; return what was said."""
     page.goto(f"http://{guarded.server.http}/console/queue?name={NAME}")
     place = page.locator(f"tr:has(button):has-text('{row}')") if row else page.locator("main")
-    place.locator(f"button:text-is('{button}…')").first.click()
-    page.click("text=/^Yes, /")
+    press(place.locator(f"button:text-is('{button}…')"))
+    press(page.locator("text=/^Yes, /"))
     return page.inner_text("[role=status]")
 
 
@@ -131,7 +131,7 @@ def test_every_act_on_a_log_does_what_it_says_and_is_audited(guarded: Guarded, b
         act(page, guarded, "log?name=acted", "Verify")
         following.wait_for_selector("text=acted is sound")
         assert re.search(r"\b2 records", following.inner_text("#verification"))
-        page.click("text=See how far it is")
+        press(page.locator("text=See how far it is"))
         page.wait_for_selector("text=acted is sound")
         act(page, guarded, "log?name=acted", "Configure", duration_s="3600", max_keys="500")
         settings = http.get("/v1/logs/acted/settings").json()
@@ -144,7 +144,7 @@ def test_every_act_on_a_log_does_what_it_says_and_is_audited(guarded: Guarded, b
         assert http.get("/v1/logs/acted").json()["first_position"] == 1
         page.goto(f"http://{guarded.server.http}/console/log?name=acted")
         page.fill("input[name=again]", "other")
-        page.click("text=Delete…")
+        press(page.locator("text=Delete…"))
         assert "type the name" in page.inner_text("main")
         assert http.get("/v1/logs/acted").status_code == 200
         assert "was deleted" in act(page, guarded, "log?name=acted", "Delete", again="acted")
@@ -180,11 +180,11 @@ def test_the_pages_of_a_server_fit_a_phone_and_keep_the_rules_of_accessibility(
         check_look(page)
     page.goto(f"{base}/inboxes")
     page.fill("input[name=key]", "looked-at-2")
-    page.click("main form button")
+    press(page.locator("main form button"))
     check_look(page)
-    page.click("text=Resolve…")
+    press(page.locator("text=Resolve…"))
     check_look(page)
-    page.click("text=/^Yes, /")
+    press(page.locator("text=/^Yes, /"))
     assert "looked-at-2 counts as done." in page.inner_text("[role=status]")
     check_look(page)
     page.context.close()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import oncelog
 from oncelog import IdConflict, Inbox, Message, QueueSettings, Record, RetryPolicy
 from oncelog.log.ingest.batch_marks import BatchName
-from tests.console.conftest import NARROW, WIDE, Watched, too_wide
+from tests.console.conftest import NARROW, WIDE, Watched, press, too_wide
 from tests.server.http.conftest import EVIL, Guarded
 from tests.server.http.test_console import login
 
@@ -94,23 +94,23 @@ def send_forms(page: Page, base: str) -> None:
     """Send every form of a page with a script in its fields: the answer says it back as text."""
     page.goto(f"{base}inboxes")
     page.fill("input[name=key]", f"failed {EVIL}")
-    page.click("main form button")
+    press(page.locator("main form button"))
     assert "What happened" in is_text(page)  # the story of a key has its error
     page.goto(f"{base}find")
     for field, text in {"log": f"no {EVIL}", "id": EVIL, "stream": EVIL}.items():
         page.fill(f"main input[name={field}]", text)
-    page.click("main form button")
+    press(page.locator("main form button"))
     is_text(page)
     page.goto(f"{base}logs")
     page.fill("input[name=name]", f"new {EVIL}")
-    page.click("text=Create…")
+    press(page.locator("text=Create…"))
     is_text(page)
-    page.click("text=/^Yes, /")
+    press(page.locator("text=/^Yes, /"))
     assert f"new {EVIL} was created." in is_text(page)
     for field, button in (("before", "Truncate…"), ("again", "Delete…"), ("segment_bytes", "Configure…")):
         page.goto(f"{base}log?{urlencode({'name': LOG})}")
         page.fill(f"input[name={field}]", EVIL)
-        page.click(f"text={button}")
+        press(page.locator(f"text={button}"))
         is_text(page)
 
 
@@ -138,7 +138,7 @@ def test_what_users_fill_in_is_text_on_every_page_and_in_every_act(guarded: Guar
     page.goto(f"{base}find")
     page.fill("input[name=log]", LOG)
     page.fill("main input[name=id]", EVIL)
-    page.click("main form button")
+    press(page.locator("main form button"))
     found = is_text(page)
     assert f"{EVIL} was stored once" in found
     assert page.inner_text(".even .absent mark") == f"other {EVIL}"  # refused content beside the stored one
@@ -148,14 +148,14 @@ def test_what_users_fill_in_is_text_on_every_page_and_in_every_act(guarded: Guar
     page.goto(f"{base}record?{urlencode({'log': LOG, 'position': 0})}")
     assert is_text(page).count(EVIL) >= 9  # title, id, stream, type, tenant, value, and the headers' names and values
     page.goto(f"{base}queue?{urlencode({'name': QUEUE})}")
-    page.locator("button:text-is('Redrive…')").first.click()
+    press(page.locator("button:text-is('Redrive…')"))
     assert EVIL in is_text(page)  # the question names the error
-    page.click("text=/^Yes, /")
+    press(page.locator("text=/^Yes, /"))
     assert "was sent back" in is_text(page)
     page.goto(f"{base}inboxes")
-    page.click("text=Resolve…")
+    press(page.locator("text=Resolve…"))
     assert f"failed {EVIL} counts as done." in is_text(page)
-    page.click("text=/^Yes, /")
+    press(page.locator("text=/^Yes, /"))
     assert "counts as done" in is_text(page)
     send_forms(page, base)
     page.goto(f"{base}server")
