@@ -1,8 +1,9 @@
-"""The memory of ids alone: batches of new ids are looked up and remembered, until there are many; then known ones come.
+"""The memory of ids alone: batches of new ids are looked up and remembered beside many others; then known ones come.
 
 Each contender gets 16-byte keys, in the form that it takes best, before the clock starts, and keeps a position and a
 fingerprint with each. Oncelog works as a writer does: the window for recent ids, a run for every 262,144 of them, and
-merges of four neighbours, all on one core and on the clock. ``--ids`` says how many ids are remembered.
+merges of four neighbours, all on one core; every id is on the clock, from the first one on. A peer has its ids loaded
+in ascending order, off the clock, and is measured with the next ones. ``--ids`` says how many ids are remembered.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ RUN_IDS = 262_144
 PREPARED_BATCHES = 50
 """So many batches are prepared at once, off the clock."""
 
+PARTS = 256
+"""The ids of a peer are loaded in so many parts, by their first byte."""
+
+NEW_BATCHES = 25
+"""Batches of new ids of a round, for a peer."""
+
 Keys = NDArray[np.uint64]
 
 
@@ -65,6 +72,10 @@ class Memory(ABC):
     def prepare(self, keys: Keys) -> Any:
         """Return a batch in the form that is taken best."""
         return [key.tobytes() for key in keys]
+
+    def load(self, keys: Keys) -> None:
+        """Remember new ids that follow all others in order."""
+        self.remember(self.prepare(keys))
 
     @abstractmethod
     def remember(self, prepared: Any) -> None:
@@ -204,6 +215,13 @@ class RocksDB(Memory):
         """Close it."""
         self._db.close()
 
+    def load(self, keys: Keys) -> None:
+        """Put them, and ask for none."""
+        batch = self._module.WriteBatch(raw_mode=True)
+        for key in self.prepare(keys):
+            batch.put(key, key)
+        self._db.write(batch, self._writing)
+
     def remember(self, prepared: list[bytes]) -> None:
         """Get all, put what was not there."""
         found = self._db.get(prepared)
@@ -267,6 +285,10 @@ class Postgres(Memory):
         raw = [key.tobytes() for key in keys]
         return self._inner.prepare([Batch(pa.array([key.hex() for key in raw]), pa.array(raw, pa.binary()))])
 
+    def load(self, keys: Keys) -> None:
+        """Copy them into the table itself."""
+        self._inner.load(self.prepare(keys))
+
     def remember(self, prepared: Any) -> None:
         """Copy, and insert what is not there."""
         self._inner.append(prepared)
@@ -308,13 +330,18 @@ def _measured(contender: Memory, ids: int, plan: Plan) -> list[Measurement]:
         return [row("new ids", "ids/s", [], missing=str(error))]
     try:
         contender.remember(contender.prepare(_keys(1 << 40, BATCH_RECORDS)))  # what is loaded or compiled once
-        wall_s, cpu_s = _fill(contender, ids)
-        counted = contender.counted if isinstance(contender, Oncelog) else {}
-        known = [_keys(batch, BATCH_RECORDS) for batch in range(0, ids // BATCH_RECORDS, max(1, ids // 200_000))]
-        rates = [_rate(contender, known) for _ in range(max(2, plan.rounds))]
+        if isinstance(contender, Oncelog):
+            new = [_fill(contender, range(ids // BATCH_RECORDS))]
+            counted = contender.counted
+            known = [_keys(batch, BATCH_RECORDS) for batch in range(0, ids // BATCH_RECORDS, max(1, ids // 200_000))]
+        else:
+            known = _load(contender, ids)
+            new = [_fill(contender, _numbers(round_)) for round_ in range(plan.rounds)]
+            counted = {}
+        again = [_rate(contender, known) for _ in range(max(2, plan.rounds))]
         return [
-            row("new ids", "ids/s", [ids / wall_s], more={"CPU, ns an id": 1e9 * cpu_s / ids, **counted}),
-            row("known ids", "ids/s", rates),
+            row("new ids", "ids/s", new, more=counted),
+            row("known ids", "ids/s", again),
             row("at rest", "bytes an id", [contender.bytes_per_id(ids)], larger=False),
         ]
     finally:
@@ -322,18 +349,34 @@ def _measured(contender: Memory, ids: int, plan: Plan) -> list[Measurement]:
         shutil.rmtree(contender.folder, ignore_errors=True)
 
 
-def _fill(contender: Memory, ids: int) -> tuple[float, float]:
-    """Let a contender remember new ids; return the seconds on the clock, and of this process's CPU."""
-    wall_s = cpu_s = 0.0
-    for start in range(0, ids // BATCH_RECORDS, PREPARED_BATCHES):
-        numbers = range(start, min(start + PREPARED_BATCHES, ids // BATCH_RECORDS))
-        batches = [contender.prepare(_keys(number, BATCH_RECORDS)) for number in numbers]
-        began, cpu_began = time.perf_counter(), time.process_time()
+def _numbers(round_: int) -> range:
+    """Return the numbers of the batches of a round, which no batch before them had."""
+    return range((round_ + 1) << 20, ((round_ + 1) << 20) + NEW_BATCHES)
+
+
+def _load(contender: Memory, ids: int) -> list[Keys]:
+    """Load ids in ascending order; return some batches of them, in no order."""
+    kept = []
+    for part in range(PARTS):
+        keys = _keys((1 << 50) + part, ids // PARTS)
+        keys[:, 0] = keys[:, 0] & np.uint64(~0xFF & 2**64 - 1) | np.uint64(part)  # the first byte in memory
+        contender.load(np.sort(keys.view("S16").ravel()).view(np.uint64).reshape(-1, 2))
+        kept.append(keys[:: max(1, ids // 200_000)])
+    mixed = np.random.default_rng(0).permutation(np.concatenate(kept))
+    return [mixed[start : start + BATCH_RECORDS] for start in range(0, len(mixed), BATCH_RECORDS)]
+
+
+def _fill(contender: Memory, numbers: range) -> float:
+    """Let a contender remember the new ids of batches; return how many it took in a second."""
+    wall_s = 0.0
+    for start in range(0, len(numbers), PREPARED_BATCHES):
+        part = numbers[start : start + PREPARED_BATCHES]
+        batches = [contender.prepare(_keys(number, BATCH_RECORDS)) for number in part]
+        began = time.perf_counter()
         for batch in batches:
             contender.remember(batch)
         wall_s += time.perf_counter() - began
-        cpu_s += time.process_time() - cpu_began
-    return wall_s, cpu_s
+    return len(numbers) * BATCH_RECORDS / wall_s
 
 
 def _rate(contender: Memory, known: list[Keys]) -> float:
@@ -341,7 +384,7 @@ def _rate(contender: Memory, known: list[Keys]) -> float:
     began = time.perf_counter()
     for batch in prepared:
         contender.remember(batch)
-    return len(known) * BATCH_RECORDS / (time.perf_counter() - began)
+    return sum(map(len, known)) / (time.perf_counter() - began)
 
 
 def _keys(seed: int, count: int) -> Keys:

@@ -107,6 +107,12 @@ class PostgreSQL(Contender):
         parts = [prepared[at :: self.connections] for at in range(self.connections)]
         list(self._pool.map(_store, self._connections, parts))
 
+    def load(self, prepared: list[bytes]) -> None:
+        """Copy batches of ids that are new into the table itself."""
+        for data in prepared:
+            with self._connections[0].cursor() as cursor, cursor.copy(_COPY.replace("incoming", "log")) as copy:
+                copy.write(data)
+
     def append_one(self, id: str, value: bytes) -> None:
         """Insert one row."""
         self._connections[0].execute(_INSERT_ONE, (id, value), prepare=True, binary=True)

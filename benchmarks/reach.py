@@ -7,7 +7,22 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from benchmarks import bucket, faces, files, first, inbox, jobs, queues, quorum, reading, remote, serving, spark, tasks
+from benchmarks import (
+    bucket,
+    faces,
+    files,
+    first,
+    inbox,
+    jobs,
+    known,
+    queues,
+    quorum,
+    reading,
+    remote,
+    serving,
+    spark,
+    tasks,
+)
 from benchmarks.embedded import COMPILED
 from benchmarks.measure import Measurement
 from benchmarks.remembering import BOUNDED, UNBOUNDED
@@ -102,6 +117,7 @@ def reach(measurements: Sequence[Measurement]) -> list[Reached]:
         _queue,
         _inbox,
         _spark,
+        _known,
         _files,
         _jobs,
         _faces,
@@ -320,6 +336,14 @@ def _inbox(table: Table) -> Iterator[Reached]:
         if table.has(workload, inbox.POWERTOOLS):
             ratio = table.best(workload, inbox.OURS) / table.best(workload, inbox.POWERTOOLS)
             yield Reached(f"{workload}, against AWS Powertools", "ahead (1 x)", ratio, "x", ratio > 1)
+
+
+def _known(table: Table) -> Iterator[Reached]:
+    workload = next((row.workload for row in table.rows if row.workload.startswith("Spark sink among ")), "")
+    ratio = table.best(workload, known.KNOWN) / table.best(workload, known.NEW)
+    yield Reached(f"{workload}: {known.KNOWN}, against {known.NEW}", "no slower (1 x)", ratio, "x", ratio >= 1)
+    ratio = table.best(workload, known.TEN) / table.best(workload, known.TEN_EMPTY)
+    yield Reached(f"{workload}: {known.TEN}, against {known.TEN_EMPTY}", "as quick (1.1 x)", ratio, "x", ratio <= 1.1)
 
 
 def _spark(table: Table) -> Iterator[Reached]:
