@@ -1,6 +1,9 @@
 PYTEST := .venv/bin/python -m pytest -n 3 --dist loadgroup
 SOURCES := $(wildcard src tests examples benchmarks)
 
+# Tests start hundreds of processes: without bytecode each compiles the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench soak docs screenshots lock clean
 
