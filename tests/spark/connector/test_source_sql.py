@@ -10,6 +10,8 @@ from pyspark.errors import PySparkException
 
 from tests.spark.jobs import Shop
 
+pytestmark = pytest.mark.xdist_group("spark")
+
 NO_TABLE = "of CREATE TABLE Spark hands no options on: CREATE TEMPORARY VIEW does"
 
 

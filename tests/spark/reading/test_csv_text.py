@@ -74,6 +74,7 @@ def test_an_escape_that_escapes_nothing_is_text() -> None:
     assert cells == [("1", "end\\"), ("2", "x")]
 
 
+@pytest.mark.xdist_group("pipeline")
 @pytest.mark.parametrize(
     "line",
     [

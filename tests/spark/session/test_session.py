@@ -76,6 +76,7 @@ def test_ctrl_c_that_is_ignored_does_not_stop_spark(tmp_path: Path, monkeypatch:
     assert not steps
 
 
+@pytest.mark.xdist_group("spark")
 def test_an_error_is_raised_and_not_printed_too(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
     """PySpark printed it as a line of JSON of ten thousand characters, with the stack of the JVM."""
     again = session.start("orders")

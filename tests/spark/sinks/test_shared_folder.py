@@ -37,6 +37,7 @@ def test_tasks_that_do_not_see_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.soak
+@pytest.mark.xdist_group("spark")
 def test_tasks_look_for_themselves(tmp_path: Path, spark: SparkSession) -> None:
     """A file that is there is seen by every task, one that is not there by none."""
     (tmp_path / "here").touch()

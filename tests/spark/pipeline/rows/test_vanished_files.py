@@ -22,6 +22,8 @@ from tests.spark.pipeline.shop import BEGAN_S, Shop, orders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.xdist_group("pipeline")
+
 STORE = Storing.store
 REJECT = Storing._reject
 EMPTY_OR_NOT = ("empty.json", "0000.json", "away.json")
