@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from oncelog.storage.bucket.bucket import Bucket
     from tests.servers import Serving
 
+_PAGE_MS = 300_000
+"""How long a page may take to show something: Playwright's 30 seconds are too few on a busy machine."""
 _schemas = itertools.count()
 
 
@@ -131,5 +133,6 @@ def browser() -> Iterator[Browser]:
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        started.on("context", lambda context: context.set_default_timeout(_PAGE_MS))
         yield started
         started.close()

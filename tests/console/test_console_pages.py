@@ -162,7 +162,7 @@ def test_a_live_page_follows_its_log_and_says_when_it_cannot(shop: Path, watched
 def test_only_the_link_opens_the_console(link: str) -> None:
     """Somebody else on the machine has no key; a page elsewhere that points its name here gets nothing."""
     base = link.partition("/console/")[0]
-    with httpx.Client(base_url=base) as stranger:
+    with httpx.Client(base_url=base, timeout=60) as stranger:
         assert stranger.get("/console/").headers["location"] == "/console/login"
         assert stranger.get("/console/log?name=orders").status_code == 303
         assert stranger.get("/console/login?key=wrong").status_code == 401

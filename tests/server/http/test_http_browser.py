@@ -7,12 +7,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from playwright.sync_api import Page, sync_playwright
 
 from tests.servers import Serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 LISTEN = """
 window.seen = [];
@@ -35,12 +38,11 @@ FOREIGN = """async (url) => {
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
+def page(browser: Browser) -> Iterator[Page]:
     """Yield a page of Chromium."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
+    made = browser.new_page()
+    yield made
+    made.close()
 
 
 class Proxy:

@@ -42,7 +42,7 @@ def test_a_tail_goes_from_the_past_into_the_present(http: httpx.Client, log: str
         assert response.headers["x-accel-buffering"] == "no"
         events = _events(response.iter_lines())
         found = [next(events) for _ in range(2)]
-        with httpx.Client(base_url=http.base_url) as other:
+        with httpx.Client(base_url=http.base_url, timeout=60) as other:
             _append(other, log, "c", "d")
         found += [next(events) for _ in range(2)]
     assert [event["data"]["value"] for event in found] == ["a", "b", "c", "d"]
@@ -150,7 +150,7 @@ def test_a_subscription_says_when_it_has_caught_up(http: httpx.Client, log: str)
         events = _events(response.iter_lines())
         assert [next(events)["data"]["value"] for _ in range(2)] == ["1", "2"]
         assert next(events)["event"] == "caught-up"
-        with httpx.Client(base_url=http.base_url) as other:
+        with httpx.Client(base_url=http.base_url, timeout=60) as other:
             other.post(f"/v1/streams/{log}-s/b", content=b"y")
             other.post(f"/v1/streams/{log}-s/a", content=b"3")
         live = next(events)
