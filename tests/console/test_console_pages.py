@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 import uvicorn
 
 import oncelog
@@ -27,6 +28,8 @@ from tests.console.conftest import Watched, check_look, press, running_console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 PATHS = [

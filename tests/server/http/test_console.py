@@ -25,6 +25,8 @@ from tests.servers import Serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:

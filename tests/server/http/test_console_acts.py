@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 
 import oncelog
 from oncelog import Message, QueueSettings, RetryPolicy
@@ -19,6 +20,8 @@ from tests.server.http.test_console import act, append, login
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 NAME = "worked"
 ERRORS = {"smtp 550": ("m0", "m1"), "smtp 451": ("m2", "m3"), "timeout": ("m4", "m5"), "bounced": ("m6", "m7")}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
+import pytest
 
 import oncelog
 from oncelog import IdConflict, Inbox, Message, QueueSettings, Record, RetryPolicy
@@ -18,6 +19,8 @@ from tests.server.http.test_console import login
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.xdist_group("browser")
 
 LOG, STREAMS, QUEUE, HOOKS = EVIL, f"{EVIL}-streams", f"{EVIL}-queue", "hooks/evil"
 ELEMENTS = "script:not([src^='/console/static/']), img, [onerror]"

@@ -17,6 +17,8 @@ from tests.servers import Serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.xdist_group("browser")
+
 LISTEN = """
 window.seen = [];
 window.source = new EventSource("/v1/logs/%s/tail?start=0");

@@ -66,6 +66,7 @@ def test_the_page_says_what_figures_and_plots_are_of() -> None:
     assert "figures count all runs" not in made(run(0, 0, 1_000))
 
 
+@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("width", [360, 400, 1_200])
 def test_the_page_can_be_read_at_any_width(browser: Browser, tmp_path: Path, width: int) -> None:
     """No figure is cut off, the page itself does not scroll to the side, and labels are large enough to read."""
