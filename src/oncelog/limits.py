@@ -74,6 +74,10 @@ QUEUE_ATTEMPTS_MAX = 1_000_000_000
 QUEUE_PREFETCH_MAX = 10_000
 """Messages that one consumer may hold at once."""
 
+QUEUE_CLAIM_BYTES_MAX = 16 * MIB
+"""What is claimed at once of a queue, and what a list of messages has: it ends before this, unless its first message
+alone is larger."""
+
 REASON_BYTES_MAX = 4 * KIB
 """What a queue or an inbox keeps of the reason of a failure, in UTF-8; the rest is cut off."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import oncelog
-from oncelog import AppendErrors, Closed, LogBusy, LogSettings, NotFound, Record, Unavailable, Unsupported
+from oncelog import AppendErrors, Closed, LogBusy, LogSettings, NotFound, Record, Unavailable, Unsupported, limits
 from oncelog.client.address import parse
 from oncelog.client.channel import Channel
 from oncelog.client.queue import SEND_MESSAGES, MadeQueue, RemoteQueue
@@ -93,3 +93,20 @@ def test_the_time_of_a_large_send_is_that_of_the_call(serve: Callable[..., Servi
         proxy.answer()
     with oncelog.connect(f"oncelog://{server.grpc}") as here:
         assert here.log("queue/emails/0").end_position() < 5000
+
+
+def test_large_messages_are_delivered_and_shown_in_answers_that_fit(remote: Database) -> None:
+    """Many of them at once were more than a message of gRPC may be: the consumer failed, and they died unseen."""
+    queue = remote.queue("emails", create=True)
+    values = [bytes([number]) * (4 * limits.MIB) for number in range(20)]
+    queue.send_many([Message(value) for value in values])
+    with queue.consume("mailer", prefetch=20) as consumer:
+        assert 0 < len(queue.peek("mailer", limit=20)) < 20
+        received: list[bytes] = []
+        while found := consumer.receive():
+            received += [one.value for one in found]
+            assert {one.attempts for one in found} == {1}
+            consumer.nack(found, "no", retry=False)
+    assert sorted(received) == values
+    assert sorted(one.value for one in queue.dead_letters.list()) == values
+    assert [one.value for one in queue.dead_letters.list(limit=7)] == received[:7]

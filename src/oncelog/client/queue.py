@@ -286,8 +286,16 @@ class RemoteDeadLetters(DeadLetters):
         self._queue = queue
 
     def list(self, *, limit: int | None = None) -> list[DeadLetter]:
-        wanted = None if limit is None else arguments.count("limit", limit)
-        return self._letters_of(limit=wanted)
+        left = None if limit is None else arguments.count("limit", limit)
+        found: _Letters = []
+        start = 0
+        while left is None or left > len(found):
+            page = self._letters_of(limit=None if left is None else left - len(found), start=start)
+            if not page or page[0].position < start:  # a server that knows no pages has sent all at once
+                break
+            found += page
+            start = page[-1].position + 1
+        return found
 
     def show(self, position: int) -> DeadLetter:
         (found,) = self._letters_of(position=arguments.count("position", position))

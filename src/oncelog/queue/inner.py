@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from oncelog.queue.deliver.dead_letters import DeadLetter
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import Queue
 
@@ -18,6 +19,11 @@ def is_stored(queue: Queue) -> bool:
 def take_writers(queue: Queue, timeout_s: float) -> None:
     """Become the writer of every partition; ``Unavailable`` if another process writes one and does not let go."""
     queue._take_writers(timeout_s)
+
+
+def dead_letters(queue: Queue, limit: int | None, start: int) -> list[DeadLetter]:
+    """Return the dead letters of a queue from a position on: of large ones fewer than there are. None: no more."""
+    return queue.dead_letters._page(limit, start)
 
 
 def settle(queue: Queue, group: str, leases: Iterable[LeaseName], settlement: SettlementRequest) -> list[LeaseName]:

@@ -7,12 +7,13 @@ from typing import Literal
 
 import msgspec
 
+from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.errors import LogBusy, NotFound
 from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Condition, MessageRun
 from oncelog.queue.rules.queue_time import resumed_us
-from oncelog.queue.send.topic import Topic
+from oncelog.queue.send.topic import Topic, size_bytes
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase, Transaction
 from oncelog.types import Entry
@@ -141,7 +142,9 @@ def no_group(topic: str, group: str, there: Sequence[str]) -> NotFound:
 def peek(
     topic: Topic, database: StateDatabase, queue_id: int, group: str, limit: int, *, steady_us: int
 ) -> list[Peeked]:
-    """Return the first unsettled messages of a group: those it has looked at, then those that are new."""
+    """Return the first unsettled messages of a group: those it has looked at, then those that are new. Large messages
+    are fewer: about ``QUEUE_CLAIM_BYTES_MAX``.
+    """
     with database.reading() as transaction:
         row = statements.group(transaction, queue_id, group)
         if row is None:
@@ -150,15 +153,17 @@ def peek(
         runs = statements.unsettled(transaction, row.id, limit)
         cursors = statements.cursors(transaction, row.id)
     now_us = resumed_us(row.noted, wall_us, steady_us, one_machine=database.one_machine)
+    places: list[tuple[int, int, int, MessageRun | None]] = [(run.partition, run.first, run.count, run) for run in runs]
+    places += [(partition, cursor, limit, None) for partition, cursor in enumerate(cursors)]
     found: list[Peeked] = []
-    for run in runs:
-        entries = topic.read(run.partition, run.first, min(run.count, limit - len(found)))
-        found += [_peeked(run.partition, entry, run, now_us) for entry in entries]
-    for partition, cursor in enumerate(cursors):
-        left = limit - len(found)
-        if left > 0:
-            found += [_peeked(partition, entry, None, now_us) for entry in topic.read(partition, cursor, left)]
-    return found[:limit]
+    left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
+    for partition, first, count, looked_at in places:
+        if len(found) >= limit or left_bytes <= 0:
+            break
+        entries = topic.read(partition, first, min(count, limit - len(found)), left_bytes)
+        left_bytes -= sum(map(size_bytes, entries))
+        found += [_peeked(partition, entry, looked_at, now_us) for entry in entries]
+    return found
 
 
 def _peeked(partition: int, entry: Entry, run: MessageRun | None, now_us: int) -> Peeked:

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import oncelog
-from oncelog import Closed, InvalidArgument, Message, NotFound, Queue, QueueSettings, RetryPolicy
+from oncelog import Closed, InvalidArgument, Message, NotFound, Queue, QueueSettings, RetryPolicy, limits
+from oncelog.queue import inner
 from oncelog.queue.deliver.consumer import Consumer
 from oncelog.settings import LogSettings, Window
 from tests.queue.conftest import World
@@ -416,3 +417,58 @@ def test_bad_settings_are_refused(settings: QueueSettings) -> None:
         with pytest.raises(InvalidArgument):
             db.queue("emails", settings, create=True)
         assert db.queues() == []
+
+
+# Large messages.
+
+
+def _in_claims(consumer: Consumer, limit: int) -> list[list[tuple[int, int]]]:
+    """Receive and refuse until nothing comes; return the position and the attempts of each, claim by claim."""
+    claims: list[list[tuple[int, int]]] = []
+    while found := consumer.receive(limit):
+        claims.append([(one.position, one.attempts) for one in found])
+        consumer.ack(found)
+    return claims
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_claim_of_large_messages_has_fewer_of_them(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    ordered: bool,  # noqa: FBT001
+) -> None:
+    """A claim of many large messages filled the memory. Over a wire it was larger than any message may be: nobody got
+    them, and they died.
+    """
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 250)
+    queue = made(world, partitions=1)
+    sizes = [100, 100, 100, 1_000, 10, 10, 230, 1]
+    queue.send_many([Message(b"x" * size, key=str(row)) for row, size in enumerate(sizes)])
+    expected = [[0, 1], [2], [3], [4, 5, 6], [7]]
+    with queue.consume("fresh", ordered=ordered) as consumer:
+        claims = _in_claims(consumer, 8)
+        assert [[position for position, _ in claim] for claim in claims] == expected
+        assert {attempts for claim in claims for _, attempts in claim} == {1}
+    with queue.consume("again", prefetch=8, ordered=ordered) as consumer:
+        with monkeypatch.context() as roomy:
+            roomy.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 10_000)
+            consumer.nack(consumer.receive(), "not yet")
+        claims = _in_claims(consumer, 8)
+        assert sorted(position for claim in claims for position, _ in claim) == list(range(8))
+        assert {attempts for claim in claims for _, attempts in claim} == {2}, "what went back was not delivered"
+        assert max(sum(sizes[position] for position, _ in claim) for claim in claims if len(claim) > 1) <= 250
+
+
+def test_a_look_at_large_messages_shows_fewer_of_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits, and what has died, is shown in answers that fit."""
+    monkeypatch.setattr(limits, "QUEUE_CLAIM_BYTES_MAX", 25_000)
+    queue = made(world)
+    queue.send_many([Message(b"x" * 10_000)] * 5)
+    with queue.consume("g", prefetch=5) as consumer:
+        assert [one.position for one in queue.peek("g")] == [0, 1]
+        while found := consumer.receive():
+            consumer.nack(found, "no", retry=False)
+    assert len(queue.dead_letters.list()) == 5
+    pages = [[one.position for one in inner.dead_letters(queue, None, start)] for start in (0, 2, 4, 5)]
+    assert pages == [[0, 1], [2, 3], [4], []]
+    assert [one.position for one in inner.dead_letters(queue, 1, 1)] == [1]

@@ -6,12 +6,14 @@ transaction of it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.concurrency.batcher import Batcher
 from oncelog.errors import NotFound, OncelogError, Unavailable
@@ -21,7 +23,7 @@ from oncelog.queue.rules import delivery, message
 from oncelog.queue.rules.delivery import Change, Condition, Fresh, Lease, MessageRun, Rules
 from oncelog.queue.rules.queue_time import QueueTime
 from oncelog.queue.rules.settings import QueueSettings
-from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic
+from oncelog.queue.send.topic import DEAD_LETTERS, Ahead, Topic, size_bytes, within
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import WAIT_S, WAIT_S_MIN, StateDatabase, Transaction, locked, patience_s
 from oncelog.types import Entry, micros
@@ -138,6 +140,7 @@ class Broker(OfOneProcess):
     def claim(self, limit: int, lease_us: int, timeout_s: float = WAIT_S, *, patiently: bool = False) -> list[Claimed]:
         """Lease up to ``limit`` messages, which are stored as delivered when this returns; none: there are none now.
 
+        Large messages are fewer: not more than ``QUEUE_CLAIM_BYTES_MAX``, unless the first alone is larger.
         ``patiently``: repeated questions do not make a request to a bucket each time.
         ``StateBusy`` when another keeps the group to itself for ``timeout_s``.
         """
@@ -225,14 +228,19 @@ class Broker(OfOneProcess):
     ) -> list[MessageRun]:
         """Look at fresh messages, partition by partition, beginning with another one each time."""
         leases: list[MessageRun] = []
+        left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         cursors = statements.cursors(transaction, self.id)
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             ahead = self._ahead[partition]
             ahead.drop(cursors[partition])
-            if limit <= 0 or not ahead.entries:
+            if limit <= 0 or left_bytes <= 0 or not ahead.entries:
                 continue
-            looked_at = self._fresh(partition, ahead.entries, rules.now_us)
+            entries: Sequence[Entry] = ahead.entries
+            if ahead.size_bytes > left_bytes:
+                entries = list(within(ahead.entries, left_bytes))
+            left_bytes -= ahead.size_bytes
+            looked_at = self._fresh(partition, entries, rules.now_us)
             held: set[str] = set()
             if self.ordered:
                 held = statements.held_keys(transaction, self.id, [one.key for one in looked_at if one.key is not None])
@@ -241,7 +249,7 @@ class Broker(OfOneProcess):
             assert admitted.until is not None
             self._cursors[partition] = admitted.until
             statements.move(transaction, self.id, partition, admitted.until)
-            fresh[partition] = {entry.position: entry for entry in ahead.entries}
+            fresh[partition] = {entry.position: entry for entry in entries}
             leases += [run for run in admitted.come if run.token == lease.token]
             limit -= admitted.leased
         self._turn = (self._turn + 1) % self.topic.partitions
@@ -289,21 +297,41 @@ class Broker(OfOneProcess):
         )
 
     def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
-        """Return what is in leases, reading again what was not read just now."""
+        """Return what is in leases, reading again what was not read just now. What is too much goes back."""
         found: list[Claimed] = []
+        over: dict[int, list[int]] = defaultdict(list)
+        left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for run in leases:
+            if left_bytes <= 0:
+                over[run.partition] += run.positions
+                continue
             there = fresh.get(run.partition, {})
             if run.first in there:
                 entries = [there[position] for position in run.positions]
             else:
-                entries = self.topic.read(run.partition, run.first, run.count)
-                self._forget_missing(run, entries)
-            found.append(Claimed(run, entries))
+                entries = self.topic.read(run.partition, run.first, run.count, left_bytes)
+            size = sum(map(size_bytes, entries))
+            if size > left_bytes and any(one.entries for one in found):
+                entries, end = [], run.first
+            else:
+                end = entries[-1].position + 1 if entries else run.end
+                found.append(Claimed(run, entries))
+            left_bytes -= size
+            over[run.partition] += range(end, run.end)
+            self._forget_missing(run, range(run.first, end), entries)
+        self._return(leases, over)
         return found
 
-    def _forget_missing(self, run: MessageRun, entries: Sequence[Entry]) -> None:
+    def _return(self, leases: Sequence[MessageRun], over: dict[int, list[int]]) -> None:
+        """Give back messages that were leased and are not handed out: they count as not delivered."""
+        steps = [ConsumerStep(leases[0].token, part, given, "returned") for part, given in over.items() if given]
+        if steps:
+            with contextlib.suppress(OncelogError):  # not given back: their leases run out
+                self.settle(steps)
+
+    def _forget_missing(self, run: MessageRun, looked_at: range, entries: Sequence[Entry]) -> None:
         """Let go of messages that were truncated away, or purged: nobody can be given them any more."""
-        missing = set(run.positions) - {entry.position for entry in entries}
+        missing = set(looked_at) - {entry.position for entry in entries}
         if missing:
             self.settle([ConsumerStep(run.token, run.partition, sorted(missing), "gone")])
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from oncelog import arguments
+from oncelog import arguments, limits
 from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
 from oncelog.queue.deliver.broker import Broker
@@ -21,7 +21,7 @@ from oncelog.queue.rules import message
 from oncelog.queue.rules.delivery import Change, Condition, MessageRun, cut
 from oncelog.queue.rules.message import Envelope, Origin
 from oncelog.queue.send.sender import Outgoing, Sender, Sent
-from oncelog.queue.send.topic import DEAD_LETTERS, Topic
+from oncelog.queue.send.topic import DEAD_LETTERS, Topic, within
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
 from oncelog.settings import TIMEOUT_S
@@ -256,15 +256,27 @@ class DeadLetters:
         # By its key or its id it would meet the same partition: that of the first time.
         return Outgoing(letter.origin_partition, message.forwarded(entry, made_up, revived))
 
-    def _entries(self, burials: Burials, limit: int | None) -> Iterator[Entry]:
+    def _page(self, limit: int | None, start: int) -> list[DeadLetter]:  # type: ignore[valid-type]
+        """Return dead letters from a position on: not more than ``QUEUE_CLAIM_BYTES_MAX``, unless the first alone is
+        larger. None: there are no more.
+        """
+        burials = self._open()
+        if burials is None:
+            return []
+        fitting = within(self._entries(burials, limit, start), limits.QUEUE_CLAIM_BYTES_MAX)
+        return [_dead_letter(entry) for entry in fitting]
+
+    def _entries(self, burials: Burials, limit: int | None, start: int = 0) -> Iterator[Entry]:
         left = limit if limit is not None else 1 << 62
         for positions in self._unsettled(burials):
-            for first in range(positions.start, positions.stop, _AT_ONCE):
-                if left <= 0:
-                    return
-                for entry in burials.topic.read(0, first, min(_AT_ONCE, positions.stop - first, left)):
-                    left -= 1
+            first = max(positions.start, start)
+            while first < positions.stop and left > 0:
+                wanted = min(_AT_ONCE, positions.stop - first, left)
+                entries = burials.topic.read(0, first, wanted, limits.QUEUE_CLAIM_BYTES_MAX)
+                first = entries[-1].position + 1 if entries else first + wanted
+                for entry in entries:
                     if message.envelope_of(entry).origin is not None:  # else somebody has sent it here by hand
+                        left -= 1
                         yield entry
 
     def _unsettled(self, burials: Burials) -> Sequence[range]:

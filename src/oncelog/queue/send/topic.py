@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from oncelog import limits
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
@@ -44,17 +45,33 @@ class Topic:
         """Return the position behind the last message of each partition."""
         return [_begin(log, "latest") for log in self.logs]
 
-    def read(self, partition: int, first: int, count: int) -> list[Entry]:
-        """Return messages once more, those that are still there."""
+    def read(self, partition: int, first: int, count: int, bytes_max: int | None = None) -> list[Entry]:
+        """Return messages once more, those that are still there; not more than fit into ``bytes_max``."""
         log = self.logs[partition]
         try:
             with log.read(first, limit=count) as entries:
-                return list(entries)
+                return list(within(entries, bytes_max))
         except NotFound as error:
             if error.first is None or not first < error.first < first + count:
                 return []
             with log.read(error.first, limit=first + count - error.first) as entries:
-                return list(entries)
+                return list(within(entries, bytes_max))
+
+
+def size_bytes(entry: Entry) -> int:
+    """Return how large a message is."""
+    return len(entry.value) + (sum(map(len, entry.headers.values())) if entry.headers else 0)
+
+
+def within(entries: Iterable[Entry], bytes_max: int | None) -> Iterator[Entry]:
+    """Yield messages as long as they fit into a number of bytes; the first one always."""
+    taken_bytes = 0
+    for number, entry in enumerate(entries):
+        if bytes_max is not None:
+            taken_bytes += size_bytes(entry)
+            if number and taken_bytes > bytes_max:
+                return
+        yield entry
 
 
 def _begin(log: Log, start: str) -> int:
@@ -65,7 +82,7 @@ def _begin(log: Log, start: str) -> int:
 class Ahead:
     """What was read of a partition and not looked at yet. Used by one thread at a time.
 
-    ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on.
+    ``entries`` are all there are from ``_from`` up to ``_next``, where reading goes on; ``size_bytes`` is their size.
     """
 
     def __init__(self, log: Log) -> None:
@@ -73,22 +90,25 @@ class Ahead:
         self._tail: Tail | None = None
         self._from = self._next = 0
         self.entries: deque[Entry] = deque()
+        self.size_bytes = 0
 
     def fill(self, position: int, count: int, pay: Callable[[int], bool] | None = None) -> int:
-        """Have entries from a position on, at most ``count``; return where they begin, which is later if what was
-        before is truncated. With ``pay``, not every call looks, where looks are paid for: see ``Tail``.
+        """Have entries from a position on, at most ``count``, and not many more than one claim takes; return where they
+        begin, which is later if what was before is truncated. With ``pay``, not every call looks, where looks are paid
+        for: see ``Tail``.
         """
         position = self._go(position)
         assert self._tail is not None
-        while len(self.entries) < count:
+        while len(self.entries) < count and self.size_bytes <= limits.QUEUE_CLAIM_BYTES_MAX:
             wanted = count - len(self.entries)
             found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
             if not found:
                 break
             self._next = found[-1].position + 1
-            self.entries += (
-                found if found[0].position >= position else [entry for entry in found if entry.position >= position]
-            )
+            if found[0].position < position:
+                found = [entry for entry in found if entry.position >= position]
+            self.entries += found
+            self.size_bytes += sum(map(size_bytes, found))
         return position
 
     def _go(self, position: int) -> int:
@@ -109,7 +129,7 @@ class Ahead:
     def drop(self, position: int) -> None:
         """Forget the entries before a position."""
         while self.entries and self.entries[0].position < position:
-            self.entries.popleft()
+            self.size_bytes -= size_bytes(self.entries.popleft())
         self._from = max(self._from, position)
 
     def close(self) -> None:
@@ -118,3 +138,4 @@ class Ahead:
             self._tail.close()
         self._tail = None
         self.entries.clear()
+        self.size_bytes = 0

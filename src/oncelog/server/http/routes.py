@@ -208,7 +208,8 @@ ROUTES: tuple[Route, ...] = (
         statuses=(204,),
     ),
     _route(
-        "GET", "/v1/queues/{queue}/dead-letters", queues.dead_letters, "read", "queue", query={"limit": _LIMIT},
+        "GET", "/v1/queues/{queue}/dead-letters", queues.dead_letters, "read", "queue",
+        query={"start": "A position: the one behind the last of the page before.", "limit": _LIMIT},
         gives={JSON: list[forms.DeadLetterForm]},
     ),
     _route(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from oncelog.errors import AppendErrors, InvalidArgument, OncelogError
+from oncelog.queue import inner
 from oncelog.queue.deliver.consumer import Consumer, Delivery, lease_left_s
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
 from oncelog.queue.queue import Queue
@@ -322,6 +323,8 @@ def _removed(queue: Queue, asked: Any) -> Any:
 def _letters(queue: Queue, asked: Any) -> object:
     if asked.HasField("position"):
         return [queue.dead_letters.show(asked.position)]
+    if asked.HasField("start"):
+        return inner.dead_letters(queue, optional(asked, "limit"), asked.start)
     return queue.dead_letters.list(limit=optional(asked, "limit"))
 
 

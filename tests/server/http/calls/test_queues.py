@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from oncelog import limits
 from oncelog.errors import LeaseLost
 from tests.servers import Serving
 
@@ -103,3 +104,18 @@ def test_a_change_needs_the_tag_of_what_it_changes(http: httpx.Client, queue: st
     assert http.patch(path, json={"ack_timeout_s": 5}, headers={"if-match": tag}).json()["ack_timeout_s"] == 5
     assert http.patch(path, json={"ack_timeout_s": 6}, headers={"if-match": tag}).status_code == 412
     assert http.delete("/v1/queues/none").status_code == 404
+
+
+def test_large_messages_come_in_answers_that_fit(http: httpx.Client, queue: str) -> None:
+    """Many of them at once would fill the memory: there are fewer in an answer, and the next asks for more."""
+    for number in range(3):
+        headers = {"idempotency-key": str(number)}
+        sent = http.post(f"/v1/queues/{queue}/messages", content=b"x" * (10 * limits.MIB), headers=headers)
+        assert sent.status_code == 201
+    received = [_receive(http, queue) for _ in range(4)]
+    assert [[one["id"] for one in found] for found in received] == [["0"], ["1"], ["2"], []]
+    leases = [_lease(one) for found in received for one in found]
+    nack = {"leases": leases, "reason": "broken", "retry": False}
+    assert http.post(f"/v1/queues/{queue}/nack", json=nack).json() == {"settled": 3}
+    pages = [http.get(f"/v1/queues/{queue}/dead-letters", params={"start": start}).json() for start in range(4)]
+    assert [[one["id"] for one in page] for page in pages] == [["0"], ["1"], ["2"], []]

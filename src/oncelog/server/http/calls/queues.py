@@ -7,6 +7,7 @@ import asyncio
 from starlette.responses import Response
 
 from oncelog.errors import AppendErrors, InvalidArgument, LeaseLost, NotFound, OncelogError
+from oncelog.queue import inner
 from oncelog.queue.deliver.consumer import Consumer, Delivery
 from oncelog.queue.deliver.dead_letters import DeadLetter
 from oncelog.queue.deliver.settling import LeaseName, SettlementRequest
@@ -17,6 +18,7 @@ from oncelog.queue.send.sender import Sent
 from oncelog.server.http import fields, forms, paths, problem, spelling
 from oncelog.server.http.bodies import Gone
 from oncelog.server.http.calls.logs import check_tag, merged, page_of, settings_tag
+from oncelog.server.http.calls.records import PAGE_BYTES_MAX
 from oncelog.server.http.request import NDJSON, Call, answer
 from oncelog.server.security import authorize, scopes
 
@@ -158,7 +160,15 @@ async def receive(call: Call) -> Response:
         found = await _claimed(call, consumer, form)
     finally:
         call.server.writers.post(consumer.close)
-    return answer(forms.DeliveriesForm([_delivery(one, lease_s) for one in found]))
+    size_bytes = sum(len(one.value) for one in found)
+    try:
+        await call.room.take(size_bytes, f"queue/{name}")
+        return await call.apart(
+            size_bytes, lambda: answer(forms.DeliveriesForm([_delivery(one, lease_s) for one in found]))
+        )
+    except BaseException:
+        call.server.consumers.give_back(name, consumer.group, found)
+        raise
 
 
 async def _claimed(call: Call, consumer: Consumer, form: forms.ReceiveForm) -> list[Delivery]:
@@ -247,8 +257,14 @@ async def resume(call: Call) -> Response:
 async def dead_letters(call: Call) -> Response:
     """List what could not be delivered."""
     limit = call.limit(100, LETTERS_MAX)
-    found = await call.read(lambda: opened(call).dead_letters.list(limit=limit))
-    return answer([_letter(one) for one in found], headers={"cache-control": "no-store"})
+    start = fields.whole("start", call.query.get("start", "0"), least=0)
+
+    def page() -> Response:
+        found = inner.dead_letters(opened(call), limit, start)
+        return answer([_letter(one) for one in found], headers={"cache-control": "no-store"})
+
+    await call.room.take(PAGE_BYTES_MAX, f"queue/{call.names['queue']}")
+    return await call.read(page)
 
 
 def _letter(one: DeadLetter) -> forms.DeadLetterForm:
