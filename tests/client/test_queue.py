@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import oncelog
-from oncelog import AppendErrors, Closed, LogBusy, LogSettings, NotFound, Record, Unavailable, Unsupported, limits
+from oncelog import (
+    AppendErrors,
+    Closed,
+    InvalidArgument,
+    LogBusy,
+    LogSettings,
+    NotFound,
+    Record,
+    Unavailable,
+    Unsupported,
+    limits,
+)
 from oncelog.client.address import parse
 from oncelog.client.channel import Channel
 from oncelog.client.queue import SEND_MESSAGES, MadeQueue, RemoteQueue
@@ -110,3 +121,23 @@ def test_large_messages_are_delivered_and_shown_in_answers_that_fit(remote: Data
     assert sorted(received) == values
     assert sorted(one.value for one in queue.dead_letters.list()) == values
     assert [one.value for one in queue.dead_letters.list(limit=7)] == received[:7]
+
+
+def test_messages_that_no_server_takes_are_refused_before_any_is_sent(remote: Database) -> None:
+    """Else gRPC refuses them, in words of its own, after others of the same call were sent."""
+    queue = remote.queue("emails", create=True)
+    large = Message(b"x" * (5 * limits.MIB))
+    with pytest.raises(InvalidArgument, match="5 MiB"):
+        queue.send_many([Message(b"small"), large])
+    assert queue.stats().ends == [0]
+    with pytest.raises(InvalidArgument, match="5 MiB"):
+        queue.submit(large.value).result()
+    with pytest.raises(InvalidArgument, match="5 MiB"):
+        remote.streams("carts", create=True).append("cart", [Record(large.value)])
+
+
+def test_messages_with_large_headers_are_sent_in_several_calls(remote: Database) -> None:
+    """Their values alone are no measure: together they were more than a server takes, and all of them were refused."""
+    queue = remote.queue("emails", create=True)
+    headers = {"trace": b"x" * (50 * limits.KIB)}
+    assert len(queue.send_many([Message(b"", headers=headers)] * 200)) == 200

@@ -25,6 +25,7 @@ from oncelog.errors import (
 )
 from oncelog.settings import TIMEOUT_S
 from oncelog.wire import failures
+from oncelog.wire.frames import REQUEST_BYTES_MAX
 from oncelog.wire.methods import METHODS
 
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 2.0
@@ -226,6 +227,7 @@ class Channel:
 
     def once(self, key: str, request: Any, timeout_s: float | None = TIMEOUT_S) -> Any:
         """Call once; raise the server's error, or ``Broken``."""
+        check_size("what one call sends", request.ByteSize())
         method, at = self._method(key)
         try:
             return method(request, timeout=timeout_s, metadata=self._metadata())
@@ -382,6 +384,16 @@ class Channel:
             self._closing.notify_all()
         for channel in channels:
             channel.close()
+
+
+def check_size(what: str, size_bytes: int, bytes_max: int = REQUEST_BYTES_MAX) -> None:
+    """Refuse what no server takes in one call."""
+    if size_bytes > bytes_max:
+        message = (
+            f"{what} has {size_bytes} bytes, with headers, and a server takes no more than 5 MiB in one such call: "
+            "send less, or append the value to a log, which takes 16 MiB, and send its position"
+        )
+        raise InvalidArgument(message)
 
 
 @contextlib.contextmanager

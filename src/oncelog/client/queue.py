@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from oncelog import arguments, names
-from oncelog.client.channel import Channel, told
+from oncelog.client.channel import Channel, check_size, told
 from oncelog.client.consumer import RemoteConsumer
 from oncelog.client.log import close_all
 from oncelog.client.writer import absent
@@ -18,6 +18,7 @@ from oncelog.concurrency.batcher import Batcher
 from oncelog.concurrency.pending import Pending, begun, failed
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
 from oncelog.handle import Handle, closes_anywhere
+from oncelog.limits import KIB
 from oncelog.log.log import Log
 from oncelog.queue.deliver.consumer import Consumer, check_consume
 from oncelog.queue.deliver.dead_letters import DeadLetter, DeadLetters, chosen, name_of_letters
@@ -32,10 +33,15 @@ from oncelog.queue.send.sender import OnPending, SendStatus, Sent, all_sent, che
 from oncelog.queue.send.topic import Topic, log_name
 from oncelog.settings import TIMEOUT_S
 from oncelog.wire import failures, messages, values
+from oncelog.wire.frames import REQUEST_BYTES_MAX
 
 SEND_MESSAGES = 1024
 SEND_BYTES = 2 << 20
 """So many messages go into one call, at most, and so many bytes, unless one alone is larger."""
+
+
+_ONE_BYTES_MAX = REQUEST_BYTES_MAX - 64 * KIB
+"""A message of a queue with its headers: the rest of a call is for its id and other names."""
 
 
 class MadeQueue(msgspec.Struct, frozen=True):
@@ -97,6 +103,7 @@ class RemoteQueue(Queue):
         self._check_usable()
         checked = [message_rules.check(one) for one in message_rules.listed(messages)]
         check_on_pending(on_pending)
+        check_size("a message", max(map(_size_bytes, checked), default=0), _ONE_BYTES_MAX)
         deadline_us = self._channel.deadline(timeout_s)
         results: list[Sent | OncelogError] = []
         for run in _runs(checked):
@@ -316,11 +323,15 @@ class RemoteDeadLetters(DeadLetters):
         return self._queue.letters("Queue.Discard", positions=wanted) if wanted else 0
 
 
+def _size_bytes(one: Message) -> int:
+    return len(one.value) + sum(len(name) + len(value) for name, value in (one.headers or {}).items())
+
+
 def _runs(given: Sequence[Message]) -> Iterable[Sequence[Message]]:
     """Cut messages into runs that each fit a call."""
     start = size_bytes = 0
     for row, one in enumerate(given):
-        size = len(one.value)
+        size = _size_bytes(one)
         if row > start and (row - start >= SEND_MESSAGES or size_bytes + size > SEND_BYTES):
             yield given[start:row]
             start, size_bytes = row, 0

@@ -18,7 +18,6 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from oncelog.connect import Database, connect
 from oncelog.errors import InvalidArgument, OncelogError, Unavailable
-from oncelog.limits import MIB
 from oncelog.names import SERVER_SCHEMES
 from oncelog.server import folder_lock
 from oncelog.server import settings as settings_module
@@ -31,7 +30,7 @@ from oncelog.server.rpc import services
 from oncelog.server.security.certificates import Certificates
 from oncelog.server.server import Server
 from oncelog.server.settings import ServeSettings
-from oncelog.wire.frames import MESSAGE_BYTES_MAX
+from oncelog.wire.frames import REQUEST_BYTES_MAX
 
 GRACE_S = 5.0
 """How long calls and streams that have begun may take to end once the server drains."""
@@ -195,7 +194,7 @@ def _grpc_options(settings: ServeSettings) -> list[tuple[str, int]]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", 64 * 1024),
         ("grpc.max_concurrent_streams", settings.streams_max),
-        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + MIB),
+        ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", 16 * 1024),
         ("grpc.keepalive_time_ms", 30_000),

@@ -36,6 +36,9 @@ IN_FLIGHT_BYTES_MAX = 8 << 20
 MESSAGE_BYTES_MAX = 4 << 20
 """A larger frame comes in parts."""
 
+REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX + (1 << 20)
+"""The largest message that a server takes."""
+
 PART_BYTES = 1 << 20
 
 FOLLOW_BYTES = 2 << 20
