@@ -106,6 +106,9 @@ HTTP_ANSWERS_BYTES_MAX = 256 * MIB
 """All pages of records and events that are made or being sent at once; over it a request waits, and after 5 s gets a
 503."""
 
+HTTP_FILES_BYTES_MAX = 256 * MIB
+"""What all downloads of sealed files hold at once, 1 MiB each; over it a request waits, and after 5 s gets a 503."""
+
 HTTP_LINE_BYTES_MAX = 24 * MIB
 """One line of NDJSON: a value of the greatest size, in base64, with its labels."""
 
@@ -119,7 +122,8 @@ HTTP_BODY_S_MAX = 30.0
 """How long a body may take; more for a large one, by 8 KiB a second."""
 
 HTTP_ANSWER_S_MAX = 60.0
-"""How long a client may take nothing of a large answer, or of the results of a long body; then its connection ends."""
+"""How long a client may take nothing of a large answer, or of the results of a long body; then its connection ends.
+Of a page or a file it must take 64 KiB a second, too, after so long."""
 
 HTTP_READ_RECORDS_MAX = 10_000
 """Records that one GET returns; `limit` may say fewer."""

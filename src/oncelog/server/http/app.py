@@ -19,11 +19,10 @@ from oncelog.server.fleet.hop import HTTP_HEADER
 from oncelog.server.fleet.members import FleetMember
 from oncelog.server.fleet.routing import RoutedSubject
 from oncelog.server.http import guard, openapi, paths, problem, routes, spelling
-from oncelog.server.http.answers import PART_BYTES, Room, Rooms, taken
+from oncelog.server.http.answers import PART_BYTES, LargeAnswer, Room, Rooms, taken
 from oncelog.server.http.bodies import Body, Gone
 from oncelog.server.http.calls.hooks import Hooks
 from oncelog.server.http.calls.metrics import ServerMetrics
-from oncelog.server.http.calls.records import AnswerWhileReceiving
 from oncelog.server.http.console import console_app
 from oncelog.server.http.forward import forward
 from oncelog.server.http.problem import HttpRefusal
@@ -65,6 +64,7 @@ class App:
         self.hooks = Hooks(server.settings.hooks)
         self.bodies = Budget(limits.HTTP_BODIES_BYTES_MAX, "the HTTP port of this server")
         self.answers = Rooms(limits.HTTP_ANSWERS_BYTES_MAX, "the HTTP port of this server")
+        self.files = Rooms(limits.HTTP_FILES_BYTES_MAX, "the HTTP port of this server")
         self.document = openapi.document_bytes()
         self.console: ASGIApp | None = None
         metrics.watch(self)
@@ -216,8 +216,10 @@ class App:
 
         The connection is not closed at once: TCP would reset it, and a client that still sends would lose the answer.
         """
-        if _size_bytes(response) > PART_BYTES or isinstance(response, AnswerWhileReceiving):
-            send = taken(send, scope["oncelog_abort"])
+        if scope["method"] == "HEAD" and isinstance(response, LargeAnswer):  # what it would send is not read
+            response = Response(None, response.status_code, dict(response.headers))
+        if _size_bytes(response) > PART_BYTES or isinstance(response, LargeAnswer):
+            send = taken(send, scope["oncelog_abort"], self.server.clock, holds_room=_size_bytes(response) > 0)
         if body.complete or body.expects_nothing or response.status_code < 400:  # noqa: PLR2004
             await response(scope, receive, send)
             return
@@ -251,8 +253,10 @@ def _header(scope: Scope, name: bytes) -> str | None:
 
 
 def _size_bytes(response: Response) -> int:
-    """Return how large an answer is that was made as a whole; one that is made as it is sent has no size."""
-    return len(getattr(response, "body", b""))
+    """Return how much an answer holds: all of one that was made as a whole, and a part of one that is made as it is
+    sent.
+    """
+    return response.held_bytes if isinstance(response, LargeAnswer) else len(getattr(response, "body", b""))
 
 
 def _target(scope: Scope) -> bytes:

@@ -6,13 +6,14 @@ import re
 from collections.abc import AsyncIterator
 
 import xxhash
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from oncelog.errors import CorruptionError, NotFound
 from oncelog.format.manifest import File
 from oncelog.limits import MIB
 from oncelog.log import inner
 from oncelog.server.http import fields
+from oncelog.server.http.answers import LargeAnswer
 from oncelog.server.http.calls.logs import opened
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.request import Call
@@ -37,8 +38,12 @@ async def read(call: Call) -> Response:
     whole = end - start == file.size_bytes
     if not whole:
         headers["content-range"] = f"bytes {start}-{end - 1}/{file.size_bytes}"
+    held_bytes = min(PART_BYTES, end - start)
+    await call.room.take(held_bytes, call.names["log"], call.app.files)
     parts = _parts(call, home, file, start, end)
-    return StreamingResponse(parts, 200 if whole else 206, headers, media_type=PARQUET)
+    response = LargeAnswer(parts, 200 if whole else 206, headers, media_type=PARQUET)
+    response.held_bytes = held_bytes
+    return response
 
 
 def _found(call: Call, first: int) -> tuple[LogHome, File]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pyarrow as pa
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from oncelog import limits
@@ -16,6 +16,7 @@ from oncelog.format.payload import columns, intake
 from oncelog.log.log import Log
 from oncelog.log.read.scan import Start
 from oncelog.server.http import fields, forms, paths, problem, spelling
+from oncelog.server.http.answers import LargeAnswer
 from oncelog.server.http.bodies import Gone
 from oncelog.server.http.problem import HttpRefusal
 from oncelog.server.http.request import ARROW, BYTES, JSON, NDJSON, Call, answer
@@ -150,7 +151,7 @@ def _result_lines(found: Sequence[Ack | OncelogError]) -> bytes:
     return msgspec.json.Encoder().encode_lines([spelling.result(one) for one in found])
 
 
-class AnswerWhileReceiving(StreamingResponse):
+class AnswerWhileReceiving(LargeAnswer):
     """A response that begins before the request has ended: it leaves receiving to the request's body."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 (as Starlette has it)
