@@ -251,3 +251,31 @@ def test_an_answer_that_nobody_takes_does_not_keep_a_connection(waiting_bytes: i
     connection.transport = Transport()  # type: ignore[assignment]
     connection.timeout_keep_alive_handler()
     assert called == calls
+
+
+@pytest.mark.parametrize("offer", [
+    ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),  # as Java does
+    ("Connection: keep-alive, upgrade", "Upgrade: websocket"),
+    ("Upgrade: h2c",),
+])  # fmt: skip
+def test_an_offer_of_another_protocol_is_passed_over(
+    open_server: Serving, http: httpx.Client, log: str, offer: tuple[str, ...]
+) -> None:
+    """The body of such a request was lost, and an empty record stored; what followed it got no answer."""
+    plain = _request(log, b"paid", "Content-Length: 4", "Connection: close")
+    offers = _request(log, b"paid", "Content-Length: 4", *offer), _request(log, b"4\r\npaid\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked", *offer)  # fmt: skip
+    for one in offers:
+        for cut in (len(one), len(one) - 2, one.index(b"\r\n\r\n") + 4, one.index(b"Upgrade")):
+            with _connected(open_server) as connection:
+                connection.sendall(one[:cut])
+                connection.sendall(one[cut:] + one + plain)
+                found = b"".join(iter(lambda: connection.recv(65536), b""))
+            assert found.count(b"201 Created") == 3, found
+    assert {entry["value"] for entry in http.get(f"/v1/logs/{log}/records").json()["entries"]} == {"paid"}
+    assert _ends(http, log) == 3 * 2 * 4
+
+
+def test_a_tunnel_is_refused(open_server: Serving) -> None:
+    """What follows its head is never a request."""
+    assert b"HTTP/1.1 405" in _exchange(open_server, b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

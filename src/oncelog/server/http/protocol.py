@@ -3,20 +3,26 @@
 A head that is too large or comes too slowly ends its connection; so does one connection too many. What cannot be parsed
 gets a problem, unless an answer to an earlier request on the connection is still due: the client would take the problem
 for that answer. Trailers are dropped (RFC 9110, 6.5.1): a trailer must not become a header of a request that was judged
-without it.
+without it. An offer to speak another protocol (``Upgrade``) is passed over, as RFC 9110, 7.8, allows. The parser takes
+what follows such a head for the other protocol: the body would be lost, so the head is read once more, without it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from oncelog import limits
 from oncelog.server.http import problem
 from oncelog.server.http.problem import HttpRefusal
+
+_OFFERS = (b"upgrade", b"http2-settings")
+"""Headers that offer another protocol, and their names among those of ``Connection``."""
 
 
 class Protocol(HttpToolsProtocol):
@@ -26,6 +32,8 @@ class Protocol(HttpToolsProtocol):
     _in_head = True
     _idle_bytes = 0
     """Bytes behind a head since the last part of a body: chunk extensions and trailers."""
+    _offered = False
+    """Whether the head that was read offers another protocol: it is read once more."""
     _head_timer: asyncio.TimerHandle | None = None
     _sans: tuple[str, ...] = ()
 
@@ -66,9 +74,33 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(HttpRefusal(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes"))
                 return
         self._idle_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if not self._in_head and self._idle_bytes > limits.HTTP_HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse(HttpRefusal(431, f"more than {limits.HTTP_HEAD_BYTES_MAX} bytes of trailers"))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pass_over_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _pass_over_upgrade(self, rest: bytes) -> None:
+        """Read a head once more that offered another protocol, without the offer, and then what follows."""
+        method: bytes = self.parser.get_method()
+        if method == b"CONNECT":  # what follows is another protocol whatever the head says
+            self._refuse(HttpRefusal(405, "CONNECT is not known here"))
+            return
+        head = [b"%s %s HTTP/%s" % (method, self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s" % (name, _kept(name, value)) for name, value in self.headers if name not in _OFFERS]
+        self._offered = False
+        self.parser = httptools.HttpRequestParser(self)
+        with contextlib.suppress(AttributeError):  # httptools 0.6.3 and later, as uvicorn has it
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(b"\r\n".join([*head, b"", rest]))
 
     def _body_allowance(self, data: bytes) -> int:
         """Return how much of the data may be body: a head ends with an empty line."""
@@ -95,11 +127,16 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self._offered:
+            return
         self._idle_bytes = 0
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""
+        if self.parser.should_upgrade():
+            self._offered = True
+            return
         self._in_head = False
         self._idle_bytes = 0
         self._head_done()
@@ -127,6 +164,13 @@ class Protocol(HttpToolsProtocol):
             ]
             self.transport.write(b"".join([*head, body]))
         self.transport.close()
+
+
+def _kept(name: bytes, value: bytes) -> bytes:
+    """Return a header's value; of ``Connection`` without what offers another protocol."""
+    if name != b"connection":
+        return value
+    return b",".join(part for part in value.split(b",") if part.strip().lower() not in _OFFERS)
 
 
 def _names(certificate: Any) -> tuple[str, ...]:

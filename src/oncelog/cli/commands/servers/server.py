@@ -23,7 +23,8 @@ def list_servers(url: Url, *, json: Json = False) -> None:
     """List the servers of a database: name, incarnation, state, age of the last beat, logs held, version.
 
     On a bucket it takes a few seconds to see who still beats: a server that does not for eight seconds is dead.
-    Through a server the answer is there at once. With --json: one object a line.
+    Where servers have another beat_s, ask through one of them. Through a server the answer is there at
+    once. With --json: one object a line.
     """
     import oncelog  # noqa: PLC0415  (help does not wait for Arrow)
 
