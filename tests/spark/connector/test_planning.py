@@ -85,6 +85,8 @@ TICK = timedelta(microseconds=1)
         ([EqualTo(("position",), 4), EqualTo(("position",), 5)], Narrowed(start=5, end=5)),
         ([GreaterThan(("timestamp",), NOON)], Narrowed(since=NOON + TICK)),
         ([EqualTo(("timestamp",), NOON)], Narrowed(since=NOON, until=NOON + TICK)),
+        ([LessThanOrEqual(("timestamp",), datetime.max.replace(tzinfo=UTC))], Narrowed()),
+        ([GreaterThan(("timestamp",), datetime.max.replace(tzinfo=UTC))], Narrowed()),
         ([In(("id",), cast("tuple[object, ...]", ["a", "b"]))], Narrowed(values=(("id", ("a", "b")),))),
         ([EqualTo(("stream",), "s")], Narrowed(values=(("stream", ("s",)),))),
         ([Not(EqualTo(("position",), 4)), IsNull(("id",)), EqualTo(("value",), b"x")], Narrowed()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,7 @@ from oncelog.log.log import Log
 
 _TEXTS = ("id", "stream")
 _TICK = timedelta(microseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class Narrowed(msgspec.Struct, frozen=True):
@@ -85,6 +86,8 @@ def _by_position(found: Narrowed, each: Filter, value: int) -> Narrowed:
 def _by_time(found: Narrowed, each: Filter, value: datetime) -> Narrowed:
     """Timestamps never go back within a log, so moments are positions."""
     since, until = found.since, found.until
+    if value > _LAST - _TICK:
+        return found  # there is no moment behind it to compare with
     if isinstance(each, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
         after = value + _TICK if isinstance(each, GreaterThan) else value
         since = after if since is None else max(since, after)

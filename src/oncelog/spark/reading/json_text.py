@@ -46,6 +46,7 @@ _TYPES: dict[str, Any] = {
     "timestamp": Annotated[str, msgspec.Meta(pattern=exact.MOMENT)] | int,
     "timestamp_ntz": Annotated[str, msgspec.Meta(pattern=exact.MOMENT)],
 }
+_IN_ZONE = Annotated[str, msgspec.Meta(pattern=exact.ZONED)] | int
 _SPACED_KEY = re.compile(rb'"[ \t\r]')
 _LINE_FEED, _RETURN, _OPEN, _CLOSE, _QUOTE, _COLON = b'\n\r{}":'
 _SPACES = np.frombuffer(b" \t\r", np.uint8)
@@ -317,7 +318,7 @@ def _type(shape: Any) -> Any:
         return dict[str, inner | None]  # type: ignore[valid-type]  # as above
     if exact.scale_of(shape) is not None:
         return Decimal
-    return _TYPES.get(shape, Any)
+    return _IN_ZONE if exact.is_in_zone(shape) else _TYPES.get(shape, Any)
 
 
 def _count(value: Any) -> int:

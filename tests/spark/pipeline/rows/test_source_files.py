@@ -498,6 +498,42 @@ def test_local_times_in_a_format_of_their_own(kind: str, tmp_path: Path, spark: 
     assert json.loads(found["other"]["_rescued"]) == {"t": times["other"]}
 
 
+SKIPPED = {
+    "json": [
+        '{"id":"a","t":"2026-03-29 01:59:59","s":{"t":"2026-03-29T03:00:00"}}',
+        '{"id":"gap","t":"2026-03-29 02:30:00"}',
+        '{"id":"in","t":"2026-03-29T00:30:00Z","s":{"t":"2026-03-29 02:30"}}',
+        '{"id":"named","t":"2026-03-08 02:30:00 America/New_York"}',
+    ],
+    "csv": ["id,t", "a,2026-03-29 01:59:59", "gap,2026-03-29 02:30:00", "named,2026-03-08 02:30 America/New_York"],
+    "formatted": ["id,t", "a,29.03.2026 01:59", "gap,29.03.2026 02:30", "twice,25.10.2026 02:30"],
+}
+
+
+@pytest.mark.parametrize("case", SKIPPED)
+def test_a_time_that_clocks_skipped_is_rescued(case: str, tmp_path: Path, spark: SparkSession) -> None:
+    """At the beginning of summer time there is no 02:30. Spark reads it as 03:30, without a word."""
+    kind = "json" if case == "json" else "csv"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"a.{kind}").write_text("\n".join(SKIPPED[case]))
+    format = ', timestampFormat = "dd.MM.yyyy HH:mm"' if case == "formatted" else ""
+    options = f"options = {{ header = true{format} }}" if kind == "csv" else ""
+    nested = ", s STRUCT<t: TIMESTAMP>" if kind == "json" else ""
+    text = SPEC.format(kind=kind, schema=f"id STRING, t TIMESTAMP{nested}", more=options)
+    (tmp_path / "spec.toml").write_text(text)
+    given, _ = check.check(tmp_path / "spec.toml")
+    assert given is not None
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        run(given, tmp_path, spark)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    found = stored(given)
+    assert found["a"]["t"] == f"2026-03-29T00:59:{'00' if format else '59'}.000000Z"
+    assert ("t" in found["gap"], json.loads(found["gap"]["_rescued"]).keys()) == (False, {"t"})
+    assert {id for id, row in found.items() if "_rescued" in row} == found.keys() - {"a", "twice"}
+
+
 @pytest.mark.parametrize("name", ["_rescued", "_Rescued", "_oncelog_line"])
 def test_a_column_of_oncelogs_own_is_refused_by_name(name: str, tmp_path: Path, spark: SparkSession) -> None:
     """As in a table that another pipeline wrote. Spark said that a reference was ambiguous."""

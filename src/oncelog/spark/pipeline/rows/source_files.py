@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from oncelog.errors import InvalidArgument
 from oncelog.spark.pipeline import spec
@@ -85,7 +85,7 @@ def frame(spark: SparkSession, given: Spec, schema: StructType, found: Accumulat
         )
         raise InvalidArgument(message)
     _check_formats(spark, given)
-    wanted = _wanted(given, schema)
+    wanted = _wanted(given, schema, _zone(spark, given))
     rows = _read(spark, given, wanted, found)
     kind = given.source.format.lower()
     typed = {"json": _json, "csv": _csv, "parquet": _parquet}[kind](rows, given, schema)
@@ -200,14 +200,14 @@ def _divided(files: DataFrame) -> DataFrame:
     return found.repartition(2 * files.sparkSession.sparkContext.defaultParallelism)
 
 
-def _wanted(given: Spec, schema: StructType) -> Wanted:
+def _wanted(given: Spec, schema: StructType, zone: str | None) -> Wanted:
     from oncelog.spark.reading.reader import Wanted  # noqa: PLC0415 (as in session)
 
     kind: Any = given.source.format.lower()
     return Wanted(
         kind=kind,
         columns=tuple(schema.fieldNames()),
-        shape={} if kind == "parquet" else shape(schema, _formatted(given)),
+        shape={} if kind == "parquet" else shape(schema, _formatted(given), zone),
         kinds=_kinds(schema) if kind == "json" else (),
         schema=_arrow(schema) if kind == "parquet" else b"",
         dialect=dialect(given),
@@ -282,20 +282,30 @@ def _check_formats(spark: SparkSession, given: Spec) -> None:
             raise InvalidArgument(message) from error
 
 
-def shape(kind: DataType, formatted: Collection[str] = ()) -> Any:
+def _zone(spark: SparkSession, given: Spec) -> str | None:
+    """Return the zone of times that name none; ``None`` for one whose clocks never skip an hour, such as UTC."""
+    asked = option(given, "timeZone") or spark.conf.get("spark.sql.session.timeZone")
+    jvm = cast("Any", spark)._jvm  # noqa: SLF001 (Spark has no other way)
+    zone = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(asked)
+    return None if zone.getRules().isFixedOffset() else str(zone.getId())
+
+
+def shape(kind: DataType, formatted: Collection[str] = (), zone: str | None = None) -> Any:
     """Return a type as ``json_text`` knows it. What a text of a ``formatted`` type means is for Spark alone."""
     from pyspark.sql import types as t  # noqa: PLC0415 (as in session)
 
     if isinstance(kind, t.StructType):
-        return {field.name: shape(field.dataType, formatted) for field in kind.fields}
+        return {field.name: shape(field.dataType, formatted, zone) for field in kind.fields}
     if isinstance(kind, t.ArrayType):
-        return [shape(kind.elementType, formatted)]
+        return [shape(kind.elementType, formatted, zone)]
     if isinstance(kind, t.MapType):
-        return (shape(kind.valueType, formatted),)
+        return (shape(kind.valueType, formatted, zone),)
     if isinstance(kind, t.VariantType):
         return None
     name = kind.simpleString() if isinstance(kind, t.DecimalType) else kind.typeName()
-    return "formatted" if name in formatted else name
+    if name in formatted:
+        return "formatted"
+    return exact.in_zone(zone) if name == "timestamp" and zone is not None else name
 
 
 def _merged(first: Column, second: Column) -> Column:
@@ -399,14 +409,23 @@ def _cast(cell: Column, kind: DataType, given: Spec) -> Column:
     name = kind.typeName()
     moments, days = option(given, "timestampFormat"), option(given, "dateFormat")
     if name == "timestamp" and moments is not None:
-        return f.try_to_timestamp(cell, f.lit(moments))
+        found = f.try_to_timestamp(cell, f.lit(moments))
+        written = _as_local(cell, moments)  # null where the format has a zone
+        return f.when(written.isNull() | (found.cast("timestamp_ntz") == written), found)  # else clocks skipped it
     if name == "date" and days is not None:
         return f.try_to_timestamp(cell, f.lit(days)).cast("date")
     local = option(given, "timestampNTZFormat")
-    if name == "timestamp_ntz" and local is not None:  # no function takes such a format, and null for other texts
-        parsed = f.from_json(f.to_json(f.struct(cell.alias("t"))), "t TIMESTAMP_NTZ", {"timestampNTZFormat": local})
-        return parsed.getField("t")
+    if name == "timestamp_ntz" and local is not None:
+        return _as_local(cell, local)
     return cell.try_cast(kind)
+
+
+def _as_local(cell: Column, format: str) -> Column:
+    """Return a cell as a local time. No function takes a format for one, and gives null for other texts."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+
+    parsed = f.from_json(f.to_json(f.struct(cell.alias("t"))), "t TIMESTAMP_NTZ", {"timestampNTZFormat": format})
+    return parsed.getField("t")
 
 
 def _parquet(rows: DataFrame, given: Spec, schema: StructType) -> DataFrame:
