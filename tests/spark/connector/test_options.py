@@ -213,6 +213,39 @@ def test_rows_of_a_write(log: Log, id: str | None, value: bytes | None, message:
         check_rows([TaskMessage(1, "", taken)])
 
 
+NOT_TEXT = pa.array([b"\xffa"], pa.binary()).view(pa.string())
+KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"id": NOT_TEXT}, r"column id: not a valid string: .*; the row: value=b'v', id=b'\\xffa'"),
+        ({"type": NOT_TEXT}, r"column type: not a valid string"),
+        ({"headers": pa.array([[("k", b"1")]], pa.map_(pa.string(), pa.binary()))}, None),
+        ({"headers": pa.MapArray.from_arrays([0, 1], NOT_TEXT, [b"1"])}, r"column headers: .*headers='not UTF-8'"),
+        ({"headers": pa.array([[("k", b"1")]], KAFKA)}, None),
+        ({"headers": pa.array([[("k", b"1"), (None, b"2")]], KAFKA)}, r"column headers: a header has no name"),
+        ({"headers": pa.array([[None]], KAFKA)}, r"column headers: a header has no name"),
+    ],
+)
+def test_texts_of_spark_that_are_none(log: Log, columns: dict[str, pa.Array], message: str | None) -> None:
+    """A STRING of Spark's may hold any bytes, and Kafka's headers may lack a name: an error of Python's or of Arrow's
+    named neither column nor row, and Spark tried the task again.
+    """
+    good = pa.record_batch(
+        {"value": pa.array([b"u"] * 2, pa.binary())} | {k: pa.nulls(2, v.type) for k, v in columns.items()}
+    )
+    bad = pa.record_batch({"value": pa.array([b"v"], pa.binary())} | columns)
+    batches = [bad] if "id" in columns else [good, bad]
+    taken = Stager(log, WriteOptions(url="", log="orders")).stage(iter(batches))
+    if message is None:
+        assert taken.bad is None
+        return
+    with pytest.raises(InvalidArgument, match=rf"partition 1, row {2 * len(batches) - 2}, {message}"):
+        check_rows([TaskMessage(1, "", taken)])
+
+
 @pytest.mark.parametrize("name", ["sequence", "producer"])
 def test_rows_of_a_producer(log: Log, name: str) -> None:
     """A column that may be null has a value in one row: only its task can see that, and nothing is written."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,17 +66,19 @@ class Stager:
 
     def _prepare(self, rows: _TaskRows) -> Prepared | BadRows:
         """Make one file, or say which row is bad."""
-        current = self._named(rows.current)
-        columns = [*current.schema.names, "id"] if self._options.ids == "content" else current.schema.names
+        current = rows.current
 
         def tables() -> Iterator[pa.RecordBatch]:
             nonlocal current
             for batch in rows.take(FILE_BYTES):
+                current = batch
                 current = self._named(batch)
                 self._check_ids(current)
                 yield self._with_content_ids(current)
 
         try:
+            names = self._named(current.slice(0, 0)).schema.names
+            columns = [*names, "id"] if self._options.ids == "content" else names
             return inner.prepare(self._log, tables(), columns)
         except InvalidArgument as error:
             return _bad(current, rows.number, error)
@@ -113,9 +116,13 @@ class Stager:
 def _headers(column: pa.Array) -> pa.Array:
     """Return headers as a map of bytes; Kafka's are a list of structs."""
     if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
-        pairs = column.flatten()
-        keys, values = pairs.field(0), pairs.field(1).cast(pa.binary())
+        keys, values = column.flatten().flatten()  # of a pair that is null, both are
+        values = values.cast(pa.binary())
         counts = pc.fill_null(pc.list_value_length(column), 0)
+        if keys.null_count:
+            at = int(pc.index(keys.is_null(), pa.scalar(value=True)).as_py())
+            row = int(np.searchsorted(np.cumsum(counts), at, side="right"))
+            raise intake.refused("headers", row, "a header has no name, must have one")  # noqa: EM101
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
         return pa.MapArray.from_arrays(offsets, keys, values, mask=column.is_null())
     if pa.types.is_map(column.type) and not pa.types.is_binary(column.type.item_type):
@@ -154,9 +161,17 @@ def _bad(batch: pa.RecordBatch, first_row: int, error: InvalidArgument) -> BadRo
     rule = str(error) if error.column is None else f"column {error.column}: {error.rule}"
     if error.row is None:
         return BadRows(row=first_row, rule=rule, sample="")
-    values = {name: batch.column(name)[error.row].as_py() for name in batch.schema.names}
+    values = {name: _value(batch.column(name)[error.row]) for name in batch.schema.names}
     sample = ", ".join(f"{name}={_short(value)}" for name, value in values.items() if value is not None)
     return BadRows(row=first_row + error.row, rule=rule, sample=sample)
+
+
+def _value(cell: pa.Scalar) -> object:
+    """Return a cell; as bytes if it is a text of Spark's that is not UTF-8."""
+    try:
+        return cell.as_py()
+    except UnicodeDecodeError:
+        return cell.as_buffer().to_pybytes() if pa.types.is_string(cell.type) else "not UTF-8"
 
 
 def _short(value: object) -> str:
