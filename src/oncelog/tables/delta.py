@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
+from oncelog import arguments
 from oncelog.clock import Clock
 from oncelog.errors import InvalidArgument
 from oncelog.storage.bucket.paths import bucket_of
@@ -31,7 +32,7 @@ class DeltaPublication:
     """
 
     def __init__(self, location: str, clock: Clock, keep_s: float) -> None:
-        self.name = location
+        self.name = arguments.text("delta", location)
         self._clock = clock
         self._keep_s = keep_s
         self._place = place_at(location)

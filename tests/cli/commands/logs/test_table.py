@@ -35,6 +35,7 @@ def test_what_cannot_be_published(call: Call, db: Database, tmp_path: Path) -> N
         ((), "name one table"),
         (("--delta", str(tmp_path), "--iceberg", "shop.orders"), "name one table"),
         (("--delta", str(tmp_path), "--in-place"), "readers of Delta"),
+        (("--delta", f"{tmp_path}/\udcff"), "lone surrogate"),  # a byte of the command line that is no UTF-8
         (("--iceberg", "shop.orders", "--option", "uri"), "KEY=VALUE"),
         (("--iceberg", "orders", "--option", f"uri=sqlite:///{tmp_path}/catalog.db"), "shop.orders"),
     ):
