@@ -48,8 +48,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next micro-batch ends."""
         log = self._rows.open()
         begin, visible = self._begin(log, start), log.end_position()
-        if begin > visible and self._options.fail_on_data_loss:
-            raise _restored(log, visible, begin)  # to wait until it has grown to there would leave out what grew
+        if begin > visible:  # to wait until it has grown to there would leave out what grew
+            if self._options.fail_on_data_loss:
+                raise _restored(log, visible, begin)
+            return _offset(log, visible)
         end = visible if self._target is None else self._target
         if isinstance(limit, ReadMaxRows):
             end = min(end, max(begin, log.first_position()) + limit.max_rows)
