@@ -34,6 +34,9 @@ from oncelog.limits import (
 )
 from oncelog.queue.deliver.dead_letters import synthetic_id
 from oncelog.queue.send.sender import Outgoing
+from oncelog.queue.send.topic import Topic
+from oncelog.types import Entry
+from tests.log.watched import until
 from tests.queue.conftest import World
 
 
@@ -72,6 +75,49 @@ def test_postgresql_that_lost_a_connection_is_asked_again(tmp_path: Path, postgr
         [second] = consumer.receive()
         second.ack()
         assert (second.value, queue.lag("g")) == (b"b", 0)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_postgresql_with_a_stricter_isolation_level_by_default(tmp_path: Path, postgres_state: str, level: str) -> None:
+    """A role or a server may give every session such a level. Who settles still waits for others, and gets through."""
+    strict = f"%20-cdefault_transaction_isolation%3D{level.replace(' ', '%5C%20')}"
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%oncelog_group%'"
+    with (
+        oncelog.connect(tmp_path.as_uri()) as db,
+        psycopg.connect(postgres_state) as other,
+        psycopg.connect(postgres_state, autocommit=True) as admin,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        queue = db.queue("work", create=True, state=postgres_state + strict)
+        queue.send(b"a")
+        [delivery] = queue.consume("g").receive()
+        other.execute("UPDATE oncelog_group SET delivered = delivered + 1")
+        acknowledged = pool.submit(delivery.ack)
+        until(lambda: admin.execute(waits).fetchone())
+        other.commit()
+        acknowledged.result()
+        assert queue.lag("g") == 0
+
+
+def test_a_message_that_cannot_be_read_now_spends_no_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A storage that is away for longer than all attempts brings nobody to the dead letters: nobody saw the message."""
+
+    def away(*_: object) -> list[Entry]:
+        message = "the storage is away"
+        raise Unavailable(message)
+
+    settings = QueueSettings(retry=RetryPolicy(max_attempts=3, backoff_s=0, max_backoff_s=0))
+    queue = world.open().queue("work", settings, create=True, state=world.state)
+    queue.send(b"a")
+    with queue.consume("g") as consumer:
+        consumer.receive()[0].nack("no")
+        with monkeypatch.context() as patched:
+            patched.setattr(Topic, "read", away)
+            for _ in range(5):
+                with pytest.raises(Unavailable, match="the storage is away"):
+                    consumer.receive()
+        [delivery] = consumer.receive()
+        assert (delivery.attempts, delivery.last_error) == (2, "no")
 
 
 def test_postgresql_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

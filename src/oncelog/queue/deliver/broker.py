@@ -16,7 +16,7 @@ from typing import NamedTuple
 from oncelog import limits
 from oncelog.clock import Clock
 from oncelog.concurrency.batcher import Batcher
-from oncelog.errors import NotFound, OncelogError, Unavailable
+from oncelog.errors import CorruptionError, NotFound, OncelogError, Unavailable
 from oncelog.handle import OfOneProcess
 from oncelog.queue.deliver.pace import Pace
 from oncelog.queue.rules import delivery, message
@@ -62,6 +62,11 @@ class ConsumerStep(NamedTuple):
     reason: str = ""
     again: bool = True
     extend_us: int = 0
+
+
+def _returned(run: MessageRun, first: int | None = None) -> ConsumerStep:
+    """Return the step that gives messages of a run back, all of them or those from a position on."""
+    return ConsumerStep(run.token, run.partition, range(run.first if first is None else first, run.end), "returned")
 
 
 class _Asked:
@@ -157,7 +162,13 @@ class Broker(OfOneProcess):
                     ahead.drop(self._cursors[partition])
                 if not fresh:  # nothing was looked at for the first time, so looking again shows nothing else
                     break
-        return self._claimed(leases, fresh)
+        try:
+            return self._claimed(leases, fresh)
+        except CorruptionError:  # it stays so: the message spends its attempts, and others get through meanwhile
+            raise
+        except BaseException:
+            self._give_back([_returned(run) for run in leases])
+            raise
 
     def _read_ahead(self, limit: int, *, patiently: bool) -> bool:
         """Read what may be claimed; tell whether there is anything to do at all."""
@@ -299,11 +310,11 @@ class Broker(OfOneProcess):
     def _claimed(self, leases: Sequence[MessageRun], fresh: dict[int, dict[int, Entry]]) -> list[Claimed]:
         """Return what is in leases, reading again what was not read just now. What is too much goes back."""
         found: list[Claimed] = []
-        over: dict[int, list[int]] = defaultdict(list)
+        over: list[ConsumerStep] = []
         left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for run in leases:
             if left_bytes <= 0:
-                over[run.partition] += run.positions
+                over.append(_returned(run))
                 continue
             there = fresh.get(run.partition, {})
             if run.first in there:
@@ -317,16 +328,16 @@ class Broker(OfOneProcess):
                 end = entries[-1].position + 1 if entries else run.end
                 found.append(Claimed(run, entries))
             left_bytes -= size
-            over[run.partition] += range(end, run.end)
+            if end < run.end:
+                over.append(_returned(run, end))
             self._forget_missing(run, range(run.first, end), entries)
-        self._return(leases, over)
+        self._give_back(over)
         return found
 
-    def _return(self, leases: Sequence[MessageRun], over: dict[int, list[int]]) -> None:
-        """Give back messages that were leased and are not handed out: they count as not delivered."""
-        steps = [ConsumerStep(leases[0].token, part, given, "returned") for part, given in over.items() if given]
+    def _give_back(self, steps: Sequence[ConsumerStep]) -> None:
+        """Let go of messages that were leased and are not handed out: no attempt is counted."""
         if steps:
-            with contextlib.suppress(OncelogError):  # not given back: their leases run out
+            with contextlib.suppress(OncelogError):  # then their leases run out
                 self.settle(steps)
 
     def _forget_missing(self, run: MessageRun, looked_at: range, entries: Sequence[Entry]) -> None:

@@ -33,13 +33,15 @@ _SCHEMA_LOCK = 0x6F6E63656C6F67
 """A connection that makes the tables holds this: CREATE … IF NOT EXISTS alone is not safe against itself."""
 
 _SESSION = {
+    "default_transaction_isolation": "'read committed'",
     "idle_in_transaction_session_timeout": "5000",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-"""A worker that is stopped, or whose machine is gone, in the midst of a transaction keeps its rows no longer than
-this: then the server ends the transaction, and the others of its group go on.
+"""A transaction locks its group first, and must see what the one before it has left: a stricter level would show it an
+older state, and refuse it. A worker that is stopped, or whose machine is gone, in the midst of a transaction keeps its
+rows no longer than this: then the server ends the transaction, and the others of its group go on.
 """
 
 _CONNECTION = {
