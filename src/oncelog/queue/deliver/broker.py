@@ -184,13 +184,14 @@ class Broker(OfOneProcess):
             return False
         self.settings = row.settings
         count = max(limit, _LOOKED_AT_MIN)
+        bytes_max = limits.QUEUE_CLAIM_BYTES_MAX // self.topic.partitions
         found = 0
         for step in range(self.topic.partitions):
             partition = (self._turn + step) % self.topic.partitions
             if found < limit or self.ordered:
                 ahead = self._ahead[partition]
                 pay = self._pace.of(partition) if patiently else None
-                self._cursors[partition] = ahead.fill(self._cursors[partition], count, pay)
+                self._cursors[partition] = ahead.fill(self._cursors[partition], count, bytes_max, pay)
                 found += len(ahead.entries)
         if found:
             self._pace.came()
@@ -353,13 +354,18 @@ class Broker(OfOneProcess):
         with self._database.reading() as transaction:
             return statements.due(transaction, self.id, Condition.DYING, self.now_us(), limit)
 
-    def buried(self, runs: Sequence[MessageRun]) -> None:
-        """Let go of messages that the dead letters have."""
+    def buried(self, parts: Sequence[MessageRun]) -> None:
+        """Let go of messages that the dead letters have: of runs, or parts of them, that were dying."""
+        count = 0
         with self._database.writing(wait_s=WAIT_S_MIN) as transaction:  # else the next time
             self._row(transaction)
-            there = [run for run in runs if statements.at(transaction, self.id, run.partition, run.first) == run]
-            self._apply(transaction, Change(there, []))
-            statements.count(transaction, self.id, "buried", sum(run.count for run in there))
+            for part in parts:
+                run = statements.at(transaction, self.id, part.partition, part.first)
+                taken, left = delivery.cut(run, part.positions) if run is not None else ([], [])
+                if run is not None and taken == [part]:  # else another process has buried it
+                    self._apply(transaction, Change([run], left))
+                    count += part.count
+            statements.count(transaction, self.id, "buried", count)
 
     # Settling.
 

@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -18,10 +17,10 @@ from oncelog.clock import Clock
 from oncelog.errors import AppendErrors, IdConflict, InvalidArgument, NotFound, OncelogError
 from oncelog.queue.deliver.broker import Broker
 from oncelog.queue.rules import message
-from oncelog.queue.rules.delivery import Change, Condition, MessageRun, cut
+from oncelog.queue.rules.delivery import Change, Condition, MessageRun, cut, first_of
 from oncelog.queue.rules.message import Envelope, Origin
 from oncelog.queue.send.sender import Outgoing, Sender, Sent
-from oncelog.queue.send.topic import DEAD_LETTERS, Topic, within
+from oncelog.queue.send.topic import DEAD_LETTERS, Topic, size_bytes, within
 from oncelog.queue.state import statements
 from oncelog.queue.state.database import StateDatabase
 from oncelog.settings import TIMEOUT_S
@@ -31,9 +30,10 @@ GROUP = "redrive"
 """The group of the dead-letter topic that remembers what was sent back."""
 
 _AT_ONCE = 100
+_BURIED_AT_ONCE = 1_000
 _REST_US = 1_000_000
 _BURIAL_S = 5.0
-"""Consumers wait for a burial no longer than this."""
+"""Consumers wait for burials no longer than this, and go on with them the next time."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -83,9 +83,10 @@ class Undertaker:
         """Bury what there is. What cannot be buried now stays, and is tried again later: nothing is lost."""
         if self._clock.elapsed_us() < self._not_before_us or not self._lock.acquire(blocking=False):
             return
+        until_us = self._clock.elapsed_us() + round(_BURIAL_S * 1e6)
         try:
-            while runs := self._broker.dying(_AT_ONCE):
-                self._bury(runs)
+            while (left_us := until_us - self._clock.elapsed_us()) > 0 and (runs := self._broker.dying(_AT_ONCE)):
+                self._bury(runs, left_us / 1e6)
             self.last_error = None
         except OncelogError as error:
             self.last_error = str(error)
@@ -93,19 +94,27 @@ class Undertaker:
         finally:
             self._lock.release()
 
-    def _bury(self, runs: Sequence[MessageRun]) -> None:
+    def _bury(self, runs: Sequence[MessageRun], timeout_s: float) -> None:
+        """Bury the first messages of runs: not so many, or such large ones, that there is no room for them."""
         records: list[Record] = []
+        parts: list[MessageRun] = []
+        left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
         for run in runs:
-            entries = self._broker.topic.read(run.partition, run.first, run.count)
+            part = first_of(run, _BURIED_AT_ONCE - len(records))
+            entries = self._broker.topic.read(part.partition, part.first, part.count, left_bytes)
             records += [self._letter(run, entry) for entry in entries]
+            parts.append(first_of(part, entries[-1].position + 1 - part.first) if entries else part)
+            left_bytes -= sum(map(size_bytes, entries))
+            if left_bytes <= 0 or len(records) >= _BURIED_AT_ONCE:
+                break
         if records:
-            self._write(records)
-        self._broker.buried(runs)
+            self._write(records, timeout_s)
+        self._broker.buried(parts)
 
-    def _write(self, records: Sequence[Record]) -> None:
+    def _write(self, records: Sequence[Record], timeout_s: float) -> None:
         """Write letters. Where there is one already that tells another story (the state was lost since), it stands."""
         try:
-            self._letters().send([Outgoing(0, record) for record in records], _BURIAL_S, "join")
+            self._letters().send([Outgoing(0, record) for record in records], timeout_s, "join")
         except IdConflict:
             pass
         except AppendErrors as errors:
@@ -190,10 +199,10 @@ class DeadLetters:
         grave = self._absorbed()
         if grave is None:
             return 0
-        wanted = iter(picked if picked is not None else self._entries(grave.burials, None))
+        wanted = picked if picked is not None else self._entries(grave.burials, None)
         groups, gone = set(self._groups()), Counter[str]()
         count = 0
-        while batch := list(islice(wanted, _AT_ONCE)):
+        for batch in _batches(wanted):
             homes = [_dead_letter(entry).group for entry in batch]
             gone.update(group for group in homes if group not in groups)
             there = [entry for entry, group in zip(batch, homes, strict=True) if group in groups]
@@ -340,6 +349,20 @@ def chosen(positions: object) -> dict[int, None]:
     """Return the positions of dead letters that a caller chose, each once."""
     given = arguments.items("positions", positions, "positions")
     return dict.fromkeys(arguments.count("position", position) for position in given)
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield letters together, not more than are sent at once."""
+    batch: list[Entry] = []
+    left_bytes = limits.QUEUE_CLAIM_BYTES_MAX
+    for entry in entries:
+        batch.append(entry)
+        left_bytes -= size_bytes(entry)
+        if left_bytes <= 0 or len(batch) == _AT_ONCE:
+            yield batch
+            batch, left_bytes = [], limits.QUEUE_CLAIM_BYTES_MAX
+    if batch:
+        yield batch
 
 
 def _runs(positions: Sequence[int]) -> Iterator[range]:

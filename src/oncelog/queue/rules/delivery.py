@@ -121,6 +121,11 @@ def cut(run: MessageRun, positions: Collection[int]) -> tuple[list[MessageRun], 
     return taken, left
 
 
+def first_of(run: MessageRun, count: int) -> MessageRun:
+    """Return the first messages of a run, at most so many."""
+    return _part(run, run.first, min(run.end, run.first + count))
+
+
 def _part(run: MessageRun, start: int, end: int) -> MessageRun:
     if start == run.first and end == run.end:
         return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from oncelog import limits
 from oncelog.errors import NotFound
 from oncelog.log.log import Log
 from oncelog.log.read.reader import Tail
@@ -92,14 +91,14 @@ class Ahead:
         self.entries: deque[Entry] = deque()
         self.size_bytes = 0
 
-    def fill(self, position: int, count: int, pay: Callable[[int], bool] | None = None) -> int:
-        """Have entries from a position on, at most ``count``, and not many more than one claim takes; return where they
-        begin, which is later if what was before is truncated. With ``pay``, not every call looks, where looks are paid
-        for: see ``Tail``.
+    def fill(self, position: int, count: int, bytes_max: int, pay: Callable[[int], bool] | None = None) -> int:
+        """Have entries from a position on, at most ``count``, and no more once they have ``bytes_max``; return where
+        they begin, which is later if what was before is truncated. With ``pay``, not every call looks, where looks are
+        paid for: see ``Tail``.
         """
         position = self._go(position)
         assert self._tail is not None
-        while len(self.entries) < count and self.size_bytes <= limits.QUEUE_CLAIM_BYTES_MAX:
+        while len(self.entries) < count and self.size_bytes < bytes_max:
             wanted = count - len(self.entries)
             found = self._tail.take(wanted) if pay is None else self._tail.take_patiently(wanted, pay)
             if not found:

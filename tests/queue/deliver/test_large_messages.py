@@ -1,0 +1,108 @@
+"""Large messages: a process that takes one at a time has room for few, also when others have left many to be buried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+import oncelog
+from oncelog import Message, Queue, QueueSettings, RetryPolicy, Unavailable
+from oncelog.limits import MIB
+from oncelog.queue.deliver.broker import Broker
+from oncelog.queue.rules.delivery import MessageRun
+from oncelog.queue.send.sender import Outgoing, Sender, Sent
+
+COUNT = 40
+LARGE = [b"%d" % number + bytes(MIB) for number in range(COUNT)]
+ROOM_BYTES = 18 * MIB
+AHEAD_BYTES = 26 * MIB
+
+
+@pytest.fixture
+def jobs() -> Iterator[Queue]:
+    """Return a queue with large messages."""
+    with oncelog.connect("memory://") as db:
+        queue = db.queue("jobs", QueueSettings(retry=RetryPolicy(max_attempts=1)), create=True)
+        for value in LARGE:
+            queue.send(value)
+        yield queue
+
+
+@pytest.fixture
+def sent_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many bytes each later call of a sender was given."""
+    found: list[int] = []
+    send = Sender.send
+
+    def watched(self: Sender, outgoing: Sequence[Outgoing], *more: object) -> list[Sent]:
+        found.append(sum(len(one.record.value) for one in outgoing))
+        return send(self, outgoing, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Sender, "send", watched)
+    return found
+
+
+def test_few_large_messages_are_read_ahead(jobs: Queue) -> None:
+    """Who takes one message at a time does not hold hundreds of large ones."""
+    with jobs.consume("g") as consumer:
+        for value in LARGE:
+            [delivery] = consumer.receive()
+            assert sum(len(entry.value) for entry in consumer._broker._ahead[0].entries) < AHEAD_BYTES
+            assert delivery.value == value
+            delivery.ack()
+        assert consumer.receive() == []
+
+
+def test_large_messages_are_buried_and_sent_back_a_few_at_a_time(jobs: Queue, sent_bytes: list[int]) -> None:
+    """Each is among the dead letters once, and comes back once, in order."""
+    with jobs.consume("g", prefetch=COUNT) as consumer:
+        consumer.nack(_all(jobs), "no", retry=False)
+        assert [letter.value for letter in jobs.dead_letters.list()] == LARGE
+        assert jobs.stats().groups["g"].buried == COUNT
+        assert jobs.dead_letters.redrive() == COUNT
+        assert max(sent_bytes) < ROOM_BYTES
+        assert [delivery.value for delivery in _all(jobs)] == LARGE
+
+
+def test_a_part_of_a_run_that_is_buried_twice_is_one_letter_each(jobs: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state could not be told at first that the letters are there."""
+    buried = Broker.buried
+    failed: list[Sequence[MessageRun]] = []
+
+    def fail_once(self: Broker, parts: Sequence[MessageRun]) -> None:
+        if not failed:
+            failed.append(parts)
+            message = "the state is away"
+            raise Unavailable(message)
+        buried(self, parts)
+
+    monkeypatch.setattr(Broker, "buried", fail_once)
+    monkeypatch.setattr("oncelog.queue.deliver.dead_letters._REST_US", 0)
+    with jobs.consume("g", prefetch=COUNT) as consumer:
+        consumer.nack(_all(jobs), "no", retry=False)
+        assert jobs.stats().groups["g"].dying == COUNT
+        assert consumer.receive() == []
+        assert jobs.lag("g") == 0
+        assert [letter.value for letter in jobs.dead_letters.list()] == LARGE
+
+
+def test_many_small_messages_of_one_run_are_all_buried() -> None:
+    """More than are buried at once."""
+    count = 2_500
+    with oncelog.connect("memory://") as db:
+        queue = db.queue("jobs", create=True)
+        queue.send_many([Message(b"%d" % number) for number in range(count)])
+        with queue.consume("g", prefetch=count) as consumer:
+            consumer.nack(consumer.receive(), "no", retry=False)
+            assert queue.lag("g") == 0
+        assert [letter.value for letter in queue.dead_letters.list()] == [b"%d" % number for number in range(count)]
+
+
+def _all(queue: Queue) -> list[oncelog.Delivery]:
+    """Claim all messages of the queue."""
+    consumer = queue.consume("g", prefetch=COUNT)
+    found = []
+    while more := consumer.receive():
+        found += more
+    return found
