@@ -178,6 +178,16 @@ def test_past_its_deadline_a_message_is_not_delivered(world: World, *, looked_at
     assert (letter.value, letter.last_error, letter.attempts) == (b"offer", "deadline_exceeded", int(looked_at))
 
 
+def test_a_message_past_its_deadline_hides_no_other(world: World) -> None:
+    """Who asks for one message gets the next that can be delivered, and is not told that there is none."""
+    queue = made(world)
+    queue.send_many([Message(b"offer", deadline_s=60), Message(b"offer", deadline_s=60), Message(b"letter")])
+    with queue.consume("g", prefetch=3) as consumer:
+        consumer.nack(consumer.receive(), "busy")
+    world.clock.advance(60)
+    assert values(queue.consume("g")) == [b"letter"]
+
+
 def test_a_message_may_bring_its_own_retry_policy(world: World) -> None:
     """It uses that policy, and the others use the queue's."""
     queue = made(world)

@@ -157,10 +157,10 @@ class Broker(OfOneProcess):
                 if leases or not self._read_ahead(limit, patiently=patiently):
                     break
                 with self._database.writing(wait_s=wait_s) as transaction:
-                    leases, fresh = self._claim(transaction, limit, lease_us)
+                    leases, fresh, late = self._claim(transaction, limit, lease_us)
                 for partition, ahead in enumerate(self._ahead):
                     ahead.drop(self._cursors[partition])
-                if not fresh:  # nothing was looked at for the first time, so looking again shows nothing else
+                if not (fresh or late):  # nothing made room for others, so looking again shows nothing else
                     break
         try:
             return self._claimed(leases, fresh)
@@ -199,7 +199,8 @@ class Broker(OfOneProcess):
 
     def _claim(
         self, transaction: Transaction, limit: int, lease_us: int
-    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]]]:
+    ) -> tuple[list[MessageRun], dict[int, dict[int, Entry]], bool]:
+        """Lease messages; return them, those that were looked at for the first time, and whether some were too late."""
         row = self._row(transaction)
         now_us = self._time.meet(row.noted.queue_us if row.noted is not None else 0)
         self._wall_us = transaction.now_us()
@@ -212,6 +213,7 @@ class Broker(OfOneProcess):
         delivered = delivery.deliver(self._due(transaction, now_us, limit), lease, limit, rules)
         statements.apply(transaction, self.id, delivered)
         leases = [run for run in delivered.come if run.token == lease.token]
+        late = any(run.condition is Condition.DYING for run in delivered.come)
         fresh: dict[int, dict[int, Entry]] = {}
         if not any(map(delivery.is_suspect, leases)):
             left = limit - sum(run.count for run in leases)
@@ -225,7 +227,7 @@ class Broker(OfOneProcess):
             delivered=sum(run.count for run in leases),
             timed_out=sum(run.count for run in expired.gone),
         )
-        return leases, fresh
+        return leases, fresh, late
 
     def _due(self, transaction: Transaction, now_us: int, limit: int) -> list[MessageRun]:
         if self.ordered:
