@@ -36,6 +36,9 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, print_blob=
 LIMIT_S = float(os.environ.get("ONCELOG_TEST_LIMIT_S", "1200"))
 """How long the setup, the call or the teardown of one test may take."""
 
+NAMED_MAX = 300
+"""Up to which length an argument of a test is its own name."""
+
 STATM = Path("/proc/self/statm")
 COLLECT_BYTES = 6 << 30
 _asked_bytes = 0
@@ -73,6 +76,13 @@ def _limited() -> Generator[None, object, object]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a long argument by its length: the name of a test goes from worker to worker, and into the environment."""
+    if isinstance(val, str | bytes) and len(val) > NAMED_MAX:
+        return f"{type(val).__name__} of {len(val)}"
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
