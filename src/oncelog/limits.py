@@ -129,7 +129,8 @@ HTTP_READ_RECORDS_MAX = 10_000
 """Records that one GET returns; `limit` may say fewer."""
 
 HTTP_CONNECTIONS_MAX = 12_000
-"""HTTP connections that are open at once; the next request gets a 503."""
+"""HTTP connections that are open at once, and no more than half of the files that the process may have open; one more
+is closed at once."""
 
 SERVER_READS_BYTES_MAX = 256 * MIB
 """What all streams that read to the end of a log may hold of it at once by large steps; those beyond it take small

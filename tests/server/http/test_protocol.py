@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import socket
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from oncelog import limits
+from oncelog.server.http import protocol
 from oncelog.server.http.protocol import Protocol
 from tests.servers import Serving
 
@@ -251,6 +253,15 @@ def test_an_answer_that_nobody_takes_does_not_keep_a_connection(waiting_bytes: i
     connection.transport = Transport()  # type: ignore[assignment]
     connection.timeout_keep_alive_handler()
     assert called == calls
+
+
+@pytest.mark.parametrize(("files", "connections"), [
+    (1024, 512), (1_000_000, limits.HTTP_CONNECTIONS_MAX), (resource.RLIM_INFINITY, limits.HTTP_CONNECTIONS_MAX),
+])  # fmt: skip
+def test_connections_leave_files_for_logs(monkeypatch: pytest.MonkeyPatch, files: int, connections: int) -> None:
+    """With all files taken by idle connections no log could be opened, and the server only failed to accept more."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert protocol.connections_max() == connections
 
 
 @pytest.mark.parametrize("offer", [

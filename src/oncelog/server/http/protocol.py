@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 from typing import Any
 
 import httptools
@@ -40,7 +41,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; one connection too many is closed at once."""
         super().connection_made(transport)
-        if len(self.connections) > limits.HTTP_CONNECTIONS_MAX:
+        if len(self.connections) > connections_max():
             transport.abort()
             return
         self._sans = _names(transport.get_extra_info("peercert"))
@@ -164,6 +165,15 @@ class Protocol(HttpToolsProtocol):
             ]
             self.transport.write(b"".join([*head, body]))
         self.transport.close()
+
+
+def connections_max() -> int:
+    """Return how many connections may be open: half of the files that the process may have, at most.
+
+    Without files no log can be opened, and the event loop does nothing but fail to accept.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limits.HTTP_CONNECTIONS_MAX if files < 0 else min(limits.HTTP_CONNECTIONS_MAX, files // 2)
 
 
 def _kept(name: bytes, value: bytes) -> bytes:
