@@ -323,6 +323,9 @@ def test_metrics_off_loopback_are_not_for_everybody(subjects: Guarded) -> None:
         call(messages.LogRequest(log="t/x"), timeout=60, metadata=[("authorization", f"Bearer {subjects.operator}")])
     with subjects.client(None) as client:
         found = client.get("/metrics")
+        for header in ("x-forwarded-for", "x-real-ip", "forwarded", "via"):
+            passed_on = client.get("/metrics", headers={header: "192.0.2.1"})
+            assert passed_on.status_code in (401, 429), "a proxy on this machine passes on what comes from anywhere"
     assert found.status_code == 200
     assert 'oncelog_rpc_seconds_count{call="GET /v1/logs/{log}"' in found.text
     assert 'face="grpc"' in found.text

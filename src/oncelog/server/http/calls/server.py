@@ -9,6 +9,9 @@ from oncelog.server.http.request import JSON, Call, answer
 from oncelog.server.security import authorize
 from oncelog.server.security.exposure import is_loopback
 
+_PROXY = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
+"""Headers of a request that a proxy has passed on: it may come from anywhere."""
+
 
 async def livez(call: Call) -> Response:
     """Say that the loop turns."""
@@ -26,7 +29,7 @@ async def readyz(call: Call) -> Response:
 
 async def metrics(call: Call) -> Response:
     """Return what the server counts, as Prometheus reads it. Off loopback it needs the verb ``look`` on ``*``."""
-    if not is_loopback(call.peer.rpartition(":")[0]):
+    if not is_loopback(call.peer.rpartition(":")[0]) or not _PROXY.isdisjoint(call.headers):
         principal = call.app.principal(call.headers, call.peer, call.sans)
         authorize.check(principal, "look", "server")
     text, media_type = await call.read(lambda: call.app.metrics.exposition(call.headers.get("accept", "")))
