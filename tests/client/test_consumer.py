@@ -47,6 +47,29 @@ async def _leave(consumer: oncelog.Consumer) -> None:
         await waiting
 
 
+def test_what_came_for_a_task_just_before_it_left_goes_back(remote: Database) -> None:
+    """It came, and nobody had looked yet when the task was cancelled: it waited for the next who asked here."""
+    queue = remote.queue("emails", create=True)
+
+    async def leave(consumer: RemoteConsumer) -> None:
+        waiting = asyncio.create_task(_next(consumer))
+        while not _is_claiming(consumer):  # noqa: ASYNC110 (a thread claims)
+            await asyncio.sleep(0.001)
+        with consumer._receiving:  # nobody looks
+            queue.send(b"one")
+            while not consumer._task_call.done():  # noqa: ASYNC110 (a thread sets it)
+                await asyncio.sleep(0.001)
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+
+    with queue.consume("mailer", ack_timeout_s=600.0) as consumer, queue.consume("mailer") as other:
+        assert isinstance(consumer, RemoteConsumer)
+        asyncio.run(leave(consumer))
+        [delivery] = other.receive(timeout_s=LONG_S)
+        assert (delivery.value, delivery.attempts) == (b"one", 1)
+
+
 def test_what_was_claimed_for_a_task_that_left_is_handed_out_next(remote: Database) -> None:
     """A task is cancelled while its claim is at the server. What comes for the claim goes to the next who asks, here or
     elsewhere: it does not wait until its lease is over.

@@ -426,6 +426,14 @@ class RemoteConsumer(Consumer):
         elif self._taken_from_task(call) is call:
             self._return(call)
 
+    def _was_left(self) -> None:
+        """Return what came for a claim between the last look and the end of its task. Later answers return by
+        themselves.
+        """
+        call = self._task_call
+        if call is not None and call.done() and self._taken_from_task(call) is call:
+            self._return(call)
+
     def _taken_from_task(self, call: Any = None) -> Any:
         """Take over the claim for a task, if there is one, and if it is this call."""
         with self._taking:

@@ -76,6 +76,9 @@ class Fed(Handle, Generic[T_co]):
     def _end_wait(self) -> None:
         """End ``_await_more``."""
 
+    def _was_left(self) -> None:
+        """Let go of what was begun for a task that was cancelled. Does not wait."""
+
     @abstractmethod
     def _source(self) -> object:
         """Return what all handles with the same feeder share. It can be referred to weakly."""
@@ -117,6 +120,7 @@ class _Iterator(AsyncIterator[T_co]):
             except BaseException:  # the task was cancelled
                 feeder.leave(self)
                 self._left = True
+                self.handle._was_left()  # noqa: SLF001
                 raise
             if not more:
                 raise StopAsyncIteration
