@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+import oncelog
 from oncelog.clock import SYSTEM
 from oncelog.errors import InvalidArgument, LogBusy, OncelogError
 from oncelog.spark.pipeline import history, jobs, lease
@@ -339,6 +341,7 @@ WRONG = [
     ('url = "data"', 'url = "data"\ncolumns = { type = "kind" }', "log.columns.type", 13, "order_id, amount"),
     ('path = "out"', 'path = "out"\nsql = "SELECT record.amout FROM log"', "sink.sql", 17, ""),
     ('path = "out"', 'path = "out"\npartition_by = ["amont"]', "sink.partition_by", 17, "amount"),
+    ('path = "out"', 'path = "out"\nsql = "SELECT record.amount AS Batch FROM log"', "sink.sql", 17, ""),
 ]
 
 
@@ -391,14 +394,31 @@ def test_ingest_and_export(shop: Shop, spark: SparkSession) -> None:
     assert (again.rows, again.stored) == (11, 3)
     (out / "_temporary").mkdir(parents=True)  # as an export leaves it that was killed
     files = jobs.SparkFiles(str(out), "parquet")
-    assert jobs.export(url, "orders", files, schema="order_id STRING, amount LONG", spark=spark) == 8
+    assert jobs.export(url, "orders", files, schema="order_id STRING, amount LONG", spark=spark).records == 8
     rows = ds.dataset(str(out), format="parquet").to_table().to_pylist()
     assert sorted((row["position"], row["order_id"]) for row in rows) == sorted(
         (number, id) for number, (id, _) in enumerate(shop.stored())
     )
     with pytest.raises(InvalidArgument, match="is there already"):
         jobs.export(url, "orders", files, spark=spark)
-    assert jobs.export(url, "orders", jobs.SparkFiles(str(out), "json"), overwrite=True, spark=spark) == 8
+    assert jobs.export(url, "orders", jobs.SparkFiles(str(out), "json"), overwrite=True, spark=spark) == jobs.Exported(
+        8
+    )
+
+
+def test_export_of_what_does_not_fit_its_schema(tmp_path: Path, spark: SparkSession) -> None:
+    """Such values were null without a word. A column that the log has, too, keeps its name, as in a sink."""
+    values = [b'{"id":"a","n":1}', b'{"id":"b","n":1.5}', b'{"id":"c"}', b"no JSON", b'{"id":"e","n":null,"more":1}']
+    with oncelog.connect(tmp_path.as_uri()) as db, db.log("orders", create=True).writer() as writer:
+        writer.append_many([oncelog.Record(value) for value in values])
+    files = jobs.SparkFiles(str(tmp_path / "out"), "parquet")
+    done = jobs.export(tmp_path.as_uri(), "orders", files, schema="id STRING, n LONG", spark=spark)
+    assert done == jobs.Exported(5, unfit=2, first_unfit=1)
+    rows = ds.dataset(files.path, format="parquet").to_table().sort_by("position").to_pylist()
+    assert [(row["log_id"], row["id"], row["n"]) for row in rows] == [
+        *((None, "a", 1), (None, "b", None), (None, "c", None), (None, None, None), (None, "e", None))
+    ]
+    assert "_oncelog_unfit" not in rows[0]
 
 
 def test_ingest_without_ids_goes_by_content(shop: Shop, spark: SparkSession) -> None:

@@ -64,7 +64,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return lambda: BucketTable(bucket, "shop/out", "s3://memory/shop/out", direct=False)
 
 
-def writing(first: int, last: int, files: int = 3) -> Callable[[str], None]:
+def writing(first: int, last: int, files: int = 3, column: str = "day") -> Callable[[str], None]:
     """Return what writes rows as Spark does: files of names of their own, and what its committer leaves."""
 
     def write(path: str) -> None:
@@ -74,9 +74,9 @@ def writing(first: int, last: int, files: int = 3) -> Callable[[str], None]:
         for part in range(files):
             rows = list(range(first, last))[part::files]
             token = SYSTEM.token(4).hex()
-            (folder / f"day={part}").mkdir()
-            (folder / f"day={part}" / f".part-{token}.parquet.crc").touch()
-            pq.write_table(pa.table({"n": rows}), folder / f"day={part}" / f"part-{token}.parquet")
+            (folder / f"{column}={part}").mkdir()
+            (folder / f"{column}={part}" / f".part-{token}.parquet.crc").touch()
+            pq.write_table(pa.table({"n": rows}), folder / f"{column}={part}" / f"part-{token}.parquet")
 
     return write
 
@@ -211,6 +211,14 @@ def test_batch_without_files(make: Make, tmp_path: Path) -> None:
     assert rows(make(), tmp_path) == [0, 1, 2]
 
 
+def test_partition_whose_column_has_a_name_of_hidden_files(make: Make, tmp_path: Path) -> None:
+    """``partition_by = ["_rescued"]``: its folders were taken for what Spark's committer leaves, and removed."""
+    folder = Folder(make(), SYSTEM)
+    folder.own(QUERY, "orders")
+    assert len(folder.write(QUERY, 0, writing(0, 10, column="_rescued")).files) == 3
+    assert rows(make(), tmp_path) == list(range(10))
+
+
 def test_batches_in_a_real_bucket(bucket_url: str, tmp_path: Path) -> None:
     """Conditional creates and server-side copies of a real S3 server: two runs, one batch each."""
     opened = table(f"{bucket_url}/out", None, SYSTEM)
@@ -239,7 +247,7 @@ def test_staged_by_spark_itself_in_a_bucket(memory_bucket: Bucket) -> None:
 
     def write(path: str) -> None:
         below = path.removeprefix("s3a://memory/")
-        for name in ("_SUCCESS", "part-1.parquet", "_temporary/0/part-2.parquet"):
+        for name in ("_SUCCESS", "part-1.parquet", "_temporary/0/_day=1/part-2.parquet"):
             memory_bucket.create(f"{below}/{name}", [b"x"])
 
     assert Folder(opened, SYSTEM).write(QUERY, 0, write).files == ("part-1.parquet",)

@@ -29,6 +29,7 @@ from oncelog.spark.pipeline.spec import FILE_FORMATS, Spec
 from oncelog.spark.pipeline.whole_file import write_whole
 from oncelog.spark.session import session
 from oncelog.storage.local import links
+from oncelog.types import micros
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,13 @@ def _within(day: date) -> dict[str, str]:
     """Return Spark's options for files of a day; neither bound is included."""
     begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
     before, behind = begin - timedelta(microseconds=1), begin + timedelta(days=1)
-    return {"modifiedAfter": f"{before:%Y-%m-%dT%H:%M:%S.%f}", "modifiedBefore": f"{behind:%Y-%m-%dT%H:%M:%S}"}
+    return {"modifiedAfter": before.isoformat(), "modifiedBefore": behind.isoformat()}
+
+
+def _is_over(part: BackfillPart, now_us: int) -> bool:
+    """Tell whether a day was over at a time: files of a day that was not may still come, or change."""
+    behind = part.options.get("modifiedBefore")
+    return behind is None or micros(datetime.fromisoformat(behind)) <= now_us
 
 
 def _top(given: Spec) -> str:
@@ -162,8 +169,10 @@ class Backfill:
         with self._session(spark) as running:
             for part in parts:
                 if part.name not in known:
+                    began_us = self._clock.now_us()
                     filled.append(self._fill(part, running))
-                    self._note(filled[-1])
+                    if _is_over(part, began_us):
+                        self._note(filled[-1])
                     tell(filled[-1])
         return filled
 

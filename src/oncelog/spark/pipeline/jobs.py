@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _KINDS = {".jsonl": "json", ".ndjson": "json", ".txt": "text", **{f".{name}": name for name in FILE_FORMATS}}
 _UNFINISHED = {"_temporary"}
+_UNFIT = "_oncelog_unfit"
+_PLACE = ("position", "timestamp", "id")
 
 
 class SparkFiles(msgspec.Struct, frozen=True):
@@ -44,6 +46,14 @@ class SparkFiles(msgspec.Struct, frozen=True):
             message = f"{self.path}: its name does not say what is in it: give a format, as in --format json"
             raise InvalidArgument(message)
         return found
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """How many records were exported; of how many a value did not fit the schema, and where the first of those is."""
+
+    records: int
+    unfit: int = 0
+    first_unfit: int | None = None
 
 
 def ingest(
@@ -92,10 +102,11 @@ def export(
     schema: str | None = None,
     overwrite: bool = False,
     spark: SparkSession | None = None,
-) -> int:
+) -> Exported:
     """Write a log's records to files, and return how many; ``InvalidArgument`` when something is there already.
 
-    With ``schema``, the columns of values that are JSON are taken out of them.
+    With ``schema``, the columns of values that are JSON are taken out of them. A column that a value has not, or has
+    with another type, is null; records with a value that is no JSON, or of another type, are counted.
     """
     with oncelog.connect(url) as db:
         end = db.log(log).end_position()
@@ -109,21 +120,31 @@ def export(
             started.stop()
 
 
-def _export(spark: SparkSession, url: str, log: str, files: SparkFiles, schema: str | None, end: int) -> int:  # noqa: PLR0917
+def _export(  # noqa: PLR0917
+    spark: SparkSession, url: str, log: str, files: SparkFiles, schema: str | None, end: int
+) -> Exported:
     from pyspark.sql import Observation  # noqa: PLC0415 (as in session)
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 (as in session)
 
     found = spark.read.format(frames.FORMAT).options(url=url, log=log, endingOffsets=str(end)).load()
+    unfit = f.expr("false")
     if schema is not None:
-        found = found.withColumn("record", f.from_json(f.col("value").cast("string"), schema))
-        found = found.selectExpr("position", "timestamp AS stored_at", "id", "record.*")
+        wanted = StructType([*StructType.fromDDL(schema), StructField(_UNFIT, StringType())])  # type: ignore[misc]
+        parsed = f.from_json(f.col("value").cast("string"), wanted, {"columnNameOfCorruptRecord": _UNFIT})
+        found = found.withColumn("record", parsed)
+        unfit = f.col("record").isNull() | f.col("record").getField(_UNFIT).isNotNull()
+    seen = Observation()
+    place = f.when(unfit, f.col("position"))
+    found = found.observe(
+        seen, f.count(f.lit(1)).alias("records"), f.count(place).alias("unfit"), f.min(place).alias("first_unfit")
+    )
+    if schema is not None:
+        found = frames.spread(found.withColumn("record", f.col("record").dropFields(_UNFIT)), _PLACE)
     elif files.kind() in {"csv", "json", "text"}:
         found = found.selectExpr("position", "timestamp AS stored_at", "id", "CAST(value AS STRING) AS value")
-    seen = Observation()
-    found.observe(seen, f.count(f.lit(1)).alias("records")).write.mode("overwrite").format(files.kind()).save(
-        files.path
-    )
-    return int(seen.get["records"])
+    found.write.mode("overwrite").format(files.kind()).save(files.path)
+    return Exported(**seen.get)
 
 
 def _check_free(path: str, *, overwrite: bool) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ FilePath = Annotated[str, Meta(pattern=r"(?s)^(?!.*(^|/)\.{0,2}(/|\Z)).+\Z")]
 """A file by its path below a folder: it does not lead out of that folder. Others may be able to write what names it."""
 
 _T = TypeVar("_T")
+_HIDDEN = (".", "_")
 
 
 class BatchManifest(msgspec.Struct, frozen=True):
@@ -334,8 +334,11 @@ def table(path: str, local: Path | None, clock: Clock) -> FolderTable:
 
 
 def _is_hidden(name: str) -> bool:
-    """Tell whether readers pass over a file: what Spark's committer leaves is named so."""
-    return bool(re.search(r"(^|/)[._]", name))
+    """Tell whether readers pass over a file: what Spark's committer leaves is named so. The folder of a partition is
+    not, whatever its column is called (``_day=1``).
+    """
+    *folders, file = name.split("/")
+    return file.startswith(_HIDDEN) or any(each.startswith(_HIDDEN) and "=" not in each for each in folders)
 
 
 def cleaned(folder: Path) -> tuple[str, ...]:

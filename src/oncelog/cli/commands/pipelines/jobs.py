@@ -16,7 +16,7 @@ from oncelog.cli.commands.logs.opened import opened
 from oncelog.cli.terminal import asking
 from oncelog.cli.terminal.options import Create, Json, Name, Url, Yes
 from oncelog.cli.terminal.outcome import ExitCode
-from oncelog.cli.terminal.output import meter, plural, print_facts, print_json, print_table, say
+from oncelog.cli.terminal.output import meter, note, plural, print_facts, print_json, print_table, say
 from oncelog.cli.terminal.plain import paragraphs
 from oncelog.cli.terminal.quantities import show_bytes, show_count
 
@@ -105,16 +105,21 @@ def export(
     """Export a log to files with Spark: all of it, as it is now.
 
     What is there is not replaced unless that is asked for; what an export left that was killed is. With --schema, the
-    columns of values that are JSON are taken out of them. To go on with what comes later, use a pipeline.
+    columns of values that are JSON are taken out of them; what does not fit is null, and ends the command with exit
+    code 1. To go on with what comes later, use a pipeline.
     """
     from oncelog.spark.pipeline import jobs  # noqa: PLC0415 (as above)
 
     with meter(f"exporting {name}", hidden=json):
-        count = jobs.export(url, name, jobs.SparkFiles(output, format, master), schema=schema, overwrite=overwrite)
+        done = jobs.export(url, name, jobs.SparkFiles(output, format, master), schema=schema, overwrite=overwrite)
     if json:
-        print_json({"log": name, "records": count, "output": output})
+        print_json({"log": name, "records": done.records, "unfit": done.unfit, "output": output})
     else:
-        say((output, "cyan"), ": ", plural(count, "record"), f" of {name}, as {format}")
+        say((output, "cyan"), ": ", plural(done.records, "record"), f" of {name}, as {format}")
+    if done.unfit:
+        told = f" {plural(done.unfit, 'record')} do not fit the schema (the first at position {done.first_unfit}): "
+        note(("warning:", "yellow"), told, "what does not fit is null")
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @contextmanager

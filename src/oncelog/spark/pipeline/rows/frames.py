@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from oncelog.dedup.fingerprint import LINEAGE
@@ -286,7 +287,22 @@ def shape_of(found: DataFrame) -> StructType:
 
 
 def going_on(given: Spec, log: DataFrame) -> DataFrame:
-    """Return what goes on to the sink: what the spec's SQL makes of the log, or each record with its place."""
+    """Return what goes on to the sink: what the spec's SQL makes of the log, or each record with its place.
+
+    ``InvalidArgument`` for a column that readers of the sink's folders would take for another.
+    """
+    assert given.sink is not None
+    found = _selected(given, log)
+    if given.sink.format.lower() in FILE_FORMATS and "batch" in map(str.lower, found.columns):
+        message = (
+            "the sink's folders are called batch=…, so that its readers would take the folder's number for the column "
+            'batch: give the column another name in sink.sql, as in "SELECT record.batch AS lot, … FROM log"'
+        )
+        raise InvalidArgument(message)
+    return found
+
+
+def _selected(given: Spec, log: DataFrame) -> DataFrame:
     assert given.sink is not None
     if given.sink.sql is not None:
         log.createOrReplaceTempView("log")
@@ -294,18 +310,18 @@ def going_on(given: Spec, log: DataFrame) -> DataFrame:
     if given.sink.format.lower() == FORMAT:
         return log.select("value", "id", "stream", "type", "headers", "tenant")
     if given.log.value == "json":
-        return _spread(log)
+        return spread(log, ("position", "timestamp"))
     return log.selectExpr("position", "timestamp AS stored_at", "id", "value")
 
 
-def _spread(log: DataFrame) -> DataFrame:
-    """Return each record's columns with its place; a column of the record keeps its name; the place gets another."""
+def spread(log: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return each record's columns, behind some of the log's own. A column of the record keeps its name; one of the log
+    gets another.
+    """
     from pyspark.sql import functions as f  # noqa: PLC0415 (as in session)
 
     names = log.select("record.*").columns
     taken = {name.lower() for name in names}
-    places = [
-        f.col(column).alias(name if name not in taken else f"log_{name}")
-        for column, name in (("position", "position"), ("timestamp", "stored_at"))
-    ]
-    return log.select(*places, *(f.col("record").getField(name).alias(name) for name in names))
+    places = [(column, "stored_at" if column == "timestamp" else column) for column in columns]
+    own = [f.col(column).alias(name if name not in taken else f"log_{name}") for column, name in places]
+    return log.select(*own, *(f.col("record").getField(name).alias(name) for name in names))
