@@ -57,6 +57,22 @@ def test_rows_are_looked_up_in_the_log_and_among_themselves(shop: Shop, spark: S
     assert "0000.json, line 7: is not JSON" in told.samples["rejected"][0].reason
 
 
+def test_no_file_of_the_source_goes(shop: Shop, spark: SparkSession) -> None:
+    """With ``cleanSource``, Spark removes files once it has read them: a dry run removed files that no run had read."""
+    cleaner = "spark.sql.streaming.fileSource.cleaner.numThreads"
+    shop.change(("maxFilesPerTrigger = 1", 'maxFilesPerTrigger = 1, CleanSource = "delete"'))
+    for number in range(3):
+        shop.send(*orders(number, number + 1))
+    before = contents(shop.folder)
+    spark.conf.set(cleaner, "0")  # they go at once, and not a little later
+    try:
+        assert rehearse(shop, spark).stored == 3
+        assert contents(shop.folder) == before
+        assert shop.run(spark).stored == 3
+    finally:
+        spark.conf.unset(cleaner)
+
+
 @pytest.mark.parametrize("idempotence", ["explicit", "content"])
 def test_log_of_a_server_is_asked(serve: Callable[..., Serving], idempotence: Any) -> None:
     """Rows that the log has, has with another value, type or stream, or has not: as a log at hand tells."""

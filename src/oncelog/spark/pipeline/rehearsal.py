@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SAMPLES = 5
+_REMOVING = ("cleansource", "sourcearchivedir")
+"""Options by which Spark removes files that it has read."""
+
 _KEPT = ("into-log", frames.SCHEMA_FILE, ownership.FILE, vanished_files.FILE)
 _COLUMNS = ["value", "id", "stream", "type", "tenant"]
 _CONTENT = ["value", "stream", "type", "tenant"]
@@ -105,9 +108,10 @@ def _trial(given: Spec, place: Path, real: Log | None) -> Spec:
     """Return the pipeline with a log and a checkpoint of its own, without a sink; nothing that is found stops it."""
     replace = msgspec.structs.replace
     settings = real.settings if real is not None else given.log.settings
+    options = {name: value for name, value in given.source.options.items() if name.lower() not in _REMOVING}
     return replace(
         given,
-        source=replace(given.source, on_bad_row="quarantine"),
+        source=replace(given.source, on_bad_row="quarantine", options=options),
         log=replace(given.log, url=(place / "data").as_uri(), on_conflict="quarantine", settings=settings),
         sink=None,
         run=replace(given.run, checkpoint=str(place / "progress")),
